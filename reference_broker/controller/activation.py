@@ -15,7 +15,7 @@ from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where clients reach this node."""
+    """The address at which clients reach this node."""
 
     host: str
     port: int
@@ -23,9 +23,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """``abort``: why the open transaction at the end of the log is aborted first; None where there is none.
+    """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
 
-    ``bootstrap``: the first records of an empty log, else none; ``as_transaction``: between markers.
+    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they stand between markers.
     """
 
     abort: str | None
@@ -36,11 +36,11 @@ class Activation:
 def activation(
     image: MetadataImage, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
 ) -> Activation:
-    """``image``: what is stable at the end of the log, without the open transaction. The two levels: of
-    metadata.version and of crucible.metadata.epoch in a new cluster.
+    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
+    metadata.version and crucible.metadata.epoch in a new cluster.
 
-    Raises MetadataFault where a transaction is open although the metadata.version forbids all of them: another
-    controller of the quorum is configured differently.
+    Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
+    of the quorum is configured differently.
     """
     is_empty = metadata_version(image) == 0
     version = bootstrap_version if is_empty else metadata_version(image)

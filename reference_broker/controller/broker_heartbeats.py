@@ -1,19 +1,19 @@
-"""Who lives: the sessions of brokers, kept by the active controller in memory.
+"""The sessions of brokers, which the active controller keeps in memory.
 
-A heartbeat is answered at once, whatever the controller is busy with; what it leads to (fencing, unfencing, a
-controlled shutdown) is queued as a change. A broker that leaves in good order first hands over what it leads; it is
-fenced and may go once every other broker has heard of that. A silent broker is fenced after
-``broker.session.timeout.ms``, but never for our own slowness: time in which this node did not run is not counted, and a
-queued fencing looks again when its turn comes. A new active controller gives every broker a whole session (KIP-631;
-KAFKA-15441).
+A heartbeat is answered at once, even while the controller works on something else. Fencing, unfencing and controlled
+shutdowns are queued as changes. A broker that shuts down first hands over what it leads. It is fenced, and may go, when
+every other broker has heard of that.
+
+A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Time in which this
+node did not run is not counted, and a queued fencing checks the session again when its turn comes. A new active
+controller gives every broker a whole session (KIP-631; KAFKA-15441).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.operations import Answered, Plan, Planning
+from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.broker_changes import (
     BrokerChange,
     fencing,
@@ -22,20 +22,20 @@ from reference_broker.controller.planning.broker_changes import (
     shutting_down,
     unfencing,
 )
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.planning.leader_election import active_brokers
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
-from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.image import BrokerImage
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.errors import ErrorCode
 
 CHECKS_PER_SESSION = 6
-"""Sessions are looked at so many times within one session timeout."""
+"""How often sessions are checked within one session timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """``metadata_offset``: what the broker has published of the metadata log."""
+    """``metadata_offset`` is the last offset of the metadata log that the broker has published."""
 
     broker_id: int
     broker_epoch: int
@@ -46,47 +46,35 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Of the published state. ``is_caught_up``: the broker knows its own registration."""
+    """Describes the published state. ``is_caught_up`` says that the broker knows its own registration."""
 
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
 
 
-class Changes(Protocol):
-    """The controller, as far as it is needed here."""
-
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def image(self) -> MetadataImage: ...
-    @property
-    def latest(self) -> MetadataImage: ...
-    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
-    def situation(self) -> Situation: ...
-
-
 @dataclass(slots=True)
 class BrokerHeartbeats:
-    """``deadlines_us``: by broker ID, when its session ends unless it is heard; empty while not active.
+    """``deadlines_us`` says for each broker when its session ends unless a heartbeat comes. It is empty while this node
+    is not active.
 
-    ``asked``: brokers for which a change is queued, so that heartbeats do not pile up more of the same.
+    ``asked`` holds the brokers for which a change is queued, so that heartbeats do not queue more of the same.
     """
 
     surroundings: Surroundings
     config: BrokerConfig
-    controller: Changes
+    controller: ActiveController
     deadlines_us: dict[int, int] = field(default_factory=dict)
     asked: dict[int, None] = field(default_factory=dict)
     published: dict[int, int] = field(default_factory=dict)
-    """By broker ID: what it has published of the metadata log, as of its last heartbeat."""
+    """The metadata offset in each broker's last heartbeat."""
     left_at: dict[int, int] = field(default_factory=dict)
-    """By ID of a broker that leaves: the offset at which everyone knows what it led before."""
+    """For each broker that shuts down, the metadata offset from which on a broker knows the new leaders."""
     _check_at_us: int = 0
     _timer: int | None = None
 
     def activated(self) -> None:
-        """Every broker that is not fenced has a whole session from now on."""
+        """Begins a whole session for every broker that is not fenced."""
         for broker_id in sorted(self.controller.latest.brokers):
             if not self.controller.latest.brokers[broker_id].fenced:
                 self.heard(broker_id)
@@ -102,20 +90,21 @@ class BrokerHeartbeats:
             self._timer = None
 
     def heard(self, broker_id: int) -> None:
-        """Its session begins anew."""
-        self.deadlines_us[broker_id] = self._now_us() + self.config.broker_session_timeout_ms * 1000
+        """Begins the broker's session anew."""
+        self.deadlines_us[broker_id] = self.surroundings.now_us + self.config.broker_session_timeout_ms * 1000
 
     def has_session(self, broker_id: int) -> bool:
-        """It was heard in time."""
-        return not self._is_silent(broker_id)
+        """Whether the broker's session has not ended."""
+        return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
 
     def forget(self, broker_id: int) -> None:
-        """It is no longer registered."""
+        """Ends the session of a broker that is no longer registered."""
         self.deadlines_us.pop(broker_id, None)
         self.left_at.pop(broker_id, None)
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
-        """At once. Refuses where this is not the active controller or the registration is not the latest."""
+        """Answers a heartbeat. Refuses it if this is not the active controller, or if the registration is not the
+        latest."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
         broker = self.controller.latest.brokers.get(beat.broker_id)
@@ -139,7 +128,7 @@ class BrokerHeartbeats:
         )
 
     def _change(self, broker: BrokerImage, beat: Heartbeat) -> None:
-        """Queues what the heartbeat asks for, judged again when its turn comes."""
+        """Queues what the heartbeat asks for. It is judged again when its turn comes."""
         if beat.want_shut_down:
             self._shut_down(broker)
         elif beat.want_fence:
@@ -149,7 +138,8 @@ class BrokerHeartbeats:
             self._submit(broker, "unfence a broker", unfencing)
 
     def _shut_down(self, broker: BrokerImage) -> None:
-        """Whoever is the last one, or fenced, has nobody to wait for."""
+        """Begins, continues or ends a controlled shutdown. A broker that is fenced or the last one need not wait for
+        others."""
         broker_id = broker.broker_id
         if is_shut_down(broker, broker.broker_epoch) or broker_id in self.asked:
             return
@@ -162,7 +152,7 @@ class BrokerHeartbeats:
             self._let_go(broker_id)
 
     def _let_go(self, broker_id: int) -> None:
-        """Once every other live broker knows who leads now."""
+        """Ends a controlled shutdown when every other live broker knows who leads now."""
         broker = self.controller.latest.brokers.get(broker_id)
         if broker is None or not broker.in_controlled_shutdown or broker.fenced:
             del self.left_at[broker_id]
@@ -185,7 +175,7 @@ class BrokerHeartbeats:
             now = situation.latest.brokers.get(broker_id)
             if now is None or now.broker_epoch != broker.broker_epoch:
                 return ()
-            if only_if_silent and not self._is_silent(broker_id):
+            if only_if_silent and self.has_session(broker_id):
                 return ()
             records = yield from change(situation, now)
             if records:
@@ -199,32 +189,26 @@ class BrokerHeartbeats:
             for what in done if refusal is None else ():
                 self.surroundings.ports.note(what, ("broker", broker_id))
 
-        self.controller.submit(plan(), answered, name=name, atomic=False)
-
-    def _is_silent(self, broker_id: int) -> bool:
-        deadline_us = self.deadlines_us.get(broker_id)
-        return deadline_us is None or deadline_us <= self._now_us()
+        self.controller.submit(plan, answered, name=name, atomic=False)
 
     def _plan_check(self) -> None:
         interval_us = max(1, self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION)
-        self._check_at_us = self._now_us() + interval_us
-        self._timer = self.surroundings.ports.set_timer(self._check_at_us, self._check)
+        self._check_at_us = self.surroundings.now_us + interval_us
+        self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        """Late by more than an interval: this node did not run, heartbeats may wait in its sockets."""
-        late_us = self._now_us() - self._check_at_us
+        """Queues the fencing of silent brokers. If the check is late by more than an interval, this node did not run,
+        and heartbeats may wait in its sockets. Then all sessions are prolonged."""
+        late_us = self.surroundings.now_us - self._check_at_us
         interval_us = self.config.broker_session_timeout_ms * 1000 // CHECKS_PER_SESSION
         if late_us > interval_us:
             for broker_id in self.deadlines_us:
                 self.deadlines_us[broker_id] += late_us
         brokers = self.controller.latest.brokers
         for broker_id in sorted(brokers):
-            if not brokers[broker_id].fenced and self._is_silent(broker_id):
+            if not brokers[broker_id].fenced and not self.has_session(broker_id):
                 self._submit(brokers[broker_id], "fence a silent broker", fencing, only_if_silent=True)
         self._plan_check()
-
-    def _now_us(self) -> int:
-        return self.surroundings.ports.now().mono_us
 
 
 _NOTES: Mapping[BrokerChange, str] = {unfencing: "broker_unfenced", leaving: "broker_leaves"}

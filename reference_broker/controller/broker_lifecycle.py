@@ -1,10 +1,11 @@
-"""A broker's life in its cluster: it registers with the active controller, tells it that it lives, and takes its leave.
+"""A broker's life in its cluster. It registers with the active controller, sends heartbeats, and leaves.
 
-Registered brokers are fenced until they want otherwise (their partitions are open) and know their own registration.
-What the broker is, it learns from the metadata that it publishes itself, like everyone else.
+A registered broker is fenced until its partitions are open and it knows its own registration. It learns its own state
+from the metadata that it publishes, like every other node.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.controller.planning.broker_changes import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import BrokerImage, MetadataImage
 from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.metadata.uuids import random_uuid, uuid_from_text
@@ -30,7 +32,7 @@ from reference_broker.wire.errors import ErrorCode
 
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
-"""Between attempts that find no active controller: doubled each time, and a random part less."""
+"""The pause between attempts that find no active controller. It doubles each time, and is shortened at random."""
 
 NOT_REGISTERED = -1
 
@@ -43,100 +45,77 @@ class _State(Enum):
     STOPPED = 4
 
 
+@dataclass(slots=True, eq=False)
 class BrokerLifecycle:
-    """``registered_epoch``: this incarnation's broker epoch, -1 before. ``identity``: of this node and its cluster.
+    """``registered_epoch`` is the broker epoch of this incarnation, or -1 before it is registered. ``channel`` is also
+    used by this node's APIs.
 
-    ``channel``: the way to the active controller, also for this node's APIs. ``previous_broker_epoch``: of the last
-    life if it ended cleanly, set before ``start``; -1: it did not, or there was none (KIP-966).
+    ``previous_broker_epoch`` is that of the last incarnation if it stopped cleanly, and -1 otherwise (KIP-966). It is
+    set before ``start``. ``_asking`` says that a request has not been answered, and ``_has_news`` that the next one
+    follows it without a pause.
     """
 
-    __slots__ = (
-        "_asking",
-        "_config",
-        "_done",
-        "_endpoint",
-        "_has_news",
-        "_identity",
-        "_retry_ms",
-        "_state",
-        "_surroundings",
-        "_timer",
-        "_wants_unfenced",
-        "channel",
-        "incarnation_id",
-        "on_registered",
-        "previous_broker_epoch",
-        "registered_epoch",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _identity: Identity
+    _endpoint: Endpoint
+    channel: ControllerChannel
+    incarnation_id: bytes = field(init=False)
+    registered_epoch: int = NOT_REGISTERED
+    previous_broker_epoch: int = NOT_REGISTERED
+    on_registered: Callable[[], None] = lambda: None
+    _state: _State = _State.NOT_STARTED
+    _wants_unfenced: bool = False
+    _asking: bool = False
+    _has_news: bool = False
+    _timer: int | None = None
+    _retry_ms: int = FIRST_RETRY_MS
+    _done: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        identity: Identity,
-        endpoint: Endpoint,
-        channel: ControllerChannel,
-    ) -> None:
-        self.incarnation_id = random_uuid(surroundings.random)
-        self.registered_epoch = NOT_REGISTERED
-        self.previous_broker_epoch = NOT_REGISTERED
-        self.on_registered: Callable[[], None] = _nobody
-        self._surroundings = surroundings
-        self._config = config
-        self._identity = identity
-        self._endpoint = endpoint
-        self.channel = channel
-        self._state = _State.NOT_STARTED
-        self._wants_unfenced = False
-        self._asking = False
-        self._has_news = False
-        self._timer: int | None = None
-        self._retry_ms = FIRST_RETRY_MS
-        self._done: Callable[[], None] | None = None
-        channel.controller.subscribe(self._published)
+    def __post_init__(self) -> None:
+        self.incarnation_id = random_uuid(self._surroundings.random)
+        self.channel.controller.subscribe(self._published)
 
     @property
     def is_unfenced(self) -> bool:
-        """This incarnation serves clients, as published on this node."""
+        """Whether the metadata of this node shows this incarnation as unfenced."""
         return self._knows_itself(self.channel.controller.image, fenced=False)
 
     @property
     def is_registered(self) -> bool:
-        """This incarnation's registration is published on this node."""
+        """Whether the metadata of this node holds the registration of this incarnation."""
         image = self.channel.controller.image
         return self._knows_itself(image, fenced=False) or self._knows_itself(image, fenced=True)
 
     def start(self) -> None:
-        """Seeks the active controller and registers, from now on."""
+        """Begins to look for the active controller, and registers with it."""
         assert self._state is _State.NOT_STARTED, "a broker's life begins once"
         self._state = _State.REGISTERING
         self._attempt()
 
     def want_unfenced(self) -> None:
-        """This broker can serve: its partitions are open. Heartbeats say so until it is fenced no more."""
+        """Tells the controller, from now on, that this broker can serve: its partitions are open."""
         self._wants_unfenced = True
         if self._state is _State.REGISTERED:
             self._attempt()
 
     def shut_down(self, done: Callable[[], None]) -> None:
-        """Leaves in good order: others lead its partitions, or nobody. ``done``: once that is published here, or after
-        ``controller.quorum.request.timeout.ms`` without an answer."""
+        """Makes a controlled shutdown. ``done`` is called when this node has published that it leads nothing, or after
+        ``controller.quorum.request.timeout.ms``."""
         was, self._state, self._done = self._state, _State.SHUTTING_DOWN, done
         if was is not _State.REGISTERED:
             self._stop()
             return
-        ports = self._surroundings.ports
-        timeout_us = self._config.controller_quorum_request_timeout_ms * 1000
-        ports.set_timer(ports.now().mono_us + timeout_us, self._stop)
+        self._surroundings.after(self._config.controller_quorum_request_timeout_ms * 1000, self._stop)
         self._attempt()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """A new leader is asked soon, not after the rest of a long pause."""
+        """Asks a new leader soon, and not after the rest of a long pause."""
         if leader_id >= 0:
             self._ask_soon()
 
     def controller_activated(self) -> None:
-        """This node's own controller can be asked now."""
+        """Asks this node's own controller, which has become active."""
         self._ask_soon()
 
     @property
@@ -144,7 +123,7 @@ class BrokerLifecycle:
         return self._state in (_State.REGISTERING, _State.REGISTERED, _State.SHUTTING_DOWN)
 
     def _attempt(self) -> None:
-        """Asks what this state asks for; one request at a time: the next follows it at once."""
+        """Sends the request of this state. There is one request at a time."""
         self._cancel_timer()
         self._has_news = self._asking
         if self._asking or not self._is_alive:
@@ -163,21 +142,20 @@ class BrokerLifecycle:
         self._retry()
 
     def _retry(self) -> None:
-        """Sooner or later by chance, so that brokers do not ask in step."""
+        """Asks again after a random pause, so that brokers do not ask at the same time."""
         pause_ms, self._retry_ms = self._retry_ms, min(2 * self._retry_ms, LONGEST_RETRY_MS)
         self._again_after(pause_ms - self._surroundings.random.randrange(pause_ms // 2))
 
     def _again_after(self, pause_ms: int) -> None:
-        """At once where something changed while the last request was on its way."""
+        """Sets the timer for the next request. It does not wait if something changed during the last request."""
         self._cancel_timer()
         if self._has_news:
             self._has_news, pause_ms = False, 0
         if self._is_alive:
-            ports = self._surroundings.ports
-            self._timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, self._attempt)
+            self._timer = self._surroundings.after(pause_ms * 1000, self._attempt)
 
     def _ask_soon(self) -> None:
-        """Now, or when the request on its way has failed."""
+        """Asks now, or as soon as the request under way has failed."""
         self._retry_ms = FIRST_RETRY_MS
         if self._asking:
             self._has_news = True
@@ -197,7 +175,7 @@ class BrokerLifecycle:
                 self._surroundings.ports.note("registration_refused", ("error", int(answer.error_code)))
             self._retry()
             return
-        self.registered_epoch = int(answer.broker_epoch)
+        self.registered_epoch = answer.broker_epoch
         self._state = _State.REGISTERED
         self._retry_ms = FIRST_RETRY_MS
         self._surroundings.ports.note("broker_registered", ("epoch", self.registered_epoch))
@@ -218,14 +196,15 @@ class BrokerLifecycle:
             else:
                 self._retry()
         elif answer.is_fenced and self._wants_unfenced:
-            self._retry()  # It had not caught up, or asked before it was ready: clients wait, so not for long.
+            self._retry()  # It had not caught up, or was not ready. The pause is short, because clients wait.
         else:
             self._retry_ms = FIRST_RETRY_MS
             self._again_after(self._config.broker_heartbeat_interval_ms)
 
     def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Its own registration has arrived here: now it may be unfenced. Its own end: now it may go. Another one
-        leaves, which it may as soon as all others have said that they know."""
+        """Sends a heartbeat soon if its own registration has arrived here, because then it may be unfenced. Also if
+        another broker leaves, because that one waits until all others have said that they know. Stops if its own
+        shutdown has arrived."""
         if self._surroundings.node_id not in delta.brokers:
             if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
                 self._ask_soon()
@@ -267,7 +246,7 @@ class BrokerLifecycle:
             ),
             features=tuple(
                 Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))
-                for name, low, high in self.channel.controller.supported_features()
+                for name, low, high in supported_features(self._config)
             ),
             rack=self._config.broker_rack or None,
             log_dirs=(UUID(bytes=uuid_from_text(self._identity.directory_id)),),
@@ -289,7 +268,3 @@ _REGISTER_AGAIN = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registe
 
 def _leaves(broker: BrokerImage | None) -> bool:
     return broker is not None and broker.in_controlled_shutdown and not broker.fenced
-
-
-def _nobody() -> None:
-    """Nobody waits for the registration."""

@@ -1,39 +1,25 @@
-"""The active controller: what it knows, and what it is asked for. All that changes the metadata goes through here.
+"""The active controller: what it knows, and what it is asked for. Every change of the metadata goes through it.
 
-There are two images. ``image`` is what this node publishes; ``latest`` also holds what is on its way. Each verb makes a
-change out of the request (``planning/``) and queues it. Changes are planned and written one at a time (``reign.py``),
-for as long as this node is the active controller (``succession.py``). An answer waits until the records are committed
-and published here. What is published comes from the committed log through the loader, as on every node.
+There are two images. ``image`` is what this node publishes. ``latest`` also holds the changes that are written but not
+committed. A change (``planning/``) is queued by ``propose``. Changes are planned and written one at a time
+(``reign.py``) while this node is the active controller (``succession.py``). An answer waits until the records are
+committed and published here. What is published comes from the committed log through the loader, as on every node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Endpoint
-from reference_broker.controller.broker_heartbeats import BrokerHeartbeats, Heartbeat, HeartbeatAnswer
+from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, Operation, Plan
-from reference_broker.controller.planning.change import Change, Situation
-from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
-from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
-from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsrs
-from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
-from reference_broker.controller.planning.producer_id_blocks import ProducerIdBlock
-from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart, Unregistration
-from reference_broker.controller.planning.requested_elections import (
-    ElectionOutcomes,
-    RequestedElections,
-    WantedPartitions,
-)
-from reference_broker.controller.planning.topic_creation import TopicCreation, TopicOutcomes, WantedTopic
-from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
+from reference_broker.controller.planning.change import Change, ServeLocally, Situation
+from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
 from reference_broker.controller.succession import Succession
-from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
 from reference_broker.ports.chance import RandomSource
@@ -44,187 +30,119 @@ NO_CONTROLLER = -1
 OutcomeT = TypeVar("OutcomeT")
 
 
-class Controller:
-    """Every node has one; it is active on the quorum's leader, once it has all that was committed before.
+def _not_there(_api_key: int, _body: object, _answer: Callable[[object], None]) -> None:
+    raise AssertionError("a node asks itself before its APIs are there")
 
-    ``endpoint``: what clients are told to connect to. ``cluster_id``: of this cluster, text. ``on_activated``: told
-    when this node becomes active, so that its own broker asks it at once. ``for_placement``: the chance by which new
-    replicas are placed.
+
+@dataclass(slots=True, eq=False)
+class Controller:
+    """Every node has one. It is active on the quorum's leader, once that has all that was committed before.
+
+    ``cluster_id`` is the text of this cluster's ID. New replicas are placed by the chance of ``_for_placement``.
     """
 
-    __slots__ = (
-        "_config",
-        "_for_placement",
-        "_loader",
-        "_quorum",
-        "_succession",
-        "_surroundings",
-        "balance",
-        "broadcast",
-        "cluster_id",
-        "endpoint",
-        "heartbeats",
-        "node_id",
-        "on_activated",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    cluster_id: str
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _for_placement: RandomSource
+    on_activated: Callable[[], None] = lambda: None
+    """Is called when this node becomes active, so that its own broker asks it at once."""
+    serve_locally: ServeLocally = _not_there
+    """Serves what this node asks of itself. Whoever has the APIs sets it."""
+    heartbeats: BrokerHeartbeats = field(init=False)
+    balance: LeaderBalance = field(init=False)
+    broadcast: MetadataBroadcast = field(init=False)
+    succession: Succession = field(init=False)
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        cluster_id: str,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        endpoint: Endpoint,
-        for_placement: RandomSource,
-    ) -> None:
-        self.node_id = surroundings.node_id
-        self.cluster_id = cluster_id
-        self.endpoint = endpoint
-        self.on_activated: Callable[[], None] = _nothing
-        self._surroundings = surroundings
-        self._config = config
-        self._for_placement = for_placement
-        self._loader = loader
-        self._quorum = quorum
-        self.heartbeats = BrokerHeartbeats(surroundings, config, self)
-        self.balance = LeaderBalance(surroundings, config, self)
-        self.broadcast = MetadataBroadcast(surroundings, config, self)
-        self._succession = Succession(
-            surroundings,
-            config,
-            loader,
-            quorum,
-            upkeep=(self.heartbeats, self.balance, self.broadcast),
-            activated=lambda: self.on_activated(),
+    def __post_init__(self) -> None:
+        self.heartbeats = BrokerHeartbeats(self._surroundings, self._config, self)
+        self.balance = LeaderBalance(self._surroundings, self._config, self)
+        self.broadcast = MetadataBroadcast(self._surroundings, self._config, self)
+        self.succession = Succession(
+            self._surroundings,
+            self._config,
+            self._loader,
+            self._quorum,
+            (self.heartbeats, self.balance, self.broadcast),
+            lambda: self.on_activated(),
         )
-        loader.subscribe(self.broadcast.published)
-        loader.on_progress(self._progressed)
+        self._loader.subscribe(self.broadcast.published)
+        self._loader.on_progress = self._progressed
 
     # What is known
 
     @property
     def _reign(self) -> Reign | None:
-        return self._succession.reign
+        return self.succession.reign
 
     @property
     def is_active(self) -> bool:
-        """It plans and writes changes. A leader is not active before its epoch's start is committed and loaded."""
+        """Whether this node plans and writes changes. A leader does so once the first record of its epoch is committed
+        and loaded."""
         return self._reign is not None
 
     @property
     def leader_id(self) -> int:
-        """The quorum's leader as far as this node knows, active or not; -1: none."""
+        """The quorum's leader, active or not, as far as this node knows, or -1."""
         return self._quorum.leader_id
 
     @property
     def epoch(self) -> int:
-        """The quorum's, as far as this node knows."""
+        """The quorum's epoch, as far as this node knows."""
         return self._quorum.epoch
 
     @property
     def image(self) -> MetadataImage:
-        """Published on this node."""
+        """The metadata that this node publishes."""
         return self._loader.image
 
     @property
     def latest(self) -> MetadataImage:
-        """Also with what is on its way: what plans are judged by. Only while active."""
+        """The metadata with all changes written so far, by which plans judge. It exists only while this node is
+        active."""
         assert self._reign is not None, "what is on its way is known to the active controller only"
         return self._reign.latest
 
     @property
     def is_writing_transaction(self) -> bool:
-        """A metadata transaction of this controller is open: its End or Abort is not written yet."""
+        """Whether a transaction of this controller is open, which means that its End or Abort is not written yet."""
         return self._reign is not None and self._reign.in_transaction
 
     @property
     def broker_epoch(self) -> int:
-        """Of this node's registration; -1 before it is published."""
-        broker = self.image.brokers.get(self.node_id)
+        """The broker epoch of this node's registration, or -1 before it is published."""
+        broker = self.image.brokers.get(self._surroundings.node_id)
         return -1 if broker is None else broker.broker_epoch
 
-    @property
-    def finalized_features_epoch(self) -> int:
-        """Grows with the metadata log."""
-        return self.image.provenance.offset
-
-    def supported_features(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, lowest level, highest level)."""
-        return supported_features(self._config)
-
-    def finalized_features(self) -> tuple[tuple[str, int], ...]:
-        return tuple(self.image.features.items())
-
     def subscribe(self, listener: Listener) -> None:
-        """``listener`` gets every published delta and the image after it, from the next one on."""
+        """From the next publication on, ``listener`` gets every delta and the image after it."""
         self._loader.subscribe(listener)
-
-    # What it is asked for: each verb is one change, and its answer follows when the change is published or refused
-
-    def create_topics(
-        self, wanted: Sequence[WantedTopic], validate_only: bool, answer: Callable[[TopicOutcomes], None]
-    ) -> None:
-        self._propose("create topics", TopicCreation(wanted, validate_only), answer)
-
-    def create_partitions(
-        self, wanted: Sequence[WantedGrowth], validate_only: bool, answer: Callable[[GrowthOutcomes], None]
-    ) -> None:
-        self._propose("create partitions", PartitionGrowth(wanted, validate_only), answer)
-
-    def delete_topics(self, named: Sequence[NamedTopic], answer: Callable[[DeletionOutcomes], None]) -> None:
-        self._propose("delete topics", TopicDeletion(named), answer)
-
-    def change_configs(
-        self, wanted: Sequence[WantedConfigs], validate_only: bool, answer: Callable[[ConfigOutcomes], None]
-    ) -> None:
-        self._propose("alter configs", ConfigChange(wanted, validate_only), answer)
-
-    def elect_leaders(
-        self,
-        election: Election,
-        wanted: WantedPartitions | None,
-        answer: Callable[[ElectionOutcomes | Refusal], None],
-    ) -> None:
-        """``wanted`` None: all partitions."""
-        self._propose("elect leaders", RequestedElections(election, wanted), answer, atomic=False)
-
-    def change_isrs(
-        self, leader_id: int, broker_epoch: int, wanted: WantedIsrs, answer: Callable[[IsrOutcomes | Refusal], None]
-    ) -> None:
-        """``leader_id`` and ``broker_epoch``: of the broker that asks."""
-        self._propose("alter partitions", IsrChange(leader_id, broker_epoch, wanted), answer, atomic=False)
-
-    def update_features(
-        self, wanted: Sequence[WantedLevel], validate_only: bool, answer: Callable[[FeatureOutcomes | Refusal], None]
-    ) -> None:
-        self._propose("update features", FeatureUpdates(wanted, validate_only), answer)
-
-    def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
-        """Two changes, one right after the other. The answer is the broker epoch."""
-        restart = Restart(wanted, self.cluster_id, self.heartbeats)
-        self._propose("a broker has restarted", restart, _nobody_waits, atomic=False)
-        self._propose("register a broker", BrokerRegistration(restart), answer)
-
-    def unregister_broker(self, broker_id: int, answer: Callable[[Refusal | None], None]) -> None:
-        self._propose("unregister a broker", Unregistration(broker_id, self.heartbeats), answer)
-
-    def allocate_producer_ids(self, broker_id: int, broker_epoch: int, answer: Callable[[int | Refusal], None]) -> None:
-        """The answer is the first of ``producer_id_blocks.BLOCK_SIZE`` IDs."""
-        self._propose("allocate producer IDs", ProducerIdBlock(broker_id, broker_epoch), answer)
-
-    def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
-        """Answered at once, whatever the controller works on."""
-        return self.heartbeats.heartbeat(beat)
 
     # How a change is made
 
-    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
-        """Queues a change. ``answered(None)``: its records are committed and published here (without records: all that
-        was on its way before is). Else why nothing is written, or NOT_CONTROLLER: then nobody knows.
+    def propose(self, change: Change[OutcomeT], answer: Callable[[OutcomeT], None]) -> None:
+        """Queues a change. ``answer`` gets its outcome when it is published here or refused."""
+        self.submit(
+            lambda: change.plan(self.situation()),
+            lambda refused: answer(change.outcome(refused)),
+            name=change.name,
+            atomic=change.atomic,
+        )
 
-        ``name`` tells people what a transaction was for. Not ``atomic``: the change may go out in several plain batches
-        where the metadata.version knows no transactions.
+    def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
+        """Queues two changes, one right after the other. The answer is the broker epoch."""
+        restart = Restart(wanted, self.cluster_id, self.heartbeats)
+        self.propose(restart, lambda _: None)  # The broker waits for the second change.
+        self.propose(BrokerRegistration(restart), answer)
+
+    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
+        """Queues a change, whose plan makes the records when its turn comes.
+
+        ``answered`` gets None when the records are committed and published here. A plan without records is answered
+        when everything that was written before it is. Otherwise ``answered`` gets the reason why nothing was written,
+        or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``.
         """
         reign = self._reign
         if reign is None:
@@ -233,7 +151,7 @@ class Controller:
         reign.submit(Operation(name, plan, answered, atomic))
 
     def situation(self) -> Situation:
-        """For a plan whose turn has come."""
+        """Makes the situation for a plan whose turn has come."""
         assert self._reign is not None, "plans run on the active controller only"
         return Situation(
             latest=self._reign.latest,
@@ -245,37 +163,8 @@ class Controller:
             for_placement=self._for_placement,
         )
 
-    def _propose(
-        self, name: str, change: Change[OutcomeT], answer: Callable[[OutcomeT], None], *, atomic: bool = True
-    ) -> None:
-        self.submit(
-            lambda: change.plan(self.situation()),
-            lambda refused: answer(change.outcome(refused)),
-            name=name,
-            atomic=atomic,
-        )
-
-    # The quorum's news
-
-    def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self._succession.leader_changed(leader_id, epoch)
-
-    def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self._succession.leadership_won(epoch, start_offset)
-
-    def leadership_lost(self, epoch: int) -> None:
-        self._succession.leadership_lost(epoch)
-
     def _progressed(self) -> None:
-        self._succession.progressed()
+        self.succession.progressed()
         if self._reign is not None:
             self._reign.answer_published()
             self.broadcast.progressed()
-
-
-def _nothing() -> None:
-    """Nobody waits for this node to become active."""
-
-
-def _nobody_waits(_outcome: None) -> None:
-    """The broker waits for the second change of its registration."""

@@ -1,17 +1,18 @@
-"""Leaders by and by where they belong: preferred leaders, and unclean ones where a topic allows them (KIP-460).
+"""Elects preferred leaders in the background, and unclean leaders where a topic allows them (KIP-460).
 
-Looks every ``leader.imbalance.check.interval.seconds``, but only where topics, brokers or settings have changed since
-it last looked: a cluster at rest costs nothing. A new active controller looks at once for partitions without a leader:
-where metadata.version knows no transactions, the one before may have let a broker in and gone before it had it lead.
+It checks all partitions every ``leader.imbalance.check.interval.seconds``, but only if topics, brokers or settings have
+changed since the last check. So a cluster at rest costs nothing. A new active controller checks at once for partitions
+without a leader. Where metadata.version has no transactions, its predecessor may have unfenced a broker and stopped
+before it elected that broker.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.broker_heartbeats import Changes
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.broker_changes import cost_of, looks
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
 from reference_broker.controller.refusal import Refusal
@@ -20,25 +21,24 @@ from reference_broker.metadata.records import MetadataRecord, PartitionChangeRec
 from reference_broker.ports.node_ports import Surroundings
 
 MOST_ELECTIONS_AT_ONCE = 1000
-"""In one change of the metadata; others have their turn between two of them."""
+"""The limit for one change. Other changes have their turn between two of them."""
 
 
 @dataclass(slots=True)
 class LeaderBalance:
-    """Of the active controller."""
+    """Runs on the active controller. ``_asked`` says that a change is queued."""
 
     surroundings: Surroundings
     config: BrokerConfig
-    controller: Changes
+    controller: ActiveController
     _seen: MetadataImage | None = None
-    """As of the last look that found less than it may change at once."""
+    """The metadata at the last check that did not reach the limit."""
     _asked: bool = False
     _timer: int | None = None
 
     def activated(self) -> None:
         self._seen, self._asked = None, False
-        ports = self.surroundings.ports
-        self._timer = ports.set_timer(ports.now().mono_us, self._begin)
+        self._timer = self.surroundings.after(0, self._begin)
 
     def deactivated(self) -> None:
         if self._timer is not None:
@@ -46,22 +46,18 @@ class LeaderBalance:
             self._timer = None
 
     def _begin(self) -> None:
-        """After the records that a new active controller writes first."""
+        """Elects leaders for partitions without one, after the first records of a new active controller."""
         self._elect(leaderless_only=True)
         self._plan_check()
 
     def _plan_check(self) -> None:
-        ports = self.surroundings.ports
         interval_us = self.config.leader_imbalance_check_interval_seconds * 1_000_000
-        self._timer = ports.set_timer(ports.now().mono_us + interval_us, self._check)
+        self._timer = self.surroundings.after(interval_us, self._check)
 
     def _check(self) -> None:
-        self._look()
-        self._plan_check()
-
-    def _look(self) -> None:
         if not self._asked and not _is_same(self._seen, self.controller.latest):
             self._elect(leaderless_only=False)
+        self._plan_check()
 
     def _elect(self, *, leaderless_only: bool) -> None:
         self._asked = True
@@ -87,7 +83,7 @@ class LeaderBalance:
             if refusal is None and len(found) >= MOST_ELECTIONS_AT_ONCE:
                 self._elect(leaderless_only=leaderless_only)
 
-        self.controller.submit(plan(), answered, name="balance leaders", atomic=False)
+        self.controller.submit(plan, answered, name="balance leaders", atomic=False)
 
     def _elections(
         self, changes: PartitionChanges, image: MetadataImage, topic: TopicImage, indexes: range, leaderless_only: bool

@@ -1,22 +1,22 @@
 """The metadata epoch and UpdateMetadata, on the active controller (KIP-232, M-1 to M-3).
 
-Each change of what clients are told leads to one more epoch: a record of its own, one at a time, so that changes that
-come meanwhile share the next. Once it is committed and published here, its content (the image as of that record) goes
-to every live broker at once, this node included: to each what changed since the last that it acknowledged, all of it to
-a broker that acknowledged none of this controller. Until an answer comes a broker is asked for nothing else; without
-one it gets the same again, after a pause that is its alone.
+Each change of what clients are told leads to a new metadata epoch, which is a record of its own. One such record is
+under way at a time, and changes that come meanwhile share the next. When the record is committed and published here,
+its content (the image as of that record) is sent to every live broker, this node included.
 
-While a transaction is being written, nothing is sent and no epoch written: the reign lets nothing come between its
-records, and its End is a change like any other.
+A broker gets what changed since the content that it acknowledged last, or everything if it has acknowledged none of
+this controller. It gets one update at a time. If no answer comes, the same update is sent again after a pause.
+
+While a transaction is being written, nothing is sent and no epoch is written, because nothing may come between its
+records.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.metadata_content import Content, Frames, States, is_told, live_broker
-from reference_broker.controller.operations import Answered, Plan, Records
+from reference_broker.controller.operations import Records
+from reference_broker.controller.planning.change import ActiveController
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, sends_metadata_epoch
@@ -33,35 +33,16 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import ErrorCode
 
-ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
-"""(API key, request, answer): what the node's own APIs say."""
-
 VERSION = 1000
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
-"""Between attempts to tell one broker: doubled each time, and a random part less."""
-
-
-class Writer(Protocol):
-    """The controller, as far as it is needed here."""
-
-    @property
-    def is_active(self) -> bool: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def image(self) -> MetadataImage: ...
-    @property
-    def latest(self) -> MetadataImage: ...
-    @property
-    def is_writing_transaction(self) -> bool: ...
-    def submit(self, plan: Plan, answered: Answered, *, name: str = ..., atomic: bool = ...) -> None: ...
+"""The pause between attempts to reach one broker. It doubles each time, and is shortened at random."""
 
 
 @dataclass(slots=True, eq=False)
 class _Told:
-    """One incarnation of a broker. ``known``: the content that it acknowledged last; ``target``: the one that is on its
-    way, or is to be sent once more; ``asking``: being made ready, or sent and not answered."""
+    """One incarnation of a broker. ``known`` is the content that it acknowledged last, and ``target`` the one that is
+    sent now or again. ``asking`` says that an update is being made or has not been answered."""
 
     broker_id: int
     broker_epoch: int
@@ -72,46 +53,35 @@ class _Told:
     retry_ms: int = FIRST_RETRY_MS
 
 
+@dataclass(slots=True, eq=False)
 class MetadataBroadcast:
-    """``serve_locally``: set by whoever has this node's APIs."""
+    """``_epoch`` is that of this node's reign, or -1. ``_dirty`` says that clients must be told something new, and
+    ``_asked`` that a record of the next metadata epoch is on its way. ``_changed`` names the topics that changed since
+    the last one. ``_has_news`` says that ``_content`` was replaced, and that brokers are told when this event is over.
+    """
 
-    __slots__ = (
-        "_asked",
-        "_changed",
-        "_config",
-        "_content",
-        "_controller",
-        "_dirty",
-        "_epoch",
-        "_frames",
-        "_has_news",
-        "_surroundings",
-        "_told",
-        "serve_locally",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _controller: ActiveController
+    _epoch: int = -1
+    _dirty: bool = False
+    _asked: bool = False
+    _has_news: bool = False
+    _changed: dict[str, None] = field(default_factory=dict)
+    _content: Content | None = None
+    _told: dict[int, _Told] = field(default_factory=dict)
+    _frames: Frames = field(init=False)
 
-    def __init__(self, surroundings: Surroundings, config: BrokerConfig, controller: Writer) -> None:
-        self.serve_locally: ServeLocally = _nobody
-        self._surroundings = surroundings
-        self._config = config
-        self._controller = controller
-        self._epoch = -1
-        self._dirty = False
-        self._asked = False
-        self._has_news = False
-        self._changed: dict[str, None] = {}
-        self._content: Content | None = None
-        self._told: dict[int, _Told] = {}
-        self._frames = Frames(surroundings.ports)
+    def __post_init__(self) -> None:
+        self._frames = Frames(self._surroundings.ports)
 
     # The controller's news
 
     def activated(self) -> None:
-        """All brokers are told anew, by this controller."""
+        """Writes a new epoch soon, so that this controller sends everything to all brokers."""
         self._epoch = self._controller.epoch
         self._dirty = True
-        ports = self._surroundings.ports
-        ports.set_timer(ports.now().mono_us, self.progressed)
+        self._surroundings.after(0, self.progressed)
 
     def deactivated(self) -> None:
         self._epoch = -1
@@ -119,7 +89,7 @@ class MetadataBroadcast:
         self._stop()
 
     def published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Before anyone else on this node: only notes what happened."""
+        """Is called before all other listeners of this node, so it only notes what happened."""
         if not self._controller.is_active:
             return
         if not self._sends(image):
@@ -136,7 +106,7 @@ class MetadataBroadcast:
             self._dirty = True
 
     def progressed(self) -> None:
-        """After everyone on this node has what was published."""
+        """Is called when all listeners of this node have what was published."""
         if not self._controller.is_active or not self._sends(self._controller.image):
             return
         if self._dirty and not self._asked:
@@ -151,13 +121,12 @@ class MetadataBroadcast:
         reign, self._asked = self._epoch, True
 
         def answered(refusal: Refusal | None) -> None:
-            """Refused: by the disk, or because the reign is over; then the next one does it."""
+            """A refusal comes from the disk, or means that the reign is over. The next reign writes an epoch then."""
             if reign != self._epoch:
                 return
             self._asked = False
             if refusal is not None:
-                ports = self._surroundings.ports
-                ports.set_timer(ports.now().mono_us + LONGEST_RETRY_MS * 1000, self.progressed)
+                self._surroundings.after(LONGEST_RETRY_MS * 1000, self.progressed)
 
         self._controller.submit(self._plan, answered, name="metadata epoch")
 
@@ -188,7 +157,8 @@ class MetadataBroadcast:
     # Telling brokers
 
     def _refresh_brokers(self, content: Content) -> None:
-        """Who is fenced keeps its place as long as its registration lasts: it may have what it was told."""
+        """Forgets brokers that are no longer registered, and adds live ones. A fenced broker is kept, because it may
+        still have what it was sent."""
         registered = content.image.brokers
         for told in list(self._told.values()):
             broker = registered.get(told.broker_id)
@@ -218,7 +188,7 @@ class MetadataBroadcast:
         if not self._is_current(told):
             return
         if self._controller.is_writing_transaction:
-            told.asking, self._has_news = False, True  # Its end, once committed, leads here again.
+            told.asking, self._has_news = False, True  # When its End is committed, this is called again.
             return
         body = UpdateMetadataRequest1000(
             controller_id=self._surroundings.node_id,
@@ -236,7 +206,7 @@ class MetadataBroadcast:
             self._answered(told, target, answer)
 
         if told.broker_id == self._surroundings.node_id:
-            ports.set_timer(ports.now().mono_us, lambda: self.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
+            self._surroundings.after(0, lambda: self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
         ports.send(
@@ -255,9 +225,9 @@ class MetadataBroadcast:
         if not self._is_current(told):
             return
         if answer.error_code == ErrorCode.stale_controller_epoch:
-            self._failed(told)  # A newer controller has told it: this node is about to learn of that.
+            self._failed(told)  # A newer controller has reached it. This node will soon learn of that.
         elif answer.error_code != ErrorCode.none:
-            told.known = told.target = None  # It cannot go on from what it has: all of it, next time.
+            told.known = told.target = None  # It cannot use a difference. It gets everything next time.
             self._failed(told)
         else:
             told.known, told.target, told.asking = target, None, False
@@ -267,7 +237,7 @@ class MetadataBroadcast:
                 self._frames.forget()
 
     def _failed(self, told: _Told) -> None:
-        """No answer, or none to go on from: it may have applied the update or not, and gets it again."""
+        """Sends the update again after a pause. The broker may have applied it or not."""
         if not self._is_current(told):
             return
         told.asking = False
@@ -275,8 +245,7 @@ class MetadataBroadcast:
             return
         pause_ms, told.retry_ms = told.retry_ms, min(2 * told.retry_ms, LONGEST_RETRY_MS)
         pause_ms -= self._surroundings.random.randrange(pause_ms // 2)
-        ports = self._surroundings.ports
-        told.timer = ports.set_timer(ports.now().mono_us + pause_ms * 1000, lambda: self._again(told))
+        told.timer = self._surroundings.after(pause_ms * 1000, lambda: self._again(told))
 
     def _again(self, told: _Told) -> None:
         told.timer = None
@@ -295,7 +264,7 @@ class MetadataBroadcast:
             told.timer = None
 
     def _stop(self) -> None:
-        """Nobody is told anything more: what they were told is of another reign, or of another switch."""
+        """Forgets all brokers, because the reign is over or the metadata epoch was switched off."""
         for told in self._told.values():
             self._cancel(told)
         self._told.clear()
@@ -303,7 +272,3 @@ class MetadataBroadcast:
         self._content = None
         self._dirty = self._has_news = False
         self._frames.clear()
-
-
-def _nobody(_api_key: int, _body: object, _answer: object) -> None:
-    raise AssertionError("a node tells itself before its APIs are there")

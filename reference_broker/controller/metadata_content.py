@@ -1,7 +1,7 @@
-"""What UpdateMetadata carries (M-3): one image under its metadata epoch, as a whole or as what changed since another.
+"""The content of UpdateMetadata (M-3): one image with its metadata epoch, as a whole or as the difference to another.
 
-Kafka's UpdateMetadata request says of each partition where it is led; a deleted one is led by -2. All live brokers
-stand in each update: they are few.
+Kafka's UpdateMetadata request names the leader of each partition, which is -2 for a deleted one. Every update holds all
+live brokers, because they are few.
 """
 
 from collections import deque
@@ -21,16 +21,16 @@ from reference_broker.wire.drafts import (
 )
 
 DELETED = -2
-"""A partition's leader where it is deleted (LeaderAndIsr.LeaderDuringDelete)."""
+"""The leader of a deleted partition (LeaderAndIsr.LeaderDuringDelete)."""
 
 PARTITIONS_PER_SLICE = 500
-"""Written in one event: some 2 ms."""
+"""One event writes this many, in some 2 ms."""
 
 TOPICS_PER_SLICE = 5000
-"""Looked at in one event, where nothing says which of them changed."""
+"""One event compares this many, if it is not known which of them changed."""
 
 MOST_REMEMBERED = 64
-"""Epochs of which the changed topics are known; whoever is further behind costs a look at each topic."""
+"""For so many epochs the changed topics are remembered. A broker that is further behind costs a look at each topic."""
 
 States: TypeAlias = tuple[UpdateMetadataPartition1000, ...]
 Slices: TypeAlias = Generator[None, None, States]
@@ -38,8 +38,9 @@ Slices: TypeAlias = Generator[None, None, States]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One epoch's: ``image`` is that of the epoch's record. ``topics``: names of those that changed since the epoch
-    before; ``controller_epoch``: of the controller that wrote the record, which alone sends it."""
+    """The content of one epoch. ``image`` is the metadata as of the epoch's record. ``topics`` names the topics that
+    changed since the epoch before. ``controller_epoch`` is that of the controller that wrote the record; no other one
+    sends it."""
 
     metadata_epoch: int
     controller_epoch: int
@@ -47,20 +48,20 @@ class Content:
     topics: tuple[str, ...]
 
     def live_brokers(self) -> tuple[BrokerImage, ...]:
-        """Those that are not fenced, by ID: whom clients are told of, and who is sent the update."""
+        """The brokers that are not fenced, by ID. Clients are told of them, and they get the update."""
         brokers = self.image.brokers
         return tuple(brokers[broker_id] for broker_id in sorted(brokers) if not brokers[broker_id].fenced)
 
 
 def is_told(delta: MetadataDelta) -> bool:
-    """Whether clients are told something else than before: of topics, or of brokers that they may connect to."""
+    """Whether the delta changes what clients are told about topics, or about brokers that they may connect to."""
     return bool(delta.topics) or any(
         _address(delta.image.brokers.get(broker_id)) != _address(broker) for broker_id, broker in delta.brokers.items()
     )
 
 
 def _address(broker: BrokerImage | None) -> tuple[int, str, int, str | None] | None:
-    """With the registration's epoch: a new incarnation knows nothing, and has to be told."""
+    """Includes the broker epoch, because a new incarnation knows nothing and needs an update."""
     if broker is None or broker.fenced:
         return None
     return broker.broker_epoch, broker.host, broker.port, broker.rack
@@ -75,7 +76,7 @@ def live_broker(broker: BrokerImage) -> UpdateMetadataBroker1000:
 
 @dataclass(slots=True)
 class Frames:
-    """Makes partition states in slices, each kind once however many brokers get it. ``forget`` when nobody waits."""
+    """Makes partition states in slices. What several brokers need is made once, and kept until ``forget``."""
 
     ports: Ports
     history: deque[tuple[int, tuple[str, ...]]] = field(default_factory=lambda: deque(maxlen=MOST_REMEMBERED))
@@ -90,14 +91,14 @@ class Frames:
         self._made.clear()
 
     def clear(self) -> None:
-        """Another reign: whoever waits is told nothing any more."""
+        """Forgets everything. Callbacks that wait are never called."""
         self.history.clear()
         self._made.clear()
         self._waiting.clear()
 
     def make(self, base: Content | None, target: Content, then: Callable[[States], None]) -> None:
-        """Calls ``then`` with the states that lead from ``base`` (None: from nothing) to ``target``, in this event or
-        a later one."""
+        """Calls ``then`` with the states that lead from ``base`` to ``target``, in this event or a later one. A
+        ``base`` of None stands for nothing."""
         key = (-1 if base is None else base.metadata_epoch, target.metadata_epoch)
         made = self._made.get(key)
         if made is not None:

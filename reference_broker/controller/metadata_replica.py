@@ -1,7 +1,7 @@
-"""This node's replica of the metadata log, whole: log, snapshots, quorum, loader, controller and broker lifecycle.
+"""This node's whole replica of the metadata log: log, snapshots, quorum, loader, controller and broker lifecycle.
 
-The one place that knows all of them; each of them knows only its neighbours below. What the quorum learns walks
-through here: a new high watermark to the loader, what the loader publishes to the snapshots and to the controller.
+Only this module knows all of them. It passes the quorum's news on: a new high watermark goes to the loader, and the
+images that the loader publishes go to the snapshots and the controller.
 """
 
 from collections.abc import Callable, Generator
@@ -36,8 +36,8 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where a replica lives. ``random_for``: one generator for each purpose. ``endpoint``: what clients are told to
-    connect to."""
+    """What a replica needs from its node. ``random_for`` gives one generator for each purpose. ``endpoint`` is where
+    clients connect."""
 
     node_id: int
     config: BrokerConfig
@@ -49,23 +49,7 @@ class Home:
 
 
 class MetadataReplica:
-    """Implements ``quorum.quorum.QuorumListener``. The parts exist after ``load``."""
-
-    __slots__ = (
-        "_home",
-        "_identity_known",
-        "_keeping_identity",
-        "_leader_listeners",
-        "controller",
-        "download",
-        "generator",
-        "identity",
-        "lifecycle",
-        "loader",
-        "log",
-        "quorum",
-        "store",
-    )
+    """Implements ``quorum.values.QuorumListener``. The parts exist after ``load``."""
 
     store: SnapshotStore
     log: MetadataLog
@@ -78,14 +62,15 @@ class MetadataReplica:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._leader_listeners: list[Callable[[], None]] = []
+        self.on_leader_changed: Callable[[], None] = lambda: None
+        """Is called when the known leader changes, or whether this node is the active controller."""
         self._identity_known = False
         self._keeping_identity = False
         self.identity = Identity("", home.node_id, "")
 
     def load(self, clean: bool) -> Generator[None, None, None]:
-        """Recovers the metadata log in slices and builds the parts. Raises StartRefused for another node's or a
-        damaged directory."""
+        """Recovers the metadata log in slices and builds the parts. Raises StartRefused for a damaged directory or that
+        of another node."""
         home = self._home
         known = read_identity(home.disk, home.node_id)
         self.store = SnapshotStore(home.disk)
@@ -101,41 +86,37 @@ class MetadataReplica:
         yield from self.loader.load()
 
     def start(self) -> None:
-        """After ``load``: from now on this node takes part in the quorum, and seeks to be registered once its identity
-        is durable: the registration tells the directory's ID."""
+        """Call it after ``load``. The node takes part in the quorum from now on. It registers when its identity is
+        durable, because the registration names the directory's ID."""
         self.quorum.start()
         if self._identity_known:
             self.lifecycle.start()
 
-    def on_leader_changed(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called when the known leader or this node's being the active controller changes."""
-        self._leader_listeners.append(listener)
-
     def shut_down(self, done: Callable[[], None]) -> None:
-        """The broker leaves the cluster in good order, then the voter its quorum."""
+        """Makes the broker leave the cluster, and then the voter its quorum."""
         self.lifecycle.shut_down(lambda: self.quorum.shut_down(done))
 
     def halt(self) -> None:
-        """At once, in good order or not: nothing is appended to the log any more."""
+        """Stops at once. Nothing is appended to the log any more."""
         self.quorum.halt()
 
-    # raft.quorum.QuorumListener
+    # quorum.values.QuorumListener
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        self.controller.leader_changed(leader_id, epoch)
+        self.controller.succession.leader_changed(leader_id, epoch)
         self.lifecycle.leader_changed(leader_id, epoch)
-        self._tell_leader()
+        self.on_leader_changed()
 
     def leadership_won(self, epoch: int, start_offset: int) -> None:
-        self.controller.leadership_won(epoch, start_offset)
-        self._tell_leader()
+        self.controller.succession.leadership_won(epoch, start_offset)
+        self.on_leader_changed()
 
     def leadership_lost(self, epoch: int) -> None:
-        self.controller.leadership_lost(epoch)
-        self._tell_leader()
+        self.controller.succession.leadership_lost(epoch)
+        self.on_leader_changed()
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
-        """Everything below is committed, and stands in this node's log."""
+        """Every record below it is committed, and is in this node's log."""
         self._keep_identity()
         self.loader.catch_up(high_watermark)
 
@@ -156,13 +137,11 @@ class MetadataReplica:
             cluster_id,
             self.loader,
             self.quorum,
-            home.endpoint,
-            home.random_for("apis"),  # Of placement. Under another name each seed would play another run.
+            home.random_for("apis"),  # For placement. Under another name each seed would give another run.
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)
         self.controller.on_activated = self._activated
-        self.controller.broadcast.serve_locally = lambda key, body, answer: channel.serve_locally(key, body, answer)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, home.metrics)
         self.loader.on_published = self.generator.published
 
@@ -171,7 +150,7 @@ class MetadataReplica:
         return Surroundings(home.node_id, home.disk, home.ports, home.random_for(purpose))
 
     def _own_identity(self, known: Identity | None) -> Identity:
-        """A new cluster's ID is drawn by its one voter or configured on all."""
+        """The ID of a new cluster is configured on all nodes, or drawn by its only voter."""
         wanted = self._home.config.crucible_cluster_id
         if known is not None:
             if wanted and wanted != known.cluster_id:
@@ -184,7 +163,8 @@ class MetadataReplica:
         return Identity(wanted or uuid_text(random_uuid(random)), self._home.node_id, uuid_text(random_uuid(random)))
 
     def _keep_identity(self) -> None:
-        """Once something is committed here and durable: from then on a missing log is a loss, not a beginning."""
+        """Writes the identity when something is committed here and durable. From then on a missing log means that data
+        was lost, not that the node is new."""
         if self._identity_known or self._keeping_identity:
             return
         self._keeping_identity = True
@@ -203,8 +183,4 @@ class MetadataReplica:
 
     def _activated(self) -> None:
         self.lifecycle.controller_activated()
-        self._tell_leader()
-
-    def _tell_leader(self) -> None:
-        for listener in self._leader_listeners:
-            listener()
+        self.on_leader_changed()

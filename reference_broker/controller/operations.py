@@ -1,8 +1,7 @@
-"""Changes of the metadata on their way: how one is planned in slices and cut into batches."""
+"""How a change of the metadata is planned in slices and cut into batches."""
 
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import TypeAlias
 
 from reference_broker.controller.partition_invariants import replay_checked
@@ -16,30 +15,30 @@ from reference_broker.records.batch import HEADER_BYTES
 Answered: TypeAlias = Callable[[Refusal | None], None]
 Records: TypeAlias = Iterable[MetadataRecord]
 Planning: TypeAlias = Generator[None, None, Records]
-Plan: TypeAlias = Callable[[], Records | Planning] | Planning
-"""Gives the records of a change when its turn comes, judged by the controller's ``latest`` of then; a generator may
-yield between slices of planning. The records may be made lazily: they are taken in slices, too."""
+Plan: TypeAlias = Callable[[], Records | Planning]
+"""Called when the turn of a change comes. It judges by the controller's ``latest`` of that moment and returns the
+records. A plan that is a generator may yield between slices. The records may be lazy, and are taken in slices too."""
 
 MAX_RECORDS_PER_OPERATION = 2_000_000
-"""Beyond any cluster's size; bounds what one request may make the controller hold."""
+"""More than any cluster needs. It limits what one request may make the controller hold."""
 
 MAX_RECORD_BYTES = 1_048_576
-"""Of one record's value: config values are the only ones without a limit of their own."""
+"""The limit for the value of one record. Only values of settings have no limit of their own."""
 
 _RECORD_OVERHEAD_BYTES = 14
-"""Of a record in a batch, at most: length, attributes, deltas, key length, value length, header count."""
+"""The most that a batch adds to a value: length, attributes, deltas, key length, value length, header count."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """``name``: for the Begin marker. ``atomic`` False: where transactions are not allowed, it may be split."""
+    """``name`` and ``atomic`` are those of a ``Change``. ``name`` stands in the Begin record."""
 
     name: str
     plan: Plan
     answered: Answered
     atomic: bool = True
     as_transaction: bool = False
-    """Between markers even if one batch would do (the bootstrap of an empty log)."""
+    """Whether markers are written even around a single batch, as for the bootstrap of an empty log."""
 
 
 @dataclass(slots=True)
@@ -53,18 +52,18 @@ class Slice:
         self.left = self.size
 
     def spend(self, units: int = 1) -> bool:
-        """Whether it is used up: time to yield."""
+        """Returns True when the work is used up and it is time to yield."""
         self.left -= units
         return self.left <= 0
 
 
 class TooMuch(Exception):  # noqa: N818 - the limit is the news
-    """An operation beyond what one may have: POLICY_VIOLATION, nothing was written."""
+    """A change is larger than allowed. It is refused with POLICY_VIOLATION, and nothing was written."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records that are appended together. ``values``: the same records, encoded."""
+    """Records that are appended together. ``values`` holds the same records, encoded."""
 
     records: list[MetadataRecord] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
@@ -72,7 +71,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Cut:
-    """Records as batches, and what they do to ``delta``."""
+    """The records of a change as batches. ``delta`` has replayed all of them, and ``records`` counts them."""
 
     delta: MetadataDelta
     batches: list[Batch] = field(default_factory=list)
@@ -80,19 +79,18 @@ class Cut:
 
 
 def planned(plan: Plan) -> Planning:
-    """Runs the plan: its turn has come."""
-    found = plan() if callable(plan) else plan
-    if isinstance(found, GeneratorType):
-        records: Records = yield from found
-        return records
-    assert not isinstance(found, Generator), "a plan in slices is a generator function's"
+    """Runs a plan whose turn has come, and returns its records."""
+    found = plan()
+    if isinstance(found, Generator):
+        return (yield from found)
     return found
 
 
 def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slice) -> Generator[None, None, Cut]:
-    """Batches of at most ``max_batch_bytes`` (a larger record is one of its own), replayed on ``delta`` on the way.
+    """Cuts the records into batches of at most ``max_batch_bytes``, and replays them on ``delta``. A larger record gets
+    a batch of its own.
 
-    Raises TooMuch, and MetadataFault for records that cannot follow.
+    Raises TooMuch, and MetadataFault for a record that cannot follow the ones before it.
     """
     found, size_bytes = Cut(delta), max_batch_bytes
     for record in records:
@@ -116,7 +114,7 @@ def cut(records: Records, delta: MetadataDelta, max_batch_bytes: int, work: Slic
 
 
 def replayed(batch: Batch, delta: MetadataDelta, work: Slice) -> Generator[None, None, None]:
-    """Does to ``delta`` what one batch of a cut does. Raises MetadataFault for records that cannot follow."""
+    """Replays one batch of a cut on ``delta``. Raises MetadataFault for a record that cannot follow."""
     for record in batch.records:
         replay(delta, record)
         if work.spend(2):

@@ -1,7 +1,7 @@
-"""What holds for every partition that the active controller writes. Each record is looked at before it is appended.
+"""What must hold for every partition that the active controller writes. Each record is checked before it is appended.
 
-A plan that breaks one of these is a bug of the controller. It ends with an assertion while nothing of the change is
-written: the log would carry the damage to every node. A look costs less than 1 us.
+A plan that breaks one of these rules is a bug of the controller. It ends in an assertion before anything of the change
+is written, because the log would carry the damage to every node. One check costs less than 1 us.
 """
 
 from typing import TypeAlias
@@ -15,7 +15,7 @@ _OfPartition: TypeAlias = PartitionRecord | PartitionChangeRecord
 
 
 def replay_checked(delta: MetadataDelta, record: MetadataRecord) -> None:
-    """As ``replay``, and looks at the partition that the record makes or changes."""
+    """Replays the record, and checks the partition that it creates or changes."""
     if type(record) is PartitionRecord:
         replay(delta, record)
         _check_state(record, delta.partition(record.topic_id, record.partition_id))

@@ -1,4 +1,4 @@
-"""Why a change is not made: a value, told to whoever asked for it."""
+"""The reason why a change is not made, as a value for whoever asked for the change."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from reference_broker.wire.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """``message``: one sentence for people, where the API has a place for it."""
+    """``message`` is one sentence for people. Some APIs have no place for it."""
 
     error: ErrorCode
     message: str

@@ -1,12 +1,13 @@
 """One time of being the active controller: changes are planned, written and answered one after the other.
 
-Each is planned in slices of one event (below 5 ms). A set of records larger than a batch goes out as a transaction:
-Begin, batches, End, one batch an event, nothing between. Plans are judged by ``latest``, which also holds what is on
-its way to being committed.
+Each change is planned in slices of less than 5 ms, one in each event. Records that do not fit into one batch are
+written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
+``latest``, which also holds the changes that are written but not committed.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -40,25 +41,25 @@ from reference_broker.quorum.values import NotLeader
 from reference_broker.wire.errors import ErrorCode
 
 UNITS_PER_SLICE = 250
-"""Of work in one event, of about 10 us each: some 3 ms."""
+"""The work of one event, in units of about 10 us. It takes some 3 ms."""
 
 Steps = Generator[None, None, None]
 
 _INSIDE_TRANSACTION = {"single": False, "begin": False, "batch": True, "end": True, "abort": True}
-"""By kind of an append: whether it stands between the markers of a transaction, or ends one."""
+"""For each kind of append, whether a transaction must be open before it."""
 _OPENS = {"begin": True, "end": False, "abort": False}
-"""By kind of a marker: whether a transaction is open after it."""
+"""For each marker, whether a transaction is open after it."""
 
 
 class Leadership(Protocol):
-    """The quorum (``quorum.quorum.Quorum``), as far as it is needed here."""
+    """The part of ``quorum.quorum.Quorum`` that a reign needs."""
 
     @property
     def leader_id(self) -> int: ...
     @property
     def epoch(self) -> int: ...
     def append(self, values: Sequence[bytes]) -> Provenance:
-        """One batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
+        """Appends one batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
         ...
 
 
@@ -66,53 +67,31 @@ class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way h
     """Leadership was lost inside an append."""
 
 
+@dataclass(slots=True, eq=False)
 class Reign:
-    """``latest``: the metadata with all changes written so far, committed or not. ``work``: what is left of the event's
-    time. ``in_transaction``: a Begin is written, and neither its End nor its Abort. ``lost`` is called when an append
-    finds that leadership is gone; it calls ``end``."""
+    """``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left of the
+    event's time. ``in_transaction`` says that a Begin is written, but not its End or Abort.
 
-    __slots__ = (
-        "_config",
-        "_current",
-        "_in_flight",
-        "_is_over",
-        "_loader",
-        "_lost",
-        "_pump",
-        "_queue",
-        "_quorum",
-        "_stepping",
-        "_surroundings",
-        "_timer",
-        "in_transaction",
-        "latest",
-        "work",
-    )
+    ``_lost`` is called when an append finds that leadership is gone; it calls ``end``. ``_pump`` is the work that goes
+    on in the next event, and ``_current`` the change that is planned or written now.
+    """
 
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        latest: MetadataImage,
-        lost: Callable[[], None],
-    ) -> None:
-        self.latest = latest
-        self.work = Slice(UNITS_PER_SLICE)
-        self.in_transaction = False
-        self._surroundings = surroundings
-        self._config = config
-        self._loader = loader
-        self._quorum = quorum
-        self._lost = lost
-        self._is_over = False
-        self._queue: deque[Operation] = deque()
-        self._current: Operation | None = None
-        self._in_flight: deque[tuple[int, Answered]] = deque()  # (last offset, who is told once that is published)
-        self._pump: Steps | None = None
-        self._stepping = False
-        self._timer: int | None = None
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    latest: MetadataImage
+    _lost: Callable[[], None]
+    work: Slice = field(default_factory=lambda: Slice(UNITS_PER_SLICE))
+    in_transaction: bool = False
+    _is_over: bool = False
+    _queue: deque[Operation] = field(default_factory=deque)
+    _current: Operation | None = None
+    _in_flight: deque[tuple[int, Answered]] = field(default_factory=deque)
+    """(last offset, who is told once that is published)."""
+    _pump: Steps | None = None
+    _stepping: bool = False
+    _timer: int | None = None
 
     def begin(self, first: Activation) -> None:
         """Writes what comes before all changes."""
@@ -120,19 +99,19 @@ class Reign:
         self._step()
 
     def submit(self, operation: Operation) -> None:
-        """Queues it; it begins at once if nothing else is being worked on."""
+        """Queues a change. It begins at once if nothing else is being worked on."""
         self._queue.append(operation)
         if not self._stepping and self._timer is None:
             self._step()
 
     def answer_published(self) -> None:
-        """Tells those whose changes are published here."""
+        """Answers the changes that are published here."""
         stable = self._loader.image.provenance.offset
         while self._in_flight and self._in_flight[0][0] <= stable:
             self._in_flight.popleft()[1](None)
 
     def end(self) -> list[Answered]:
-        """Nothing more is written. Returns all who wait, in their order."""
+        """Stops writing. Returns the callbacks of everyone who waits, in their order."""
         self._is_over = True
         if self._timer is not None:
             self._surroundings.ports.cancel_timer(self._timer)
@@ -161,17 +140,18 @@ class Reign:
         except _ReignOver:
             return
         else:
-            ports = self._surroundings.ports
-            self._timer = ports.set_timer(ports.now().mono_us, lambda: self._step())
+            self._timer = self._surroundings.after(0, self._step)
         finally:
             self._stepping = False
 
     def _open(self, first: Activation) -> Steps:
         if first.abort is not None:
-            self.in_transaction = True  # An earlier controller's.
+            self.in_transaction = True  # It was opened by an earlier controller.
             self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
         if first.bootstrap:
-            bootstrap = Operation("bootstrap", lambda: first.bootstrap, _told, as_transaction=first.as_transaction)
+            bootstrap = Operation(
+                "bootstrap", lambda: first.bootstrap, lambda _: None, as_transaction=first.as_transaction
+            )
             yield from self._run(bootstrap)
         yield from self._run_queue()
 
@@ -210,14 +190,16 @@ class Reign:
             self._written(operation, last_offset)
 
     def _write_one(self, batch: Batch, delta: MetadataDelta) -> int:
-        """A change of one batch, which ``delta`` holds; its last offset. Raises DiskError, then nothing was written."""
+        """Writes a change of one batch, which ``delta`` has replayed, and returns its last offset. After a DiskError
+        nothing was written."""
         image = delta.build(NOWHERE)
         last = self._append(batch.values, "single", 1, 1)
         self.latest = image.at(last)
         return last.offset
 
     def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
-        """One batch an event. A disk that refuses one of them gets an Abort; if it refuses that, too, the node ends."""
+        """Appends one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, the node
+        ends."""
         of = len(batches.batches)
         yield
         image = batches.delta.build(NOWHERE)
@@ -239,7 +221,7 @@ class Reign:
         self._written(operation, last.offset)
 
     def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
-        """Each batch is a change of its own; the last one's publication is the answer."""
+        """Writes each batch as a change of its own. The answer follows when the last one is published."""
         last_offset = -1
         for batch in batches.batches:
             delta = MetadataDelta(self.latest)
@@ -253,7 +235,7 @@ class Reign:
         self._written(operation, last_offset)
 
     def _append(self, values: Sequence[bytes], kind: str, number: int, of: int) -> Provenance:
-        """Raises DiskError, then nothing was written; _ReignOver where leadership is lost."""
+        """Raises DiskError if nothing was written, and _ReignOver if leadership is lost."""
         assert self.in_transaction == _INSIDE_TRANSACTION[kind], (
             f"the metadata log is about to get {kind} {number} of {of} while a transaction is "
             f"{'open' if self.in_transaction else 'not open'}: its markers would not pair up"
@@ -293,7 +275,3 @@ def _no_transactions(batches: Cut, latest: MetadataImage) -> str:
         f"{_TOO_LARGE}: {batches.records} metadata records do not fit one batch, and metadata.version "
         f"{metadata_version(latest)} has no transactions."
     )
-
-
-def _told(_refusal: Refusal | None) -> None:
-    """Nobody waits for this part of a change."""

@@ -1,11 +1,11 @@
-"""When this node is the active controller: from an epoch that it won to the loss of leadership.
+"""Decides when this node becomes the active controller, and when it stops.
 
-A leader claims to be the active controller. It becomes that once its epoch's first record is committed and loaded,
-because it has all that was committed before then. When leadership is lost, everyone whose change is on its way is told
-NOT_CONTROLLER.
+A leader becomes the active controller when the first record of its epoch is committed and loaded, because it has
+everything that was committed before. When leadership is lost, everyone who waits for a change gets NOT_CONTROLLER.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -19,38 +19,29 @@ from reference_broker.ports.node_ports import Surroundings
 
 
 class Upkeep(Protocol):
-    """What the active controller does by itself, for as long as it is active."""
+    """Work that the active controller does by itself while it is active."""
 
     def activated(self) -> None: ...
     def deactivated(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Succession:
-    """``reign``: this node's time as the active controller; None while it is not. ``activated`` is called last when a
-    reign begins."""
+    """``reign`` is this node's time as the active controller, or None while it is not. ``_activated`` is called last
+    when a reign begins. ``_claim`` is a leadership that has not become a reign yet."""
 
-    __slots__ = ("_activated", "_claim", "_config", "_loader", "_quorum", "_surroundings", "_upkeep", "reign")
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        config: BrokerConfig,
-        loader: MetadataLoader,
-        quorum: Leadership,
-        upkeep: Sequence[Upkeep],
-        activated: Callable[[], None],
-    ) -> None:
-        self.reign: Reign | None = None
-        self._claim: tuple[int, int] | None = None  # (epoch, offset of its first record)
-        self._surroundings = surroundings
-        self._config = config
-        self._loader = loader
-        self._quorum = quorum
-        self._upkeep = upkeep
-        self._activated = activated
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _loader: MetadataLoader
+    _quorum: Leadership
+    _upkeep: Sequence[Upkeep]
+    _activated: Callable[[], None]
+    reign: Reign | None = None
+    _claim: tuple[int, int] | None = None
+    """(epoch, offset of its first record)."""
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:
-        """A leader that is not this node ends a claim that was never made good."""
+        """Drops the claim if another node leads a newer epoch."""
         if leader_id != self._surroundings.node_id and self._claim is not None and epoch > self._claim[0]:
             self._claim = None
 
@@ -61,7 +52,8 @@ class Succession:
         self.progressed()
 
     def leadership_lost(self, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Nothing that is on its way will be known here: everyone who waits is told NOT_CONTROLLER."""
+        """Ends the reign. Everyone who waits gets NOT_CONTROLLER, because this node will not know what became of their
+        changes."""
         self._claim = None
         reign, self.reign = self.reign, None
         if reign is None:
@@ -73,7 +65,7 @@ class Succession:
             answered(NOT_CONTROLLER)
 
     def progressed(self) -> None:
-        """Something was loaded: a claim may be made good."""
+        """Becomes active if the records that the claim waits for have been loaded."""
         if self._claim is None or self._loader.last_offset < self._claim[1]:
             return
         epoch, start_offset = self._claim
@@ -91,7 +83,7 @@ class Succession:
         self._activated()
 
     def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
-        """What it writes before it serves. Raises MetadataFault where this node cannot be what the others rely on."""
+        """What the reign writes first. Raises MetadataFault if this node does not know a finalized feature level."""
         config = self._config
         check_levels(image, config)
         epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0

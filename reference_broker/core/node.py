@@ -275,7 +275,7 @@ class Node:
         replica.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
         self._publisher.on_caught_up = lambda: self._image_changed(replica.loader.image)
         replica.lifecycle.on_registered = lambda: self._image_changed(replica.loader.image)
-        replica.lifecycle.channel.serve_locally = self._serve_locally
+        replica.controller.serve_locally = self._serve_locally
         self.listening = True
         replica.start()
 

@@ -5,7 +5,7 @@ metadata.version is Kafka's (MetadataVersion, KIP-778); crucible.metadata.epoch 
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.delta import MetadataFault
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.image import MetadataImage, includes
 
 METADATA_VERSION_FEATURE = "metadata.version"
 LOWEST_METADATA_VERSION = 1
@@ -32,10 +32,8 @@ def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]
 
 def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
     """Raises MetadataFault if this node does not know a finalized level."""
-    known = {name: (low, high) for name, low, high in supported_features(config)}
     for name, level in image.features.items():
-        low, high = known.get(name, (0, 0))
-        if not low <= level <= high:
+        if not includes(supported_features(config), name, level):
             raise MetadataFault(
                 f"This node does not know level {level} of {name}, which is finalized: it cannot be the active "
                 "controller. Start it with the code and the configuration of the other nodes."

@@ -5,7 +5,7 @@ of a map (about 5 ns an entry) for each kind of thing that changed. 10,000 topic
 number of records in the delta. Partitions of untouched topics are never visited.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -68,9 +68,15 @@ class BrokerImage:
     """The (name, lowest level, highest level) of each feature that it knows."""
 
     def supports(self, feature: str, level: int) -> bool:
-        """Whether it announced that level. A feature that it did not announce is supported at level 0 only."""
-        lowest, highest = next(((low, high) for name, low, high in self.features if name == feature), (0, 0))
-        return lowest <= level <= highest
+        """Whether it announced that level."""
+        return includes(self.features, feature, level)
+
+
+def includes(features: Iterable[tuple[str, int, int]], feature: str, level: int) -> bool:
+    """Whether that level lies between the lowest and the highest in ``features``. A feature that is not there has level
+    0 only."""
+    lowest, highest = next(((low, high) for name, low, high in features if name == feature), (0, 0))
+    return lowest <= level <= highest
 
 
 @dataclass(frozen=True, slots=True)

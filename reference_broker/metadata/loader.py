@@ -5,6 +5,7 @@ of less than 5 ms, and a new high watermark or snapshot may arrive between two s
 """
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.metadata.batch import MetadataBatch, decoded
@@ -27,6 +28,7 @@ RECORDS_PER_SLICE = 100
 """
 
 
+@dataclass(slots=True, eq=False)
 class MetadataLoader:
     """``last_offset`` is the offset of the last committed record that was replayed, published or not, or -1 if there is
     none.
@@ -38,36 +40,24 @@ class MetadataLoader:
     damage is published then.
     """
 
-    __slots__ = (
-        "_batches",
-        "_high_watermark",
-        "_listeners",
-        "_log",
-        "_notes",
-        "_progress",
-        "_record_bytes",
-        "_reloading",
-        "_scheduled",
-        "_store",
-        "_surroundings",
-        "last_offset",
-        "on_published",
-    )
+    _surroundings: Surroundings
+    _log: MetadataLog
+    _store: SnapshotStore
+    last_offset: int = -1
+    on_progress: Callable[[], None] = lambda: None
+    """Is called after every slice, after all listeners got what the slice published."""
+    on_published: Callable[[MetadataImage, int], None] = lambda _image, _record_bytes: None
+    _batches: MetadataBatchLoader = field(init=False)
+    _notes: BatchNotes = field(init=False)
+    _listeners: list[Listener] = field(default_factory=list)
+    _high_watermark: int = 0
+    _record_bytes: int = 0
+    _scheduled: bool = False
+    _reloading: Slices | None = None
 
-    def __init__(self, surroundings: Surroundings, log: MetadataLog, store: SnapshotStore) -> None:
-        self.last_offset = -1
-        self.on_published: Callable[[MetadataImage, int], None] = _nobody
-        self._surroundings = surroundings
-        self._log = log
-        self._store = store
+    def __post_init__(self) -> None:
         self._batches = MetadataBatchLoader(EMPTY_IMAGE, self._publish)
-        self._notes = BatchNotes(surroundings.ports)
-        self._listeners: list[Listener] = []
-        self._progress: list[Callable[[], None]] = []
-        self._high_watermark = 0
-        self._record_bytes = 0
-        self._scheduled = False
-        self._reloading: Slices | None = None
+        self._notes = BatchNotes(self._surroundings.ports)
 
     @property
     def image(self) -> MetadataImage:
@@ -88,10 +78,6 @@ class MetadataLoader:
         """Adds a listener. From the next publication on it gets every delta and the image after it. Listeners are
         called in the order of their subscription."""
         self._listeners.append(listener)
-
-    def on_progress(self, told: Callable[[], None]) -> None:
-        """``told`` is called after every slice, after all listeners got what the slice published."""
-        self._progress.append(told)
 
     def expect(self, begin_offset: int, batches: int) -> None:
         """Notes for the trace how many batches a transaction will have. The leader that appends it knows."""
@@ -135,16 +121,14 @@ class MetadataLoader:
                 "restore it from a copy."
             ) from fault
         self._batches.flush()
-        for told in self._progress:
-            told()
+        self.on_progress()
         if self.last_offset + 1 < self._high_watermark:
             self._schedule()
 
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            ports = self._surroundings.ports
-            ports.set_timer(ports.now().mono_us, self._slice)
+            self._surroundings.after(0, self._slice)
 
     def _take_batches(self) -> None:
         taken = 0
@@ -184,8 +168,7 @@ class MetadataLoader:
             self._reloading = None
             self._reloaded(snapshot, stop.value)
         else:
-            ports = self._surroundings.ports
-            ports.set_timer(ports.now().mono_us, lambda: self._reload_slice(snapshot, slices))
+            self._surroundings.after(0, lambda: self._reload_slice(snapshot, slices))
 
     def _reloaded(self, snapshot: OffsetAndEpoch, image: MetadataImage) -> None:
         before = self.image
@@ -198,7 +181,3 @@ class MetadataLoader:
         self._notes.reset()
         self.last_offset = snapshot.offset - 1
         self._record_bytes = 0
-
-
-def _nobody(_image: MetadataImage, _record_bytes: int) -> None:
-    """Stands in for ``on_published`` while nobody makes snapshots."""

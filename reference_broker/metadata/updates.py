@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.metadata.cache import NO_EPOCH, MetadataCache, MetadataUpdate
+from reference_broker.metadata.delta import MetadataFault, with_changes
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
 from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition1000, UpdateMetadataRequest1000
 from reference_broker.wire.errors import Error, ErrorCode
@@ -51,18 +52,6 @@ class _Topic:
     changed: dict[int, PartitionImage] = field(default_factory=dict)
     deleted: bool = False
 
-    def partitions(self) -> tuple[PartitionImage, ...] | None:
-        """Returns None if a partition is missing."""
-        partitions = list(self.known)
-        for index in sorted(self.changed):
-            if index == len(partitions):
-                partitions.append(self.changed[index])
-            elif 0 <= index < len(partitions):
-                partitions[index] = self.changed[index]
-            else:
-                return None
-        return tuple(partitions)
-
 
 def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Slices:
     """Turns a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
@@ -75,8 +64,9 @@ def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Sli
             yield
     topics: dict[str, TopicImage | None] = {}
     for number, (name, draft) in enumerate(drafts.items(), 1):
-        partitions = draft.partitions()
-        if partitions is None:
+        try:
+            partitions = with_changes(name, draft.known, draft.changed)
+        except MetadataFault:
             return None
         topics[name] = None if draft.deleted else _topic(name, draft.topic_id, partitions, cache)
         if number % PARTITIONS_PER_SLICE == 0:

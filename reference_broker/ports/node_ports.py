@@ -59,3 +59,12 @@ class Surroundings:
     disk: Disk
     ports: Ports
     random: RandomSource
+
+    @property
+    def now_us(self) -> int:
+        """The instant of the event being handled, on the monotonic clock."""
+        return self.ports.now().mono_us
+
+    def after(self, delay_us: int, fire: Done) -> int:
+        """Calls ``fire`` after the delay, in an event of its own. Returns a number for ``cancel_timer``."""
+        return self.ports.set_timer(self.now_us + delay_us, fire)

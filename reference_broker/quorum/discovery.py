@@ -1,10 +1,8 @@
 """The search for a leader. A node asks one voter after the other: each answers a Fetch with the leader's ID and epoch
 (KIP-595)."""
 
-from reference_broker.quorum.fetch_messages import FETCH_VERSION, fetch, read_fetched
 from reference_broker.quorum.messages import Answer
 from reference_broker.quorum.role_state import RoleState
-from reference_broker.wire.apis import ApiKey
 
 FIRST_DELAY_US = 20_000
 LONGEST_DELAY_US = 500_000
@@ -12,8 +10,6 @@ LONGEST_DELAY_US = 500_000
 
 class Discovery:
     """Belongs to a role and ends with it. The delay between two questions doubles while no voter knows a leader."""
-
-    __slots__ = ("_asked", "_delay_us", "_state")
 
     def __init__(self, state: RoleState) -> None:
         self._state = state
@@ -28,26 +24,9 @@ class Discovery:
     def _ask(self) -> None:
         """Sends a Fetch to the next voter. That voter may be the leader, which counts the log end that this fetch
         names towards the high watermark. So ``_ask`` is called only when the log is durable."""
-        state, quorum = self._state, self._state.quorum
+        quorum = self._state.quorum
         self._asked = (self._asked + 1) % len(quorum.others)
-        question = fetch(
-            quorum.cluster_id,
-            quorum.node_id,
-            quorum.epoch,
-            quorum.log.end,
-            quorum.log.start_offset,
-            quorum.high_watermark,
-            wait_ms=0,
-        )
-        state.ask(
-            quorum.others[self._asked],
-            (ApiKey.FETCH, FETCH_VERSION),
-            question,
-            quorum.timing.request_timeout_ms,
-            read_fetched,
-            self._replied,
-            self._again,
-        )
+        self._state.ask_for_log(quorum.others[self._asked], quorum.log.end, 0, self._replied, self._again)
 
     def _replied(self, _answer: Answer) -> None:
         """The voter knows no leader. If it did, its answer would have ended this role."""

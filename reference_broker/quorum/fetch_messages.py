@@ -18,7 +18,6 @@ from reference_broker.wire.fetch import (
     SnapshotId,
 )
 
-FETCH_VERSION = 18
 MAX_FETCH_BYTES = 8 * 2**20
 """Kafka's followers ask for as much (KafkaRaftClient.MAX_FETCH_SIZE_BYTES). No batch is larger."""
 

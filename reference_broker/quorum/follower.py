@@ -7,13 +7,12 @@ When the leader is gone, a voter seeks an election.
 from typing import TYPE_CHECKING
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.fetch_messages import FETCH_VERSION, FetchAnswer, fetch, read_fetched
+from reference_broker.quorum.fetch_messages import FetchAnswer
 from reference_broker.quorum.messages import Answer
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.timing import GONE_DELAY_US
 from reference_broker.quorum.values import Installed, LeaderChanged, Outcome, Rediscover, Role
-from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ class Follower(RoleState):
     sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
     leader's snapshot (S-10).
     """
-
-    __slots__ = ("_busy", "_deadline_us", "_downloading", "_failures", "_rediscover", "has_fetched", "let_go")
 
     role = Role.FOLLOWER
 
@@ -70,7 +67,7 @@ class Follower(RoleState):
 
     def heard_of(self) -> None:
         """Starts the fetch timeout anew, because the leader is alive."""
-        self._deadline_us = self.quorum.ports.now().mono_us + self.quorum.timing.fetch_timeout_us
+        self._deadline_us = self.now_us + self.quorum.timing.fetch_timeout_us
 
     def announced(self) -> None:
         """The leader has sent BeginQuorumEpoch."""
@@ -94,26 +91,15 @@ class Follower(RoleState):
         if self.quorum.is_voter:
             self.when_synced(self._fetch)
         else:
-            self.quorum.log_sync.request(_nothing)
+            self.quorum.log_sync.request(lambda: None)  # Nobody waits for an observer's log to be durable.
             self._fetch()
 
     def _fetch(self) -> None:
         quorum = self.quorum
-        question = fetch(
-            quorum.cluster_id,
-            quorum.node_id,
-            quorum.epoch,
-            OffsetAndEpoch(0, 0) if self._rediscover else quorum.log.end,
-            quorum.log.start_offset,
-            quorum.high_watermark,
-            min(LONGEST_WAIT_MS, max(1, quorum.timing.fetch_timeout_us // 2000)),
-        )
-        self.ask(
+        self.ask_for_log(
             quorum.leader_id,
-            (ApiKey.FETCH, FETCH_VERSION),
-            question,
-            quorum.timing.request_timeout_ms,
-            read_fetched,
+            OffsetAndEpoch(0, 0) if self._rediscover else quorum.log.end,
+            min(LONGEST_WAIT_MS, max(1, quorum.timing.fetch_timeout_us // 2000)),
             self._replied,
             self._failed,
         )
@@ -204,7 +190,7 @@ class Follower(RoleState):
             quorum.leader_id,
             quorum.epoch,
             snapshot,
-            lambda: quorum.gate.run(lambda: self._succeeded() if self.live else None),
+            self.while_live(self._succeeded),
             lambda outcome: quorum.gate.run(lambda: self._downloaded(snapshot, outcome) if self.live else None),
         )
 
@@ -232,7 +218,7 @@ class Follower(RoleState):
         """Lets the leader go when the fetch timeout has passed, but does not seek votes at once. Nodes that were paused
         together resume at the same instant and must not all seek votes then. An answer of the leader may also be about
         to arrive."""
-        if self.quorum.ports.now().mono_us >= self._deadline_us:
+        if self.now_us >= self._deadline_us:
             self._release(None)
             self.after(self.quorum.timing.fetch_timeout_us, self._check)
         else:
@@ -247,17 +233,11 @@ class Follower(RoleState):
             self.after(quorum.timing.gone_us(quorum.attempts) if delay_us is None else delay_us, self._leave_if_let_go)
 
     def _leave_if_let_go(self) -> None:
-        if self.let_go:
-            self._leave()
-
-    def _leave(self) -> None:
+        if not self.let_go:
+            return
         quorum = self.quorum
         quorum.attempts += 1
         if quorum.is_voter:
             quorum.become_prospective()
         else:
             quorum.become_unattached(quorum.epoch, voted_id=quorum.voted_id)
-
-
-def _nothing() -> None:
-    """Nobody waits for an observer's log to be durable."""

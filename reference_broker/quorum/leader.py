@@ -10,19 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reference_broker.quorum.fetch_messages import fetched
 from reference_broker.quorum.messages import Answer, begin_epoch, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.values import NO_NODE, QuorumDescription, ReplicaDescription, Role
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
-BEGIN_EPOCH_VERSION = 1
 OBSERVER_SESSION_US = 300_000_000
 """An observer that is silent for longer is no longer described (LeaderState.OBSERVER_SESSION_TIMEOUT_MS)."""
 MAX_OBSERVERS = 1000
@@ -61,15 +59,12 @@ class Leader(RoleState):
     """Leads one epoch. ``start_offset`` is the offset of the epoch's first record, or -1 before it is written.
     ``waiting`` holds the waiting fetches by number, and ``_expires_us`` is when their timer fires."""
 
-    __slots__ = ("_begun", "_expires_us", "_observers", "_waking", "start_offset", "voters", "waiting")
-
     role = Role.LEADER
 
     def __init__(self, quorum: "Quorum") -> None:
         super().__init__(quorum)
-        now_us = quorum.ports.now().mono_us
         self.start_offset = -1
-        self.voters = {peer: Replica(now_us) for peer in quorum.others}
+        self.voters = {peer: Replica(self.now_us) for peer in quorum.others}
         self.waiting: dict[int, Waiting] = {}
         self._observers: dict[int, Replica] = {}
         self._begun: dict[int, bool] = {}
@@ -89,7 +84,7 @@ class Leader(RoleState):
 
     def depart(self) -> None:
         for waiting in self.waiting.values():
-            waiting.answer(self._refused(ErrorCode.not_leader_or_follower))
+            waiting.answer(self.fetched(ErrorCode.not_leader_or_follower))
         self.waiting.clear()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
@@ -126,7 +121,7 @@ class Leader(RoleState):
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         replica = self._replica(request.replica_id)
         if replica is not None:
-            replica.contact_us = self.quorum.ports.now().mono_us
+            replica.contact_us = self.now_us
             if isinstance(validity, Valid) and self._take_note(replica, partition.fetch_offset):
                 self._advance()
         self._supersede(request.replica_id)
@@ -141,12 +136,12 @@ class Leader(RoleState):
         """Notes that a voter is alive, although it does not fetch the log now."""
         replica = self.voters.get(replica_id)
         if replica is not None:
-            replica.contact_us = self.quorum.ports.now().mono_us
+            replica.contact_us = self.now_us
 
     def _park(self, partition: FetchPartition, request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
         quorum = self.quorum
         wait_us = min(request.max_wait_ms * 1000, quorum.timing.fetch_timeout_us)  # The fetcher may be gone.
-        deadline_us = quorum.ports.now().mono_us + wait_us
+        deadline_us = self.now_us + wait_us
         self.waiting[quorum.next_number()] = Waiting(partition, request, answer, deadline_us)
         self._expire_at(deadline_us)
 
@@ -157,7 +152,7 @@ class Leader(RoleState):
             self.at(deadline_us, self._expire)
 
     def _expire(self) -> None:
-        now_us = self.quorum.ports.now().mono_us
+        now_us = self.now_us
         self._expires_us = NEVER_US
         self._complete(lambda waiting: waiting.deadline_us <= now_us + TOGETHER_US)
         if self.waiting:
@@ -171,20 +166,13 @@ class Leader(RoleState):
 
     def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
         """The answer from the current log."""
-        quorum = self.quorum
-        log = quorum.log
+        log = self.quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         records = b""
         if validity is VALID and partition.fetch_offset < log.end_offset:
             max_bytes = min(request.max_bytes, partition.partition_max_bytes)
             records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
-        return fetched(
-            ErrorCode.none, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
-        )
-
-    def _refused(self, error: Error) -> FetchResponse:
-        quorum = self.quorum
-        return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
+        return self.fetched(ErrorCode.none, validity, records)
 
     def _replica(self, replica_id: int) -> Replica | None:
         """Returns None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""
@@ -192,7 +180,7 @@ class Leader(RoleState):
             return None
         known = self.voters.get(replica_id) or self._observers.get(replica_id)
         if known is None and len(self._observers) < MAX_OBSERVERS:
-            known = self._observers[replica_id] = Replica(self.quorum.ports.now().mono_us)
+            known = self._observers[replica_id] = Replica(self.now_us)
         return known
 
     def _take_note(self, replica: Replica, offset: int) -> bool:
@@ -212,10 +200,8 @@ class Leader(RoleState):
 
     def _advance(self) -> None:
         quorum = self.quorum
-        ends = sorted((replica.end_offset for replica in self.voters.values()), reverse=True)
-        ends.append(quorum.log.synced_offset)
-        ends.sort(reverse=True)
-        held_by_majority = ends[quorum.majority - 1]
+        ends = [quorum.log.synced_offset, *(replica.end_offset for replica in self.voters.values())]
+        held_by_majority = sorted(ends, reverse=True)[quorum.majority - 1]
         if held_by_majority <= self.start_offset or self.start_offset < 0:
             return
         if quorum.advance_high_watermark(held_by_majority) and self.live:
@@ -229,7 +215,7 @@ class Leader(RoleState):
         fetch timeout."""
         quorum = self.quorum
         period_us = quorum.timing.fetch_timeout_us // 2
-        now_us = quorum.ports.now().mono_us
+        now_us = self.now_us
         for peer, replica in self.voters.items():
             if peer not in self._begun and now_us - replica.contact_us >= silent_us:
                 self._begun[peer] = True
@@ -244,9 +230,8 @@ class Leader(RoleState):
 
         self.ask(
             peer,
-            (ApiKey.BEGIN_QUORUM_EPOCH, BEGIN_EPOCH_VERSION),
+            ApiKey.BEGIN_QUORUM_EPOCH,
             begin_epoch(quorum.cluster_id, peer, quorum.node_id, quorum.epoch),
-            quorum.timing.request_timeout_ms,
             read_epoch_answer,
             over,
             over,
@@ -258,7 +243,7 @@ class Leader(RoleState):
         quorum = self.quorum
         contacts = sorted((replica.contact_us for replica in self.voters.values()), reverse=True)
         deadline_us = contacts[quorum.majority - 2] + quorum.timing.check_quorum_us
-        if quorum.ports.now().mono_us >= deadline_us:
+        if self.now_us >= deadline_us:
             quorum.resign("a majority of voters was silent")
         else:
             self.at(deadline_us, self._check_quorum)

@@ -1,27 +1,26 @@
 """Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from reference_broker.log.durability import SyncPoint
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.node_ports import Ports
-from reference_broker.quorum.metadata_log import MetadataLog
 
 
+@dataclass(slots=True, eq=False)
 class LogSync:
     """``flying`` holds the callbacks that wait for the sync in flight, or None if there is no sync in flight. ``next``
     holds those that wait for the sync after it."""
 
-    __slots__ = ("_log", "_ports", "flying", "next")
-
-    def __init__(self, log: MetadataLog, ports: Ports) -> None:
-        self._log = log
-        self._ports = ports
-        self.flying: list[Callable[[], None]] | None = None
-        self.next: list[Callable[[], None]] = []
+    _log: PartitionLog
+    _ports: Ports
+    flying: list[Callable[[], None]] | None = None
+    next: list[Callable[[], None]] = field(default_factory=list)
 
     def request(self, done: Callable[[], None]) -> None:
         """Calls ``done`` when everything that is in the log now is durable, or at once if it already is."""
-        if self.flying is None and self._log.is_durable:
+        if self.flying is None and not self._log.durability.dirty:
             done()
             return
         self.next.append(done)

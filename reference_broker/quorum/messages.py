@@ -6,7 +6,7 @@ IDs stay zero: voters are configured, not part of the log (KIP-853 is not served
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
@@ -68,7 +68,7 @@ class EpochNews:
     successors: tuple[int, ...] = ()
 
 
-def vote(cluster_id: str, voter_id: int, asked: Vote) -> "vote_request.VoteRequest":
+def vote(asked: Vote) -> "vote_request.VoteRequest":
     partition = vote_request.PartitionData(
         partition_index=i32(0),
         replica_epoch=i32(asked.epoch),
@@ -80,38 +80,27 @@ def vote(cluster_id: str, voter_id: int, asked: Vote) -> "vote_request.VoteReque
         pre_vote=asked.pre_vote,
     )
     topic = vote_request.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-    return vote_request.VoteRequest(cluster_id=cluster_id, voter_id=BrokerId(voter_id), topics=(topic,))
+    return vote_request.VoteRequest(cluster_id=asked.cluster_id, voter_id=BrokerId(asked.voter_id), topics=(topic,))
 
 
 def read_vote(body: object) -> Vote | None:
     """Returns None for a request that does not name exactly the metadata partition."""
     assert isinstance(body, vote_request.VoteRequest)
-    if not _names_metadata(body.topics):
+    if not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     end = OffsetAndEpoch(one.last_offset, one.last_offset_epoch)
     return Vote(body.cluster_id, body.voter_id, one.replica_id, one.replica_epoch, end, one.pre_vote)
 
 
-def voted(answer: Answer) -> "vote_response.VoteResponse":
-    partition = vote_response.PartitionData(
-        partition_index=i32(0),
-        error_code=ErrorCode(int(answer.error)),
-        leader_id=BrokerId(answer.leader_id),
-        leader_epoch=i32(answer.epoch),
-        vote_granted=answer.granted,
-    )
-    topic = vote_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-    return vote_response.VoteResponse(error_code=ErrorCode.none, topics=(topic,))
-
-
-def vote_refused(error: Error) -> "vote_response.VoteResponse":
-    return vote_response.VoteResponse(error_code=ErrorCode(int(error)), topics=())
+def voted(answer: Answer | Error) -> "vote_response.VoteResponse":
+    granted = {"vote_granted": answer.granted} if isinstance(answer, Answer) else {}
+    return _response(vote_response.VoteResponse, vote_response, answer, **granted)
 
 
 def read_voted(body: object) -> Answer | None:
     """Returns None for an answer without the metadata partition, which is an error of the whole request."""
-    if not isinstance(body, vote_response.VoteResponse) or body.error_code or not _names_metadata(body.topics):
+    if not isinstance(body, vote_response.VoteResponse) or body.error_code or not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch, one.vote_granted)
@@ -129,25 +118,14 @@ def begin_epoch(cluster_id: str, voter_id: int, leader_id: int, epoch: int) -> "
 
 def read_begin_epoch(body: object) -> EpochNews | None:
     assert isinstance(body, begin_request.BeginQuorumEpochRequest)
-    if not _names_metadata(body.topics):
+    if not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     return EpochNews(body.cluster_id, body.voter_id, one.leader_id, one.leader_epoch)
 
 
-def begun(answer: Answer) -> "begin_response.BeginQuorumEpochResponse":
-    partition = begin_response.PartitionData(
-        partition_index=i32(0),
-        error_code=ErrorCode(int(answer.error)),
-        leader_id=BrokerId(answer.leader_id),
-        leader_epoch=i32(answer.epoch),
-    )
-    topic = begin_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-    return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
-
-
-def begin_refused(error: Error) -> "begin_response.BeginQuorumEpochResponse":
-    return begin_response.BeginQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
+def begun(answer: Answer | Error) -> "begin_response.BeginQuorumEpochResponse":
+    return _response(begin_response.BeginQuorumEpochResponse, begin_response, answer)
 
 
 def end_epoch(
@@ -167,42 +145,54 @@ def end_epoch(
 
 def read_end_epoch(body: object) -> EpochNews | None:
     assert isinstance(body, end_request.EndQuorumEpochRequest)
-    if not _names_metadata(body.topics):
+    if not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     successors = tuple(int(each.candidate_id) for each in one.preferred_candidates)
     return EpochNews(body.cluster_id, -1, one.leader_id, one.leader_epoch, successors)
 
 
-def ended(answer: Answer) -> "end_response.EndQuorumEpochResponse":
-    partition = end_response.PartitionData(
-        partition_index=i32(0),
-        error_code=ErrorCode(int(answer.error)),
-        leader_id=BrokerId(answer.leader_id),
-        leader_epoch=i32(answer.epoch),
-    )
-    topic = end_response.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
-    return end_response.EndQuorumEpochResponse(error_code=ErrorCode.none, topics=(topic,))
-
-
-def end_refused(error: Error) -> "end_response.EndQuorumEpochResponse":
-    return end_response.EndQuorumEpochResponse(error_code=ErrorCode(int(error)), topics=())
+def ended(answer: Answer | Error) -> "end_response.EndQuorumEpochResponse":
+    return _response(end_response.EndQuorumEpochResponse, end_response, answer)
 
 
 def read_epoch_answer(body: object) -> Answer | None:
     """Reads the answer to a BeginQuorumEpoch or EndQuorumEpoch request. Returns None where ``read_voted`` does."""
     if not isinstance(body, begin_response.BeginQuorumEpochResponse | end_response.EndQuorumEpochResponse):
         return None
-    if body.error_code or not _names_metadata(body.topics):
+    if body.error_code or not names_metadata(body.topics):
         return None
     one = body.topics[0].partitions[0]
     return Answer(known_error(int(one.error_code)), one.leader_id, one.leader_epoch)
 
 
-def _names_metadata(topics: Sequence[object]) -> bool:
-    named = [
-        (getattr(topic, "topic_name", ""), one.partition_index)
-        for topic in topics
-        for one in getattr(topic, "partitions", ())
-    ]
-    return named == [(METADATA_TOPIC, 0)]
+ResponseT = TypeVar(
+    "ResponseT",
+    "vote_response.VoteResponse",
+    "begin_response.BeginQuorumEpochResponse",
+    "end_response.EndQuorumEpochResponse",
+)
+
+
+def _response(response: type[ResponseT], schema: Any, answer: Answer | Error, **more: bool) -> ResponseT:
+    """Makes an answer for the metadata partition, or one with an error of the whole request. ``schema`` is kio's module
+    of the response. The three modules have these fields in common, but no type."""
+    if not isinstance(answer, Answer):
+        return response(error_code=ErrorCode(int(answer)), topics=())
+    partition = schema.PartitionData(
+        partition_index=i32(0),
+        error_code=ErrorCode(int(answer.error)),
+        leader_id=BrokerId(answer.leader_id),
+        leader_epoch=i32(answer.epoch),
+        **more,
+    )
+    topic = schema.TopicData(topic_name=METADATA_TOPIC, partitions=(partition,))
+    return response(error_code=ErrorCode.none, topics=(topic,))
+
+
+def names_metadata(topics: Sequence[Any]) -> bool:
+    """Whether the topics of a request or an answer are exactly the metadata partition. kio has a class of its own for
+    the topics of each message."""
+    if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC:
+        return False
+    return [one.partition_index for one in topics[0].partitions] == [0]

@@ -10,16 +10,15 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
-from reference_broker.log.durability import SyncPoint
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.partition_log import Origin, PartitionLog, open_log
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
-from reference_broker.quorum.leader_change import leader_change_record
 from reference_broker.quorum.node_files import METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
 from reference_broker.records.builder import build
+from reference_broker.records.control import build_control, leader_change
 from reference_broker.records.reader import Record, read_records
 
 MAX_BATCH_BYTES = 8 * 2**20
@@ -121,9 +120,10 @@ class MetadataLog:
         return self._append(now, build(stamped, leader_epoch=epoch), epoch)
 
     def append_leader_change(self, now: Now, leader_id: int, voters: Sequence[int], epoch: int) -> Provenance:
-        """Appends the control record that opens an epoch (LeaderChangeMessage version 0)."""
-        record = leader_change_record(now.wall_ms, leader_id, voters)
-        return self._append(now, build([record], leader_epoch=epoch, is_control=True), epoch)
+        """Appends the control record that opens an epoch. It names all voters as those who granted, because the leader
+        of a static quorum keeps no list of the voters that did."""
+        record = leader_change(leader_id, voters, voters, now.wall_ms)
+        return self._append(now, build_control([record], leader_epoch=epoch), epoch)
 
     def append_fetched(self, now: Now, data: bytes | memoryview, leader_epoch: int) -> int:
         """Appends fetched batches to a follower's log and returns how many bytes it took.
@@ -220,8 +220,7 @@ class MetadataLog:
     def install_snapshot(self, now: Now, id: OffsetAndEpoch) -> bool:  # noqa: A002 - Kafka's word
         """Empties the log and starts it at the end of the snapshot (KafkaMetadataLog's truncateToLatestSnapshot).
         Returns False, and changes nothing, if the log already reaches that far."""
-        end = self.end
-        if (id.epoch, id.offset) <= (end.epoch, end.offset):
+        if id.age <= self.end.age:
             return False
         self.log.truncate_fully_and_start_at(id.offset, now)
         return True
@@ -233,21 +232,6 @@ class MetadataLog:
             return False
         self.log.delete_records_before(id.offset)
         return True
-
-    # Durability
-
-    @property
-    def is_durable(self) -> bool:
-        """Whether nothing waits to be synced."""
-        return not self.log.durability.dirty
-
-    def sync_point(self) -> SyncPoint:
-        """Marks the bytes that a sync started now covers. Take it when you request a sync of its ``paths``, and pass it
-        to ``mark_synced`` when the sync has completed."""
-        return self.log.sync_point()
-
-    def mark_synced(self, point: SyncPoint) -> None:
-        self.log.mark_synced(point)
 
 
 def read_batch(batch: bytes) -> LogBatch:

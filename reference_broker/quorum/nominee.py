@@ -12,7 +12,6 @@ from reference_broker.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
-VOTE_VERSION = 2
 RETRY_US = 50_000
 """A voter that could not be reached is asked again after this delay, which doubles each time."""
 LONGEST_RETRY_US = 400_000
@@ -25,8 +24,6 @@ class Nominee(RoleState):
     The election is lost early in two cases: a majority refuses, or somebody refuses and every other voter has answered
     or cannot be reached.
     """
-
-    __slots__ = ("failed", "granted", "rejected")
 
     pre_vote = True
 
@@ -69,12 +66,12 @@ class Nominee(RoleState):
         asked = Vote(quorum.cluster_id, peer, quorum.node_id, quorum.epoch, quorum.log.end, self.pre_vote)
         self.ask(
             peer,
-            (ApiKey.VOTE, VOTE_VERSION),
-            vote(quorum.cluster_id, peer, asked),
-            quorum.timing.election_timeout_ms,
+            ApiKey.VOTE,
+            vote(asked),
             read_voted,
             lambda answer: self._answered(peer, answer),
             lambda: self._unreachable(peer),
+            quorum.timing.election_timeout_ms,
         )
 
     def _answered(self, peer: int, answer: Answer) -> None:
@@ -108,8 +105,6 @@ class Prospective(Nominee):
     every voter has answered or could not be reached: a leader among them would say so. In epoch 0 a majority is
     enough, because a leader needs the votes of a majority, and those would be in a later epoch.
     """
-
-    __slots__ = ("_starting",)
 
     role = Role.PROSPECTIVE
 
@@ -146,8 +141,6 @@ class Prospective(Nominee):
 
 class Candidate(Nominee):
     """Seeks binding votes in a new epoch. Its vote for itself is durable."""
-
-    __slots__ = ("_over",)
 
     role = Role.CANDIDATE
     pre_vote = False

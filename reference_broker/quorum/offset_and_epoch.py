@@ -13,6 +13,12 @@ class OffsetAndEpoch(NamedTuple):
     offset: int
     epoch: int
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """Orders positions as Kafka's OffsetAndEpoch does: by the epoch, then by the offset. A longer log has the
+        greater one."""
+        return self.epoch, self.offset
+
 
 @dataclass(frozen=True, slots=True)
 class Provenance:

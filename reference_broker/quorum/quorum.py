@@ -34,21 +34,10 @@ from reference_broker.quorum.values import (
     NotLeader,
     QuorumDescription,
     QuorumListener,
-    ReplicaDescription,
     Role,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse
-
-__all__ = [
-    "Download",
-    "NotLeader",
-    "Quorum",
-    "QuorumDescription",
-    "QuorumListener",
-    "ReplicaDescription",
-    "Role",
-]
 
 
 class Quorum:
@@ -57,35 +46,6 @@ class Quorum:
 
     Raises StartRefused if the directory belongs to another set of voters or its state is damaged.
     """
-
-    __slots__ = (
-        "_coming_leader_id",
-        "_durable",
-        "_left",
-        "_number",
-        "_state",
-        "_told",
-        "attempts",
-        "cluster_id",
-        "download",
-        "epoch",
-        "gate",
-        "high_watermark",
-        "leader_id",
-        "leaving",
-        "listener",
-        "log",
-        "log_sync",
-        "node_id",
-        "others",
-        "ports",
-        "random",
-        "stopped",
-        "surroundings",
-        "timing",
-        "voted_id",
-        "voters",
-    )
 
     def __init__(
         self,
@@ -108,7 +68,7 @@ class Quorum:
         self.voters = tuple(voter.node_id for voter in config.voters(self.node_id))
         self.others = tuple(voter for voter in self.voters if voter != self.node_id)
         self.gate = Gate(closed=True)
-        self.log_sync = LogSync(log, self.ports)
+        self.log_sync = LogSync(log.log, self.ports)
         self.attempts = 0
         """The number of elections that this node sought since it last heard from a leader."""
         self.leaving = False
@@ -122,28 +82,24 @@ class Quorum:
         self.epoch = self._durable.leader_epoch
         self.leader_id = NO_NODE
         self.voted_id = self._durable.voted_id
-        self._state: RoleState = Unattached(self)
+        self.state: RoleState = Unattached(self)
+        """The object of the current role."""
 
     # What is known
 
     @property
     def role(self) -> Role:
-        return self._state.role
-
-    @property
-    def state(self) -> RoleState:
-        """The object of the current role, for requests and for checks."""
-        return self._state
+        return self.state.role
 
     @property
     def is_leader(self) -> bool:
-        return self._state.role is Role.LEADER
+        return self.state.role is Role.LEADER
 
     @property
     def shown_leader_id(self) -> int:
         """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it lost sight
         of."""
-        return NO_NODE if self._state.role is Role.PROSPECTIVE else self.leader_id
+        return NO_NODE if self.state.role is Role.PROSPECTIVE else self.leader_id
 
     @property
     def is_voter(self) -> bool:
@@ -156,13 +112,13 @@ class Quorum:
     @property
     def epoch_start_offset(self) -> int:
         """The offset of the first record of the epoch that this node leads, or -1 if it does not lead."""
-        return self._state.start_offset if isinstance(self._state, Leader) else UNKNOWN_OFFSET
+        return self.state.start_offset if isinstance(self.state, Leader) else UNKNOWN_OFFSET
 
     def describe(self) -> QuorumDescription:
         """Raises NotLeader on any other node, because only the leader knows."""
-        if not isinstance(self._state, Leader):
+        if not isinstance(self.state, Leader):
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
-        return self._state.describe()
+        return self.state.describe()
 
     def leader_check(self, cluster_id: str | None, leader_epoch: int) -> Error | None:
         """The error of a request that only the leader answers, or None. The checks are in Kafka's order. ``cluster_id``
@@ -195,7 +151,7 @@ class Quorum:
         """Appends one batch of records with these values, whole or not at all.
 
         Raises NotLeader, BatchTooLarge or DiskError. Nothing was written then."""
-        state = self._state
+        state = self.state
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
         last = self.log.append(self.ports.now(), values, self.epoch)
@@ -204,8 +160,8 @@ class Quorum:
 
     def contacted(self, replica_id: int) -> None:
         """Notes that a replica is alive, because it sent a request other than a fetch of the log (FetchSnapshot)."""
-        if isinstance(self._state, Leader):
-            self._state.contacted(replica_id)
+        if isinstance(self.state, Leader):
+            self.state.contacted(replica_id)
 
     def handle_vote(self, body: object, answer: Callable[[object], None]) -> None:
         self.gate.run(lambda: quorum_requests.vote(self, body, answer))
@@ -285,15 +241,15 @@ class Quorum:
         self._become(Leader(self), self.epoch, self.node_id, self.voted_id)
 
     def resign(self, why: str) -> None:
-        assert isinstance(self._state, Leader), f"a {self.role.value} resigns"
+        assert isinstance(self.state, Leader), f"a {self.role.value} resigns"
         self.ports.note("leader_resigned", ("epoch", self.epoch), ("why", why))
-        self._become(Resigned(self, self._state.successors()), self.epoch, NO_NODE, self.voted_id)
+        self._become(Resigned(self, self.state.successors()), self.epoch, NO_NODE, self.voted_id)
 
     def _become(
         self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
     ) -> None:
         """Decides on a role now and starts it when that is durable. ``then`` answers the request that led to it."""
-        before, self._state = self._state, state
+        before, self.state = self.state, state
         assert epoch >= self.epoch, f"from epoch {self.epoch} back to {epoch}"
         assert not self.gate.closed, f"{before.role} becomes {state.role} while its state is being kept"
         led_epoch = self.epoch
@@ -383,14 +339,14 @@ class Quorum:
         self._left = done
         self.leaving = True
         if self.is_leader and self.others:
-            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_us, self.all_told)
+            self.ports.set_timer(self.ports.now().mono_us + self.timing.request_timeout_ms * 1000, self.all_told)
             self.resign("it is shutting down")
         else:
             self._stop()
 
     def _stop(self) -> None:
         self.stopped = True
-        state, left = self._state, self._left
+        state, left = self.state, self._left
         state.stop()
         if isinstance(state, Leader) and state.start_offset >= 0:
             self.listener.leadership_lost(self.epoch)

@@ -4,13 +4,22 @@ If a request changes this node's role, the change is durable before the answer i
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from reference_broker.quorum import fetch_messages
-from reference_broker.quorum import messages as quorum_messages
 from reference_broker.quorum.follower import Follower
 from reference_broker.quorum.leader import Leader
-from reference_broker.quorum.messages import Answer, EpochNews, Vote
+from reference_broker.quorum.messages import (
+    Answer,
+    EpochNews,
+    Vote,
+    begun,
+    ended,
+    read_begin_epoch,
+    read_end_epoch,
+    read_vote,
+    voted,
+)
 from reference_broker.quorum.values import NO_NODE, Role
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
@@ -18,27 +27,19 @@ from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchRespo
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
+AskedT = TypeVar("AskedT", Vote, EpochNews)
+Reply: TypeAlias = Callable[[bool], None]
+"""Gets whether a vote is granted. It is False for an answer that grants nothing."""
+
 
 def vote(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    asked = quorum_messages.read_vote(body)
-    refused = _whole_error(quorum, asked.cluster_id if asked else None, asked is not None)
-    if asked is None or refused is not None:
-        answer(quorum_messages.vote_refused(refused or ErrorCode.invalid_request))
-        return
+    def act(asked: Vote, reply: Reply) -> None:
+        _judge(quorum, asked, asked.end.age >= quorum.log.end.age, reply)
 
-    def reply(error: Error, granted: bool = False) -> None:
-        answer(quorum_messages.voted(Answer(error, quorum.leader_id, quorum.epoch, granted)))
-
-    error = _vote_error(quorum, asked)
-    if error is not None:
-        reply(error)
-        return
-    own = quorum.log.end
-    up_to_date = (asked.end.epoch, asked.end.offset) >= (own.epoch, own.offset)
-    _judge(quorum, asked, up_to_date, lambda granted: reply(ErrorCode.none, granted))
+    _handle(quorum, read_vote(body), answer, voted, _vote_error, act)
 
 
-def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Callable[[bool], None]) -> None:
+def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Reply) -> None:
     binding = not asked.pre_vote
     if asked.epoch > quorum.epoch:
         voted_id = asked.candidate_id if up_to_date and binding else NO_NODE
@@ -52,48 +53,52 @@ def _judge(quorum: "Quorum", asked: Vote, up_to_date: bool, reply: Callable[[boo
 
 
 def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    news = quorum_messages.read_begin_epoch(body)
-    refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
-    if news is None or refused is not None:
-        answer(quorum_messages.begin_refused(refused or ErrorCode.invalid_request))
-        return
+    def act(news: EpochNews, reply: Reply) -> None:
+        state = quorum.state
+        if news.epoch == quorum.epoch and isinstance(state, Follower):
+            state.announced()
+            reply(False)
+        else:
+            quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(False))
 
-    def reply(error: Error) -> None:
-        answer(quorum_messages.begun(Answer(error, quorum.leader_id, quorum.epoch)))
-
-    error = _news_error(quorum, news)
-    if error is not None:
-        reply(error)
-        return
-    state = quorum.state
-    if news.epoch == quorum.epoch and isinstance(state, Follower):
-        state.announced()
-        reply(ErrorCode.none)
-    else:
-        quorum.become_follower(news.epoch, news.leader_id, then=lambda: reply(ErrorCode.none))
+    _handle(quorum, read_begin_epoch(body), answer, begun, _news_error, act)
 
 
 def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
-    news = quorum_messages.read_end_epoch(body)
-    refused = _whole_error(quorum, news.cluster_id if news else None, news is not None)
-    if news is None or refused is not None:
-        answer(quorum_messages.end_refused(refused or ErrorCode.invalid_request))
+    def act(news: EpochNews, reply: Reply) -> None:
+        state = quorum.state
+        if news.epoch > quorum.epoch:
+            quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(False))
+            return
+        if isinstance(state, Follower):
+            state.leader_resigned(news.successors)
+        reply(False)
+
+    _handle(quorum, read_end_epoch(body), answer, ended, _news_error, act)
+
+
+def _handle(
+    quorum: "Quorum",
+    asked: AskedT | None,
+    answer: Callable[[object], None],
+    response: Callable[[Answer | Error], object],
+    error_of: Callable[["Quorum", AskedT], Error | None],
+    act: Callable[[AskedT, Reply], None],
+) -> None:
+    """Answers a request between voters with its error, or calls ``act``, which replies."""
+    error = _whole_error(quorum, asked.cluster_id if asked else None, asked is not None)
+    if asked is None or error is not None:
+        answer(response(error or ErrorCode.invalid_request))
         return
 
-    def reply(error: Error) -> None:
-        answer(quorum_messages.ended(Answer(error, quorum.leader_id, quorum.epoch)))
+    def reply(error: Error, granted: bool) -> None:
+        answer(response(Answer(error, quorum.leader_id, quorum.epoch, granted)))
 
-    error = _news_error(quorum, news)
+    error = error_of(quorum, asked)
     if error is not None:
-        reply(error)
-        return
-    state = quorum.state
-    if news.epoch > quorum.epoch:
-        quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(ErrorCode.none))
-        return
-    if isinstance(state, Follower):
-        state.leader_resigned(news.successors)
-    reply(ErrorCode.none)
+        reply(error, False)
+    else:
+        act(asked, lambda granted: reply(ErrorCode.none, granted))
 
 
 def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
@@ -107,15 +112,7 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
     if error is None and isinstance(state, Leader):
         state.fetch(partition, request, answer)
         return
-    answer(
-        fetch_messages.fetched(
-            error or ErrorCode.not_leader_or_follower,
-            quorum.leader_id,
-            quorum.epoch,
-            quorum.high_watermark,
-            quorum.log.start_offset,
-        )
-    )
+    answer(state.fetched(error or ErrorCode.not_leader_or_follower))
 
 
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:

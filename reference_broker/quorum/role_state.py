@@ -4,8 +4,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from reference_broker.ports.channels import Channel
+from reference_broker.quorum.fetch_messages import fetch, fetched, read_fetched
 from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.metadata_log import Validity
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.values import Role
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error
+from reference_broker.wire.fetch import FetchResponse
 
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
@@ -18,14 +24,16 @@ class RoleState:
     ``stop`` when it decides on another role, and ``depart`` once that other role is durable.
     """
 
-    __slots__ = ("_timers", "live", "quorum")
-
     role: ClassVar[Role] = Role.UNATTACHED
 
     def __init__(self, quorum: "Quorum") -> None:
         self.quorum = quorum
         self.live = True
-        self._timers: dict[int, int] = {}
+        self._timers: dict[int, None] = {}
+
+    @property
+    def now_us(self) -> int:
+        return self.quorum.ports.now().mono_us
 
     def start(self) -> None:
         """Begins to act: the role is durable now."""
@@ -33,7 +41,7 @@ class RoleState:
     def stop(self) -> None:
         """Ends everything that this role began: its timers are cancelled, and late answers are ignored."""
         self.live = False
-        for timer in self._timers.values():
+        for timer in self._timers:
             self.quorum.ports.cancel_timer(timer)
         self._timers.clear()
 
@@ -47,62 +55,93 @@ class RoleState:
         """
         raise AssertionError(f"{self.role} neither votes nor refuses ({candidate_id}, {up_to_date}, {pre_vote})")
 
-    def after(self, delay_us: int, fire: Callable[[], None]) -> int:
-        """Calls ``fire`` after the delay, unless the role has ended by then. Returns a number for ``forget``."""
-        return self.at(self.quorum.ports.now().mono_us + delay_us, fire)
+    def after(self, delay_us: int, fire: Callable[[], None]) -> None:
+        """Calls ``fire`` after the delay, unless the role has ended by then."""
+        self.at(self.now_us + delay_us, fire)
 
-    def at(self, deadline_us: int, fire: Callable[[], None]) -> int:
-        number = self.quorum.next_number()
+    def at(self, deadline_us: int, fire: Callable[[], None]) -> None:
+        guarded = self.while_live(fire)
 
         def fired() -> None:
-            if self._timers.pop(number, None) is not None:
-                self.quorum.gate.run(lambda: fire() if self.live else None)
+            self._timers.pop(timer, None)
+            guarded()
 
-        self._timers[number] = self.quorum.ports.set_timer(deadline_us, fired)
-        return number
+        timer = self.quorum.ports.set_timer(deadline_us, fired)
+        self._timers[timer] = None
 
     def when_synced(self, done: Callable[[], None]) -> None:
         """Calls ``done`` when everything that is in the log now is durable, unless the role has ended by then."""
-        quorum = self.quorum
-        quorum.log_sync.request(lambda: quorum.gate.run(lambda: done() if self.live else None))
+        self.quorum.log_sync.request(self.while_live(done))
 
-    def forget(self, number: int) -> None:
-        timer = self._timers.pop(number, None)
-        if timer is not None:
-            self.quorum.ports.cancel_timer(timer)
+    def while_live(self, action: Callable[[], None]) -> Callable[[], None]:
+        """A callback that runs ``action`` in its turn, unless the role has ended by then."""
+        return lambda: self.quorum.gate.run(lambda: action() if self.live else None)
+
+    def ask_for_log(
+        self,
+        peer: int,
+        end: OffsetAndEpoch,
+        wait_ms: int,
+        replied: Callable[[Answer], None],
+        failed: Callable[[], None],
+    ) -> None:
+        """Asks ``peer`` for what follows ``end`` in its log, with the same callbacks as ``ask``."""
+        quorum = self.quorum
+        question = fetch(
+            quorum.cluster_id,
+            quorum.node_id,
+            quorum.epoch,
+            end,
+            quorum.log.start_offset,
+            quorum.high_watermark,
+            wait_ms,
+        )
+        self.ask(peer, ApiKey.FETCH, question, read_fetched, replied, failed)
+
+    def fetched(self, error: Error, validity: Validity | None = None, records: bytes = b"") -> FetchResponse:
+        """Builds the answer to a fetch of the metadata log."""
+        quorum = self.quorum
+        return fetched(
+            error,
+            quorum.leader_id,
+            quorum.epoch,
+            quorum.high_watermark,
+            quorum.log.start_offset,
+            validity,
+            records,
+        )
 
     def ask(
         self,
         peer: int,
-        api: tuple[int, int],
+        api_key: ApiKey,
         body: object,
-        timeout_ms: int,
         read: Callable[[object], Answer | None],
         replied: Callable[[Answer], None],
         failed: Callable[[], None],
+        timeout_ms: int | None = None,
     ) -> None:
-        """Sends a request to ``peer`` and calls ``replied`` or ``failed``. ``api`` is the request's key and version.
+        """Sends a request to ``peer`` and calls ``replied`` or ``failed``. The timeout is that of the quorum's requests
+        if none is given.
 
         Neither is called after the role has ended, nor for an answer that makes the node leave the role. ``failed`` is
         also called for an answer that cannot be read or that is of an older epoch than the role's.
         """
 
         def reply(answer: Answer | None) -> None:
-            stale = answer is None or answer.epoch < self.quorum.epoch
-            if answer is not None and not stale and self.quorum.heed(answer.leader_id, answer.epoch):
-                return
-            if self.live and (answer is None or stale):
-                failed()
-            elif self.live and answer is not None:
+            if answer is None or answer.epoch < self.quorum.epoch:
+                if self.live:
+                    failed()
+            elif not self.quorum.heed(answer.leader_id, answer.epoch) and self.live:
                 replied(answer)
 
-        gate = self.quorum.gate
         self.quorum.ports.send(
             peer,
             Channel.RAFT,
-            *api,
+            api_key,
+            VERSIONS[api_key][1],
             body,
-            timeout_ms,
-            lambda answered: gate.run(lambda: reply(read(answered))),
-            lambda: gate.run(lambda: failed() if self.live else None),
+            timeout_ms or self.quorum.timing.request_timeout_ms,
+            lambda answered: self.quorum.gate.run(lambda: reply(read(answered))),
+            self.while_live(failed),
         )

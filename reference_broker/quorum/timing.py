@@ -15,15 +15,6 @@ that start together do not compete."""
 class QuorumTiming:
     """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
 
-    __slots__ = (
-        "_backoff_max_us",
-        "_random",
-        "check_quorum_us",
-        "election_timeout_ms",
-        "fetch_timeout_us",
-        "request_timeout_ms",
-    )
-
     def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
         self._random = random
         self._backoff_max_us = config.controller_quorum_election_backoff_max_ms * 1000
@@ -31,10 +22,6 @@ class QuorumTiming:
         self.request_timeout_ms = config.controller_quorum_request_timeout_ms
         self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
-
-    @property
-    def request_timeout_us(self) -> int:
-        return self.request_timeout_ms * 1000
 
     def election_us(self) -> int:
         """The duration of one election, and of the wait for somebody else's: between one and two election timeouts."""

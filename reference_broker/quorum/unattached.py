@@ -12,8 +12,6 @@ from reference_broker.wire.apis import ApiKey
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
-END_EPOCH_VERSION = 1
-
 
 class Unattached(RoleState):
     """The node knows no leader of its epoch. It is also in this role after it voted for another node, until it knows
@@ -22,8 +20,6 @@ class Unattached(RoleState):
     ``starting`` says that the node has just started, so a leader may exist that it has not found yet. Its first
     election comes soon, but is careful. In Kafka, each start of a cluster waits for an election timeout.
     """
-
-    __slots__ = ("_discovery", "_starting")
 
     role = Role.UNATTACHED
 
@@ -54,8 +50,6 @@ class Resigned(RoleState):
     the node asks for votes itself, unless it is shutting down.
     """
 
-    __slots__ = ("_untold", "successors")
-
     role = Role.RESIGNED
 
     def __init__(self, quorum: "Quorum", successors: tuple[int, ...]) -> None:
@@ -78,9 +72,8 @@ class Resigned(RoleState):
         quorum = self.quorum
         self.ask(
             peer,
-            (ApiKey.END_QUORUM_EPOCH, END_EPOCH_VERSION),
+            ApiKey.END_QUORUM_EPOCH,
             end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
-            quorum.timing.request_timeout_ms,
             read_epoch_answer,
             lambda _: self._heard(peer),
             lambda: self._heard(peer),

@@ -15,26 +15,24 @@ from kio.schema.update_features.v1.response import UpdatableFeatureResult, Updat
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.controller.planning.feature_updates import FeatureOutcomes, WantedLevel
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: UpdateFeaturesRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: UpdateFeaturesRequest) -> None:
     """Answers later."""
-
-    def answer(outcomes: FeatureOutcomes | Refusal) -> None:
-        call.respond(_response(body, outcomes, call.api_version))
-
-    if not passed_on(broker, call, ApiKey.UPDATE_FEATURES, body, lambda: answer(NOT_CONTROLLER)):
-        wanted = [
-            WantedLevel(one.feature, int(one.max_version_level), int(one.upgrade_type)) for one in body.feature_updates
-        ]
-        broker.controller.update_features(wanted, body.validate_only, answer)
+    wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
+    propose(
+        broker,
+        call,
+        ApiKey.UPDATE_FEATURES,
+        body,
+        FeatureUpdates(wanted, body.validate_only),
+        lambda outcomes: _response(body, outcomes, call.api_version),
+    )
 
 
 API = Api.of(UpdateFeaturesRequest, handle)
@@ -52,16 +50,11 @@ def _response(
         top = next(iter(problems.values()))
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,
-        error_code=top.error if top else ErrorCode.none,
-        error_message=top.message if top else None,
-        results=tuple(_result(one.feature, problems) for one in body.feature_updates) if tells_each and not top else (),
-    )
-
-
-def _result(name: str, problems: FeatureOutcomes) -> UpdatableFeatureResult:
-    problem = problems.get(name)
-    return UpdatableFeatureResult(
-        feature=name,
-        error_code=problem.error if problem else ErrorCode.none,
-        error_message=problem.message if problem else None,
+        results=tuple(
+            UpdatableFeatureResult(feature=one.feature, **verdict(problems.get(one.feature)))
+            for one in body.feature_updates
+        )
+        if tells_each and not top
+        else (),
+        **verdict(top),
     )

@@ -19,23 +19,21 @@ from kio.schema.broker_registration.v4.response import BrokerRegistrationRespons
 from kio.static.primitive import i64
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal
+from reference_broker.apis.parts import HasController
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
-from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: BrokerRegistrationRequest) -> None:
+def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
     """Answers once the registration is committed."""
 
     def answer(outcome: int | Refusal) -> None:
-        refused = outcome if isinstance(outcome, Refusal) else None
         call.respond(
             BrokerRegistrationResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=refused.error if refused else ErrorCode.none,
+                error_code=verdict(outcome)["error_code"],
                 broker_epoch=i64(NO_BROKER_EPOCH if isinstance(outcome, Refusal) else outcome),
             )
         )
@@ -48,13 +46,11 @@ API = Api.of(BrokerRegistrationRequest, handle)
 
 def _registration(body: BrokerRegistrationRequest) -> Registration:
     return Registration(
-        broker_id=int(body.broker_id),
+        broker_id=body.broker_id,
         cluster_id=body.cluster_id,
         incarnation_id=_bytes(body.incarnation_id),
-        listeners=tuple((one.name, one.host, int(one.port), int(one.security_protocol)) for one in body.listeners),
-        features=tuple(
-            (one.name, int(one.min_supported_version), int(one.max_supported_version)) for one in body.features
-        ),
+        listeners=tuple((one.name, one.host, one.port, one.security_protocol) for one in body.listeners),
+        features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in body.features),
         rack=body.rack,
         log_dirs=tuple(_bytes(one) for one in body.log_dirs),
     )

@@ -11,20 +11,20 @@ from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal
 from reference_broker.controller.broker_heartbeats import Heartbeat
 from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
+def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
     """Answers now, also while the controller works on a long change."""
     answer = broker.controller.heartbeats.heartbeat(
         Heartbeat(
-            broker_id=int(body.broker_id),
-            broker_epoch=int(body.broker_epoch),
-            metadata_offset=int(body.current_metadata_offset),
+            broker_id=body.broker_id,
+            broker_epoch=body.broker_epoch,
+            metadata_offset=body.current_metadata_offset,
             want_fence=body.want_fence,
             want_shut_down=body.want_shut_down,
         )

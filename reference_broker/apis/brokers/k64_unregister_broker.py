@@ -11,28 +11,21 @@ from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.planning.registration import Unregistration
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: UnregisterBrokerRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: UnregisterBrokerRequest) -> None:
     """Answers once the removal is committed and published here."""
+    change = Unregistration(body.broker_id, broker.controller.heartbeats)
 
-    def answer(refusal: Refusal | None) -> None:
-        call.respond(
-            UnregisterBrokerResponse(
-                throttle_time=NO_THROTTLE,
-                error_code=refusal.error if refusal else ErrorCode.none,
-                error_message=refusal.message if refusal else None,
-            )
-        )
+    def answer(refusal: Refusal | None) -> UnregisterBrokerResponse:
+        return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, **verdict(refusal))
 
-    if not passed_on(broker, call, ApiKey.UNREGISTER_BROKER, body, lambda: answer(NOT_CONTROLLER)):
-        broker.controller.unregister_broker(int(body.broker_id), answer)
+    propose(broker, call, ApiKey.UNREGISTER_BROKER, body, change, answer)
 
 
 API = Api.of(UnregisterBrokerRequest, handle)

@@ -12,30 +12,29 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal
-from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.apis.parts import HasController
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
 
 NO_BLOCK = -1
 
 
-def handle(broker: Broker, call: Call, body: AllocateProducerIdsRequest) -> None:
+def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) -> None:
     """Answers later."""
 
     def answer(outcome: int | Refusal) -> None:
-        refused = outcome if isinstance(outcome, Refusal) else None
+        start, count = (NO_BLOCK, 0) if isinstance(outcome, Refusal) else (outcome, BLOCK_SIZE)
         call.respond(
             AllocateProducerIdsResponse(
                 throttle_time=NO_THROTTLE,
-                error_code=refused.error if refused else ErrorCode.none,
-                producer_id_start=ProducerId(NO_BLOCK if isinstance(outcome, Refusal) else outcome),
-                producer_id_len=i32(0 if refused else BLOCK_SIZE),
+                error_code=verdict(outcome)["error_code"],
+                producer_id_start=ProducerId(start),
+                producer_id_len=i32(count),
             )
         )
 
-    broker.controller.allocate_producer_ids(int(body.broker_id), int(body.broker_epoch), answer)
+    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), answer)
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

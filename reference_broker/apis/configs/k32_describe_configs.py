@@ -24,7 +24,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
@@ -46,13 +46,11 @@ API = Api.of(DescribeConfigsRequest, handle)
 
 def _result(broker: Needs, body: DescribeConfigsRequest, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     rows = _rows(broker, resource)
-    refusal = rows if isinstance(rows, Refusal) else None
     return DescribeConfigsResult(
-        error_code=refusal.error if refusal else ErrorCode.none,
-        error_message=refusal.message if refusal else None,
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
         configs=() if isinstance(rows, Refusal) else tuple(_row(row, body) for row in rows),
+        **verdict(rows),
     )
 
 

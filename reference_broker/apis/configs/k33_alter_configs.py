@@ -14,41 +14,38 @@ from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, A
 from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.controller.planning.config_changes import ConfigOutcomes, ReplacedConfigs
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.planning.config_changes import SET, ConfigChange, ConfigOutcomes, WantedConfigs
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: AlterConfigsRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: AlterConfigsRequest) -> None:
     """Answers later. One result for each resource, in the request's order."""
 
-    def answer(refusals: ConfigOutcomes) -> None:
+    def answer(refusals: ConfigOutcomes) -> AlterConfigsResponse:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
-        call.respond(AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results))
+        return AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results)
 
-    if passed_on(broker, call, ApiKey.ALTER_CONFIGS, body, lambda: answer([NOT_CONTROLLER] * len(body.resources))):
-        return
-    broker.controller.change_configs([_wanted(one) for one in body.resources], body.validate_only, answer)
+    change = ConfigChange([_wanted(one) for one in body.resources], body.validate_only)
+    propose(broker, call, ApiKey.ALTER_CONFIGS, body, change, answer)
 
 
 API = Api.of(AlterConfigsRequest, handle)
 
 
-def _wanted(resource: Wanted) -> ReplacedConfigs:
-    return ReplacedConfigs(
-        resource=(int(resource.resource_type), str(resource.resource_name)),
-        settings=tuple((one.name, one.value) for one in resource.configs),
+def _wanted(resource: Wanted) -> WantedConfigs:
+    return WantedConfigs(
+        resource=(resource.resource_type, resource.resource_name),
+        steps=tuple((one.name, SET, one.value) for one in resource.configs),
+        replaces_all=True,
     )
 
 
 def _result(resource: Wanted, refusal: Refusal | None) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(
-        error_code=refusal.error if refusal else ErrorCode.none,
-        error_message=refusal.message if refusal else None,
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
+        **verdict(refusal),
     )

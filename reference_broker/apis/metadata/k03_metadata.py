@@ -30,7 +30,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
-from reference_broker.apis.metadata.topic_answers import TopicAnswers
+from reference_broker.apis.metadata.topic_answers import TopicAnswers, missing_error
 from reference_broker.apis.parts import HasMetadata
 from reference_broker.apis.proposing import (
     NO_THROTTLE,
@@ -41,7 +41,7 @@ from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
-from reference_broker.metadata.topic_names import is_internal, name_problem
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000
 from reference_broker.wire.errors import ErrorCode
@@ -51,8 +51,6 @@ OFFLINE_REPLICAS_FROM = 1
 """Before, replicas that are not live are not named, and are an error."""
 MOST_CREATED_AT_ONCE = 100
 """Topics that one request starts to create; the others are asked for again. Each is a change of its own."""
-
-_NO_ID: UUID | None = None
 
 
 class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
@@ -131,16 +129,10 @@ def _asked(
         else:
             assert entry.name is not None, "an entry has a name or an ID"
             missing.append(entry.name)
-            told.append(_missing(entry.name))
+            told.append(_error(missing_error(entry.name), entry.name, None))
     if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         return _created(broker, told, missing)
     return told
-
-
-def _missing(name: str) -> MetadataResponseTopic:
-    allowed = name_problem(name) is None
-    error = ErrorCode.unknown_topic_or_partition if allowed else ErrorCode.invalid_topic_exception
-    return _error(error, TopicName(name), _NO_ID)
 
 
 def _created(broker: Needs, answers: list[MetadataResponseTopic], missing: list[str]) -> list[MetadataResponseTopic]:
@@ -156,9 +148,7 @@ def _created(broker: Needs, answers: list[MetadataResponseTopic], missing: list[
             created += 1
         else:
             refused[name] = problem.error
-    return [
-        _error(refused[answer.name], answer.name, _NO_ID) if answer.name in refused else answer for answer in answers
-    ]
+    return [_error(refused[answer.name], answer.name, None) if answer.name in refused else answer for answer in answers]
 
 
 def _ask_to_create(broker: Needs, name: str) -> None:

@@ -60,7 +60,7 @@ class UpdateMetadata:
         except StopIteration as stop:
             call, body = self.waiting.popleft()
             if stop.value is not ErrorCode.none:
-                _note_refusal(self.broker, body, stop.value)
+                _note(self.broker, "update_metadata_refused", body, ("error", int(stop.value)))
             call.respond(UpdateMetadataResponse1000(error_code=stop.value))
             if self.waiting:
                 outside.set_timer(now_us, self._begin)
@@ -83,12 +83,7 @@ def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, 
     if update is None:
         return ErrorCode.invalid_request
     broker.metadata = broker.metadata.apply(update)
-    broker.outside.note(
-        "update_metadata_applied",
-        ("epoch", body.metadata_epoch),
-        ("controller_epoch", body.controller_epoch),
-        ("controller_id", body.controller_id),
-    )
+    _note(broker, "update_metadata_applied", body)
     return ErrorCode.none
 
 
@@ -98,11 +93,11 @@ def _judged(broker: Needs, body: UpdateMetadataRequest1000) -> tuple[Error, bool
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 
 
-def _note_refusal(broker: HasOutside, body: UpdateMetadataRequest1000, error: Error) -> None:
+def _note(broker: HasOutside, what: str, body: UpdateMetadataRequest1000, *more: tuple[str, int]) -> None:
     broker.outside.note(
-        "update_metadata_refused",
+        what,
         ("epoch", body.metadata_epoch),
         ("controller_epoch", body.controller_epoch),
         ("controller_id", body.controller_id),
-        ("error", int(error)),
+        *more,
     )

@@ -13,7 +13,6 @@ KIPs: 35, 511, 584.
 
 import re
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Protocol
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
@@ -23,12 +22,14 @@ from kio.schema.api_versions.v4.response import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-from kio.static.primitive import i16, i32Timedelta, i64
+from kio.static.primitive import i16, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasConfig, HasController
+from reference_broker.apis.parts import HasConfig, HasLoader
+from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.registry import SERVED
+from reference_broker.metadata.features import supported_features
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPOCH_DRAFTS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -40,10 +41,9 @@ LEVEL_0_FROM = 4
 """Clients that know no newer version take a feature that begins at level 0 for damage (KAFKA-17011)."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 
-class Needs(HasController, HasConfig, Protocol):
+class Needs(HasLoader, HasConfig, Protocol):
     """What this API uses of its broker."""
 
 
@@ -57,19 +57,20 @@ def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVer
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
         return _refusal(ErrorCode.invalid_request, {})
+    image = broker.loader.image
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=_ranges(SERVED),
-        throttle_time=_NO_THROTTLE,
+        throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*broker.controller.supported_features(), *_drafts(broker))
+            for name, low, high in (*supported_features(broker.config), *_drafts(broker))
             if low > 0 or call.api_version >= LEVEL_0_FROM
         ),
-        finalized_features_epoch=i64(broker.controller.finalized_features_epoch),
+        finalized_features_epoch=i64(image.provenance.offset),
         finalized_features=tuple(
             FinalizedFeatureKey(name=name, max_version_level=i16(level), min_version_level=i16(level))
-            for name, level in broker.controller.finalized_features()
+            for name, level in image.features.items()
         ),
     )
 
@@ -87,7 +88,7 @@ def _drafts(broker: HasConfig) -> list[tuple[str, int, int]]:
 
 
 def _refusal(error: ErrorCode, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
-    return ApiVersionsResponse(error_code=error, api_keys=_ranges(served), throttle_time=_NO_THROTTLE)
+    return ApiVersionsResponse(error_code=error, api_keys=_ranges(served), throttle_time=NO_THROTTLE)
 
 
 def _ranges(served: Mapping[int, tuple[int, int]]) -> tuple[ApiVersion, ...]:

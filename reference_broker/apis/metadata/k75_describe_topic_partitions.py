@@ -24,12 +24,12 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.metadata.topic_description import described
+from reference_broker.apis.metadata.topic_answers import described, missing_error
 from reference_broker.apis.parts import HasConfig, HasMetadata
 from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import is_internal, name_problem
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -70,9 +70,8 @@ API = Api.of(DescribeTopicPartitionsRequest, handle)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
-    allowed = name_problem(name) is None
     return DescribeTopicPartitionsResponseTopic(
-        error_code=ErrorCode.unknown_topic_or_partition if allowed else ErrorCode.invalid_topic_exception,
+        error_code=missing_error(name),
         name=TopicName(name),
         topic_id=None,
         partitions=(),
@@ -100,15 +99,15 @@ def _partitions(
 
 
 def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
-    told = described(cache, partition)
+    error, leader, offline = described(cache, partition)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=told.error,
+        error_code=error,
         partition_index=i32(index),
-        leader_id=BrokerId(told.leader),
-        leader_epoch=i32(told.leader_epoch),
+        leader_id=BrokerId(leader),
+        leader_epoch=i32(partition.leader_epoch),
         replica_nodes=tuple(BrokerId(one) for one in partition.replicas),
         isr_nodes=tuple(BrokerId(one) for one in partition.isr),
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=tuple(BrokerId(one) for one in told.offline),
+        offline_replicas=tuple(BrokerId(one) for one in offline),
     )

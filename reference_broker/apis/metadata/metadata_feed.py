@@ -2,6 +2,7 @@
 epoch is off, or until the active controller's first UpdateMetadata."""
 
 from dataclasses import replace
+from functools import partial
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.records.partition_health import PartitionHealth
@@ -16,10 +17,11 @@ def feed_metadata(broker: Broker) -> None:
     controller, loader = broker.controller, broker.loader
     _follow_from(broker, loader.image, controller.cluster_id)
     metrics = broker.metrics
-    topics = metrics.gauge("kafka.controller", "KafkaController", "GlobalTopicCount")
-    partitions = metrics.gauge("kafka.controller", "KafkaController", "GlobalPartitionCount")
-    applied = metrics.gauge("kafka.controller", "KafkaController", "LastAppliedRecordOffset")
-    active = metrics.gauge("kafka.controller", "KafkaController", "ActiveControllerCount")
+    gauge = partial(metrics.gauge, "kafka.controller", "KafkaController")
+    topics = gauge("GlobalTopicCount")
+    partitions = gauge("GlobalPartitionCount")
+    applied = gauge("LastAppliedRecordOffset")
+    active = gauge("ActiveControllerCount")
     epoch = metrics.gauge("kafka.server", "raft-metrics", "current-epoch")
     leader = metrics.gauge("kafka.server", "raft-metrics", "current-leader")
     health = PartitionHealth(metrics, loader.image)
@@ -46,7 +48,7 @@ def feed_metadata(broker: Broker) -> None:
         leader.value = broker.quorum.shown_leader_id
 
     loader.subscribe(published)
-    broker.replica.on_leader_changed(leader_changed)
+    broker.replica.on_leader_changed = leader_changed
 
 
 def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

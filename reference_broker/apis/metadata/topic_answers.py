@@ -10,11 +10,10 @@ from kio.schema.metadata.v13.response import MetadataResponsePartition, Metadata
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
-from reference_broker.apis.metadata.topic_description import described
 from reference_broker.apis.proposing import as_uuid
 from reference_broker.metadata.cache import MetadataCache
-from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import is_internal
+from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.drafts import MetadataPartition1000, MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
 
@@ -90,15 +89,31 @@ def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Meta
     )
 
 
+def missing_error(name: str) -> ErrorCode:
+    """The error of a topic that is not there."""
+    return ErrorCode.unknown_topic_or_partition if name_problem(name) is None else ErrorCode.invalid_topic_exception
+
+
+def described(cache: MetadataCache, partition: PartitionImage) -> tuple[ErrorCode, int, tuple[int, ...]]:
+    """What clients are told about a partition: (error, leader, replicas that are not live).
+
+    Without a leader that clients can reach, the error is LEADER_NOT_AVAILABLE and the leader is -1.
+    """
+    offline = tuple(broker for broker in partition.replicas if not cache.is_live(broker))
+    if partition.leader == NO_LEADER or not cache.is_live(partition.leader):
+        return ErrorCode.leader_not_available, NO_LEADER, offline
+    return ErrorCode.none, partition.leader, offline
+
+
 def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> MetadataResponsePartition:
     """Its numbers fit, being the image's: kio would look at each of them twice, for thousands of partitions."""
-    told = described(cache, partition)
+    error, leader, offline = described(cache, partition)
     return MetadataResponsePartition(
-        error_code=told.error,
+        error_code=error,
         partition_index=cast(i32, index),
-        leader_id=cast(BrokerId, told.leader),
-        leader_epoch=cast(i32, told.leader_epoch),
+        leader_id=cast(BrokerId, leader),
+        leader_epoch=cast(i32, partition.leader_epoch),
         replica_nodes=cast(_BrokerIds, partition.replicas),
         isr_nodes=cast(_BrokerIds, partition.isr),
-        offline_replicas=cast(_BrokerIds, told.offline),
+        offline_replicas=cast(_BrokerIds, offline),
     )

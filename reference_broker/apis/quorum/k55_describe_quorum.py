@@ -29,11 +29,10 @@ from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOuts
 from reference_broker.apis.passing_on import comes_from_node
 from reference_broker.metadata.records import LISTENER_NAME
 from reference_broker.ports.channels import Channel
+from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
-
-METADATA_TOPIC = "__cluster_metadata"
 
 
 class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
@@ -42,7 +41,7 @@ class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
 
 def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
     """The answer, or None when the leader has been asked."""
-    if not _names_only_the_metadata_partition(body):
+    if not names_metadata(body.topics):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:
         return _described(broker, broker.quorum.describe())
@@ -63,11 +62,6 @@ def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQu
 
 
 API = Api.of(DescribeQuorumRequest, handle)
-
-
-def _names_only_the_metadata_partition(body: DescribeQuorumRequest) -> bool:
-    named = [(topic.topic_name, one.partition_index) for topic in body.topics for one in topic.partitions]
-    return len(body.topics) == 1 and named == [(METADATA_TOPIC, 0)]
 
 
 def _unknown_partitions(body: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -138,7 +132,7 @@ def _nodes(broker: Needs, voters: list[int]) -> tuple[Node, ...]:
 
 
 def _metadata_partition(partition: PartitionData) -> tuple[TopicData, ...]:
-    return (TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),)  # type: ignore[arg-type]
+    return (TopicData(topic_name=METADATA_TOPIC, partitions=(partition,)),)
 
 
 def _response(topics: tuple[TopicData, ...], nodes: tuple[Node, ...] = ()) -> DescribeQuorumResponse:

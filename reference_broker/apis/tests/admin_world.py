@@ -108,7 +108,7 @@ class AdminWorld:
         self.auto = True
         parsed = self.metadata.config
         channel = ControllerChannel(self.metadata.around(seed + 2), parsed, self.controller)
-        channel.serve_locally = self._serve_locally
+        self.controller.serve_locally = self._serve_locally
         self.lifecycle = BrokerLifecycle(
             self.metadata.around(seed + 3),
             parsed,
@@ -122,7 +122,7 @@ class AdminWorld:
             loader=self.metadata.loader,
             quorum=self.metadata.quorum,
             lifecycle=self.lifecycle,
-            on_leader_changed=lambda _: None,
+            on_leader_changed=None,
         )
         replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics)
         groups = GroupCoordinator(

@@ -9,7 +9,8 @@ import pytest
 from reference_broker.apis.metadata import k06_update_metadata, k18_api_versions
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.cache import MetadataCache
-from reference_broker.metadata.features import METADATA_EPOCH_FEATURE, supported_features
+from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.tests.metadata_world import ManualPorts
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import DRAFTS, METADATA_EPOCH_DRAFTS, ApiKey
@@ -133,12 +134,7 @@ def test_no_more_than_so_many_updates_wait() -> None:
 
 def announced(version: int, **config: str) -> tuple[list[str], list[int]]:
     settings = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
-    controller = SimpleNamespace(
-        supported_features=lambda: supported_features(settings),
-        finalized_features=lambda: (),
-        finalized_features_epoch=0,
-    )
-    broker: Any = SimpleNamespace(controller=controller, config=settings)
+    broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=settings)
     body = body_class(ApiKey.API_VERSIONS, "request")(client_software_name="a", client_software_version="1")
     answer: Any = k18_api_versions.handle(broker, Call(version), body)  # type: ignore[arg-type]
     return [one.name for one in answer.supported_features], [int(one.api_key) for one in answer.api_keys]

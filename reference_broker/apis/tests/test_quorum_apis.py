@@ -13,6 +13,7 @@ from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_e
 from reference_broker.apis.quorum import k55_describe_quorum as k55
 from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -228,9 +229,10 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         features = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
         return features, {each.api_key: each.max_version for each in answer.api_keys}
 
+    levels = {"metadata.version": (1, 25), "crucible.metadata.epoch": (0, 1)}
     features, ranges = announced(ApiKey.FETCH_SNAPSHOT, ApiKey.VOTE)
-    assert features == {"metadata.version": (7, 25), "crucible.FetchSnapshot.1000": (1, 1)}
+    assert features == {**levels, "crucible.FetchSnapshot.1000": (1, 1)}
     assert ranges == {ApiKey.FETCH_SNAPSHOT: 1, ApiKey.VOTE: 2}
-    assert announced(ApiKey.VOTE)[0] == {"metadata.version": (7, 25)}
+    assert announced(ApiKey.VOTE)[0] == levels
     assert serves(ApiKey.FETCH_SNAPSHOT, 1000)
     assert not any(serves(ApiKey.VOTE, version) for _, version in DRAFTS)

@@ -21,32 +21,27 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicOutcomes, WantedTopic
+from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, TopicOutcomes, WantedTopic
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
 
 REMEMBERED_ROWS = 16
 """Different settings of topics, in one process."""
 
 
-def handle(broker: Broker, call: Call, body: CreateTopicsRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
+    change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
-    def answer(outcomes: TopicOutcomes) -> None:
+    def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
         results = tuple(_result(name, outcome, broker.config) for name, outcome in outcomes.items())
-        call.respond(CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results))
+        return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results)
 
-    def failed() -> None:
-        answer({topic.name: NOT_CONTROLLER for topic in body.topics})
-
-    if not passed_on(broker, call, ApiKey.CREATE_TOPICS, body, failed):
-        broker.controller.create_topics([_wanted(topic) for topic in body.topics], body.validate_only, answer)
+    propose(broker, call, ApiKey.CREATE_TOPICS, body, change, answer)
 
 
 API = Api.of(CreateTopicsRequest, handle)
@@ -64,15 +59,14 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
 
 def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) -> CreatableTopicResult:
     if isinstance(outcome, Refusal):
-        return _refused(name, outcome)
+        return CreatableTopicResult(name=TopicName(name), topic_id=None, configs=(), **verdict(outcome))
     return CreatableTopicResult(
         name=TopicName(name),
         topic_id=as_uuid(outcome.topic_id),
-        error_code=ErrorCode.none,
-        error_message=None,
         num_partitions=i32(outcome.partitions),
         replication_factor=i16(outcome.replication_factor),
         configs=_config_rows(config, tuple(outcome.configs.items())),
+        **verdict(outcome),
     )
 
 
@@ -89,10 +83,4 @@ def _config_row(row: ConfigRow) -> CreatableTopicConfigs:
         read_only=row.read_only,
         config_source=i8(row.source),
         is_sensitive=False,
-    )
-
-
-def _refused(name: str, refusal: Refusal) -> CreatableTopicResult:
-    return CreatableTopicResult(
-        name=TopicName(name), topic_id=None, error_code=refusal.error, error_message=refusal.message, configs=()
     )

@@ -16,11 +16,10 @@ from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTop
 from kio.schema.types import TopicName
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, as_uuid
-from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid
+from reference_broker.controller.planning.topic_deletion import DeletionOutcomes, NamedTopic, TopicDeletion
 from reference_broker.metadata.image import TopicImage
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -29,16 +28,16 @@ DELETION_DISABLED_FROM = 3
 """The version from which on there is an error of its own for that."""
 
 
-def handle(broker: Broker, call: Call, body: DeleteTopicsRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: DeleteTopicsRequest) -> None:
     """Answers later. One result for each entry of the request, in its order."""
 
-    def answer(outcomes: DeletionOutcomes) -> None:
+    def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
         told = zip(body.topics, outcomes, strict=True)
         results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told)
-        call.respond(DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results))
+        return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
-    if not passed_on(broker, call, ApiKey.DELETE_TOPICS, body, lambda: answer([NOT_CONTROLLER] * len(body.topics))):
-        broker.controller.delete_topics([_named(entry) for entry in body.topics], answer)
+    change = TopicDeletion([_named(entry) for entry in body.topics])
+    propose(broker, call, ApiKey.DELETE_TOPICS, body, change, answer)
 
 
 API = Api.of(DeleteTopicsRequest, handle)

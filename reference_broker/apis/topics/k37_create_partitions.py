@@ -12,27 +12,24 @@ from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, C
 from kio.schema.types import TopicName
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
-from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PlannedGrowth, WantedGrowth
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, verdict
+from reference_broker.controller.planning.partition_growth import GrowthOutcomes, PartitionGrowth, WantedGrowth
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.errors import ErrorCode
 
 
-def handle(broker: Broker, call: Call, body: CreatePartitionsRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: CreatePartitionsRequest) -> None:
     """Answers later. One result for each name of the request, in its order."""
 
-    def answer(outcomes: GrowthOutcomes) -> None:
-        results = tuple(_result(name, outcome) for name, outcome in outcomes.items())
-        call.respond(CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results))
+    def answer(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
+        results = tuple(
+            CreatePartitionsTopicResult(name=TopicName(name), **verdict(outcome)) for name, outcome in outcomes.items()
+        )
+        return CreatePartitionsResponse(throttle_time=NO_THROTTLE, results=results)
 
-    def failed() -> None:
-        answer({topic.name: NOT_CONTROLLER for topic in body.topics})
-
-    if not passed_on(broker, call, ApiKey.CREATE_PARTITIONS, body, failed):
-        broker.controller.create_partitions([_wanted(topic) for topic in body.topics], body.validate_only, answer)
+    change = PartitionGrowth([_wanted(topic) for topic in body.topics], body.validate_only)
+    propose(broker, call, ApiKey.CREATE_PARTITIONS, body, change, answer)
 
 
 API = Api.of(CreatePartitionsRequest, handle)
@@ -44,13 +41,4 @@ def _wanted(topic: CreatePartitionsTopic) -> WantedGrowth:
         name=topic.name,
         count=topic.count,
         assignments=None if assignments is None else tuple(tuple(one.broker_ids) for one in assignments),
-    )
-
-
-def _result(name: str, outcome: PlannedGrowth | Refusal) -> CreatePartitionsTopicResult:
-    refusal = outcome if isinstance(outcome, Refusal) else None
-    return CreatePartitionsTopicResult(
-        name=TopicName(name),
-        error_code=refusal.error if refusal else ErrorCode.none,
-        error_message=refusal.message if refusal else None,
     )

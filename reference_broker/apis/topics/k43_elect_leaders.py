@@ -15,14 +15,14 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import passed_on
-from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal
+from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.requested_elections import (
     ElectionOutcomes,
     PartitionOutcome,
+    RequestedElections,
     WantedPartitions,
 )
 from reference_broker.wire.apis import ApiKey
@@ -32,25 +32,22 @@ ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 """By the request's type of election."""
 
 
-def handle(broker: Broker, call: Call, body: ElectLeadersRequest) -> None:
+def handle(broker: PassesOn, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
     """Answers later. One result for each partition of the request, in its order."""
-    election = ELECTIONS.get(int(body.election_type))
 
-    def answer(outcomes: ElectionOutcomes | Refusal) -> None:
-        refused = outcomes if isinstance(outcomes, Refusal) else None
+    def answer(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
         told = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
-        call.respond(
-            ElectLeadersResponse(
-                throttle_time=NO_THROTTLE,
-                error_code=refused.error if refused else ErrorCode.none,
-                replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in told),
-            )
+        return ElectLeadersResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=verdict(outcomes)["error_code"],
+            replica_election_results=tuple(_topic_result(topic, partitions) for topic, partitions in told),
         )
 
+    election = ELECTIONS.get(body.election_type)
     if election is None:
-        answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {int(body.election_type)}"))
-    elif not passed_on(broker, call, ApiKey.ELECT_LEADERS, body, lambda: answer(NOT_CONTROLLER)):
-        broker.controller.elect_leaders(election, _wanted(body), answer)
+        return answer(Refusal(ErrorCode.invalid_request, f"Unknown election type {body.election_type}"))
+    propose(broker, call, ApiKey.ELECT_LEADERS, body, RequestedElections(election, _wanted(body)), answer)
+    return None
 
 
 API = Api.of(ElectLeadersRequest, handle)
@@ -59,26 +56,18 @@ API = Api.of(ElectLeadersRequest, handle)
 def _wanted(body: ElectLeadersRequest) -> WantedPartitions | None:
     if body.topic_partitions is None:
         return None
-    return [(str(entry.topic), [int(index) for index in entry.partitions]) for entry in body.topic_partitions]
+    return [(entry.topic, entry.partitions) for entry in body.topic_partitions]
 
 
 def _all_refused(body: ElectLeadersRequest, refusal: Refusal) -> ElectionOutcomes:
     """Version 0 has no error of its own for the whole request."""
-    return [
-        (str(entry.topic), [(int(index), refusal) for index in entry.partitions])
-        for entry in body.topic_partitions or ()
-    ]
+    return [(entry.topic, [(index, refusal) for index in entry.partitions]) for entry in body.topic_partitions or ()]
 
 
 def _topic_result(topic: str, partitions: Sequence[PartitionOutcome]) -> ReplicaElectionResult:
     return ReplicaElectionResult(
-        topic=TopicName(topic), partition_result=tuple(_result(index, refusal) for index, refusal in partitions)
-    )
-
-
-def _result(index: int, refusal: Refusal | None) -> PartitionResult:
-    return PartitionResult(
-        partition_id=i32(index),
-        error_code=refusal.error if refusal else ErrorCode.none,
-        error_message=refusal.message if refusal else None,
+        topic=TopicName(topic),
+        partition_result=tuple(
+            PartitionResult(partition_id=i32(index), **verdict(refusal)) for index, refusal in partitions
+        ),
     )

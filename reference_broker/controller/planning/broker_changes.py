@@ -1,12 +1,13 @@
 """The records of a broker's life after its registration: fencing, unfencing, controlled shutdown, removal.
 
-Who goes leaves every set of in-sync replicas that has another member, and leads nothing: another live member leads, or
-nobody. A broker that registers anew (after a crash that nobody noticed) goes first, since it may have lost what it had
-acknowledged; only partitions without other replicas name it as their leader until it is unfenced, but clients are not
-sent to a fenced broker.
+A broker that goes leaves every ISR that has another member, and leads nothing. Another live member leads, or nobody. A
+broker that registers anew, after a crash that nobody noticed, goes first, because it may have lost what it had
+acknowledged. Only partitions without other replicas name it as their leader until it is unfenced. Clients are not sent
+to a fenced broker.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from reference_broker.controller.planning.change import Situation
@@ -24,10 +25,10 @@ FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 
 PARTITIONS_PER_UNIT = 50
 CHANGES_PER_UNIT = 2
-"""Looked at, or changed, in about 10 us."""
+"""So many are looked at, or changed, in about 10 us."""
 
 PARTITIONS_PER_LOOK = 250
-"""Of one topic, before the event's time is looked at again: 1.3 ms where all of them change."""
+"""After so many partitions of one topic the plan checks the event's time. If all of them change, they take 1.3 ms."""
 
 RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
 
@@ -36,15 +37,12 @@ BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]
 
 
 def restarting(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Before ``broker`` is registered by a new incarnation: what the old one held of others' partitions is passed on. A
-    fenced broker has nothing of the kind."""
-    if broker.fenced:
-        return []
-    return (yield from _passing_on(situation, broker, single_stay=True))
+    """Passes on what ``broker`` holds of others' partitions, before a new incarnation of it is registered."""
+    return _passing_on(situation, broker, single_stay=True)
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Nothing for a broker that is fenced."""
+    """Returns no records for a broker that is fenced."""
     if broker.fenced:
         return []
     records = yield from _passing_on(situation, broker)
@@ -53,48 +51,42 @@ def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 
 def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """A controlled shutdown begins: it leads nothing and is in sync with nobody, but is not fenced yet, so that
-    whoever has not heard of it is told by itself. Nothing for a broker that is fenced or leaves already."""
+    """Begins a controlled shutdown. The broker leads nothing and is in no ISR, but it is not fenced yet, so that it can
+    still answer clients that have not heard of this. Returns no records for a broker that is fenced or leaves
+    already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    records: list[MetadataRecord] = [_change(broker, NO_CHANGE, 1)]
-    records += yield from _passing_on(situation, broker)
-    return records
+    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker))]
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """As fencing, and says that the broker wanted it."""
+    """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
-    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(situation, broker))
+    records = yield from _passing_on(situation, broker)
     records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
 
 def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """It may lead again: what had no leader gets one. Nothing for a broker that is not fenced or has shut down."""
+    """Lets the broker lead again, and elects leaders for partitions without one. Returns no records for a broker that
+    is not fenced or has shut down."""
     if not broker.fenced or broker.in_controlled_shutdown:
         return []
-    records: list[MetadataRecord] = [_change(broker, UNFENCED, 0)]
     changes = PartitionChanges.of(situation.latest, and_with=broker.broker_id)
-    for topic, election in _topics(situation):
-        for indexes in looks(topic):
-            changed = list(changes.coming(topic, indexes, broker.broker_id, election))
-            records += changed
-            if situation.spend(cost_of(indexes, changed)):
-                yield
-    return records
+    records = yield from _changes(situation, partial(changes.coming, broker_id=broker.broker_id))
+    return [_change(broker, UNFENCED, 0), *records]
 
 
 def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Takes it out; what it led passes to others."""
-    records: list[MetadataRecord] = [] if broker.fenced else (yield from _passing_on(situation, broker))
+    """Removes the broker. Others lead what it led."""
+    records = yield from _passing_on(situation, broker)
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
 
 def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
-    """This registration was ended by a controlled shutdown (or by a later registration)."""
+    """Whether this registration was ended by a controlled shutdown or by a later registration."""
     return broker is not None and (
         broker.broker_epoch > broker_epoch
         or (broker.broker_epoch == broker_epoch and broker.fenced and broker.in_controlled_shutdown)
@@ -102,32 +94,39 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 
 def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
-    """Goes on without the broker."""
-    records: list[MetadataRecord] = []
+    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
+    member."""
+    if broker.fenced:
+        return []
     changes = PartitionChanges.of(situation.latest, without=broker.broker_id)
-    for topic, election in _topics(situation):
+    without = partial(changes.leaving, broker_id=broker.broker_id, single_stay=single_stay)
+    return (yield from _changes(situation, without))
+
+
+def _changes(
+    situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
+) -> RecordSlices:
+    """What ``changed`` makes of each part of each topic."""
+    records: list[MetadataRecord] = []
+    for topic in situation.latest.topics.values():
+        election = election_of(situation.latest, situation.config, topic.name)
         for indexes in looks(topic):
-            changed = list(changes.leaving(topic, indexes, broker.broker_id, election, single_stay=single_stay))
-            records += changed
-            if situation.spend(cost_of(indexes, changed)):
+            found = list(changed(topic, indexes, election))
+            records += found
+            if situation.spend(cost_of(indexes, found)):
                 yield
     return records
 
 
-def _topics(situation: Situation) -> Iterator[tuple[TopicImage, Election]]:
-    for topic in situation.latest.topics.values():
-        yield topic, election_of(situation.latest, situation.config, topic.name)
-
-
 def looks(topic: TopicImage) -> Iterator[range]:
-    """The partitions of a topic in parts."""
+    """Yields the partitions of a topic in parts."""
     count = len(topic.partitions)
     for first in range(0, count, PARTITIONS_PER_LOOK):
         yield range(first, min(first + PARTITIONS_PER_LOOK, count))
 
 
 def cost_of(indexes: range, changed: Sequence[object]) -> int:
-    """In units of an event's time."""
+    """The cost of such a part, in units of about 10 us."""
     return 1 + len(indexes) // PARTITIONS_PER_UNIT + len(changed) // CHANGES_PER_UNIT
 
 

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.records import ConfigRecord
@@ -26,47 +26,22 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 """AlterConfigOp.OpType of Kafka."""
 
 
-class WantedConfigs(Protocol):
-    """What one resource's settings are to become."""
-
-    @property
-    def resource(self) -> Resource: ...
-    def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
-        """The settings as they are to be, from those of now."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class ReplacedConfigs:
-    """``settings``: all that the resource is to have."""
-
-    resource: Resource
-    settings: tuple[tuple[str, str | None], ...]
-
-    def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:  # noqa: ARG002
-        after: dict[str, str] = {}
-        for name, value in self.settings:
-            if name in after:
-                return _given_twice(name)
-            if value is None:
-                return _no_value(name)
-            after[name] = value
-        return after
-
-
-@dataclass(frozen=True, slots=True)
-class AlteredConfigs:
-    """``steps``: (setting, operation, value). Settings without a step stay as they are."""
+class WantedConfigs:
+    """``steps`` holds (setting, operation, value). Settings without a step stay as they are, or are removed if
+    ``replaces_all``."""
 
     resource: Resource
     steps: tuple[tuple[str, int, str | None], ...]
+    replaces_all: bool = False
 
     def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
-        after = dict(before)
+        """The settings that come out of those of before."""
+        after = {} if self.replaces_all else dict(before)
         seen: dict[str, None] = {}
         for name, operation, value in self.steps:
             if name in seen:
-                return _given_twice(name)
+                return Refusal(ErrorCode.invalid_request, f"Setting {name} is given twice.")
             seen[name] = None
             problem = _apply(config, name, operation, value, after)
             if problem is not None:
@@ -79,8 +54,10 @@ ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
 
 
 @dataclass(slots=True)
-class ConfigChange:
-    """A ``controller.planning.change.Change``: all good resources of one request are changed at once, or none."""
+class ConfigChange(Change[ConfigOutcomes]):
+    """All good resources of one request are changed at once, or none."""
+
+    name = "alter configs"
 
     wanted: Sequence[WantedConfigs]
     validate_only: bool
@@ -155,7 +132,7 @@ def _apply(
         settings.pop(name, None)
         return None
     if value is None:
-        return _no_value(name)
+        return Refusal(ErrorCode.invalid_config, f"Null value not supported for : {name}")
     if operation == SET:
         settings[name] = value
         return None
@@ -177,11 +154,3 @@ def _combined(current: str, value: str, operation: int) -> list[str]:
         else:
             parts.pop(part.strip(), None)
     return list(parts)
-
-
-def _given_twice(name: str) -> Refusal:
-    return Refusal(ErrorCode.invalid_request, f"Setting {name} is given twice.")
-
-
-def _no_value(name: str) -> Refusal:
-    return Refusal(ErrorCode.invalid_config, f"Null value not supported for : {name}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.controller.operations import Records
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import MetadataImage
@@ -29,8 +29,10 @@ FeatureOutcomes: TypeAlias = Mapping[str, Refusal]
 
 
 @dataclass(slots=True)
-class FeatureUpdates:
-    """A ``controller.planning.change.Change``: all updates of one request are done, or none."""
+class FeatureUpdates(Change[FeatureOutcomes | Refusal]):
+    """All updates of one request are done, or none."""
+
+    name = "update features"
 
     wanted: Sequence[WantedLevel]
     validate_only: bool

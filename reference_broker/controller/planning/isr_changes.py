@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING, PartitionChanges
 from reference_broker.controller.planning.registration import stale_epoch
 from reference_broker.controller.refusal import Refusal
@@ -37,8 +37,11 @@ IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
 
 
 @dataclass(slots=True)
-class IsrChange:
-    """A ``controller.planning.change.Change``: what the broker ``leader_id`` asks for in one request."""
+class IsrChange(Change[IsrOutcomes | Refusal]):
+    """What the broker ``leader_id`` asks for in one request."""
+
+    name = "alter partitions"
+    atomic = False
 
     leader_id: int
     broker_epoch: int

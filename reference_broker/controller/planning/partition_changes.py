@@ -69,7 +69,7 @@ class PartitionChanges:
         )
 
     def leaving(
-        self, topic: TopicImage, indexes: range, broker_id: int, election: Election, *, single_stay: bool = False
+        self, topic: TopicImage, indexes: range, election: Election, broker_id: int, *, single_stay: bool = False
     ) -> Iterator[PartitionChangeRecord]:
         """Takes a broker out of in-sync replicas and leaders of some partitions. ``single_stay``: those without other
         replicas are left as they are."""
@@ -83,7 +83,7 @@ class PartitionChanges:
                     yield record
 
     def coming(
-        self, topic: TopicImage, indexes: range, broker_id: int, election: Election
+        self, topic: TopicImage, indexes: range, election: Election, broker_id: int
     ) -> Iterator[PartitionChangeRecord]:
         """Elects for what has no leader, now that a broker is there. What the broker still led in an earlier life (only
         partitions without other replicas) begins a new epoch: it may have lost records that somebody has read."""

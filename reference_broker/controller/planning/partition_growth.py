@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import Situation, outcomes_by_name
+from reference_broker.controller.planning.change import Change, Situation, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
     Replicas,
     manual_problem,
@@ -49,8 +49,10 @@ GrowthOutcomes: TypeAlias = Mapping[str, PlannedGrowth | Refusal]
 
 
 @dataclass(slots=True)
-class PartitionGrowth:
-    """A ``controller.planning.change.Change``: all good topics of one request grow at once, or none."""
+class PartitionGrowth(Change[GrowthOutcomes]):
+    """All good topics of one request grow at once, or none."""
+
+    name = "create partitions"
 
     wanted: Sequence[WantedGrowth]
     validate_only: bool

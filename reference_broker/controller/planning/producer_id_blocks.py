@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from reference_broker.controller.operations import Records
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.planning.registration import stale_epoch
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.records import ProducerIdsRecord
@@ -13,8 +13,10 @@ BLOCK_SIZE = 1000
 
 
 @dataclass(slots=True)
-class ProducerIdBlock:
-    """A ``controller.planning.change.Change``: the next block, for one broker. Its outcome is the block's first ID."""
+class ProducerIdBlock(Change[int | Refusal]):
+    """The next block, for one broker. Its outcome is the block's first ID."""
+
+    name = "allocate producer IDs"
 
     broker_id: int
     broker_epoch: int

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from reference_broker.controller.operations import Planning, Records
 from reference_broker.controller.planning.broker_changes import restarting, unregistering
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.image import BrokerImage, MetadataImage
+from reference_broker.metadata.image import BrokerImage, MetadataImage, includes
 from reference_broker.metadata.records import BrokerEndpoint, BrokerFeature, RegisterBrokerRecord
 from reference_broker.wire.errors import ErrorCode
 
@@ -49,10 +49,8 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
         )
     if not registration.listeners:
         return Refusal(ErrorCode.invalid_registration, "No listeners were given.")
-    supported = {name: (low, high) for name, low, high in registration.features}
     for feature, level in image.features.items():
-        low, high = supported.get(feature, (0, 0))
-        if not low <= level <= high:
+        if not includes(registration.features, feature, level):
             return Refusal(
                 ErrorCode.unsupported_version,
                 f"Unable to register because the broker does not support version {level} of {feature}.",
@@ -99,9 +97,12 @@ def registering(registration: Registration, broker_epoch: int) -> RegisterBroker
 
 
 @dataclass(slots=True)
-class Restart:
-    """A ``controller.planning.change.Change``: the first one of a registration. Without it a new incarnation would
-    lead, and be in sync, with what the old one may have lost. ``problem``: why the broker may not register."""
+class Restart(Change[None]):
+    """The first change of a registration. Without it a new incarnation would lead, and be in sync, with what the old
+    one may have lost. ``problem`` says why the broker may not register."""
+
+    name = "a broker has restarted"
+    atomic = False
 
     wanted: Registration
     cluster_id: str
@@ -129,9 +130,11 @@ class Restart:
 
 
 @dataclass(slots=True)
-class BrokerRegistration:
-    """A ``controller.planning.change.Change``, after ``restart``. Its outcome is the broker epoch. When an incarnation
-    repeats its request, it gets the epoch that it has."""
+class BrokerRegistration(Change[int | Refusal]):
+    """The second change of a registration. Its outcome is the broker epoch. An incarnation that repeats its request
+    gets the epoch that it has."""
+
+    name = "register a broker"
 
     restart: Restart
     epoch: int = NO_BROKER_EPOCH
@@ -154,8 +157,10 @@ class BrokerRegistration:
 
 
 @dataclass(slots=True)
-class Unregistration:
-    """A ``controller.planning.change.Change``. Its outcome is why the broker was not taken out; None: it was."""
+class Unregistration(Change[Refusal | None]):
+    """Takes a broker out. The outcome says why that was not done, and is None if it was."""
+
+    name = "unregister a broker"
 
     broker_id: int
     sessions: Sessions

@@ -44,9 +44,6 @@ class _Turns:
     def begin_somewhere(self, random: RandomSource) -> None:
         self.begin(random.randrange(len(self.brokers)) if self.brokers else 0)
 
-    def shuffle(self, random: RandomSource) -> None:
-        random.shuffle(self.brokers)
-
 
 @dataclass(slots=True)
 class _Rack:
@@ -99,8 +96,8 @@ class _Racks:
     def _shuffle(self) -> None:
         self.random.shuffle(self.racks)
         for rack in self.racks:
-            rack.fenced.shuffle(self.random)
-            rack.unfenced.shuffle(self.random)
+            self.random.shuffle(rack.fenced.brokers)
+            self.random.shuffle(rack.unfenced.brokers)
 
 
 def placement(

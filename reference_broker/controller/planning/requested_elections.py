@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import PartitionChanges
 from reference_broker.controller.refusal import Refusal
@@ -25,9 +25,11 @@ ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 
 @dataclass(slots=True)
-class RequestedElections:
-    """A ``controller.planning.change.Change``. ``wanted`` None: all partitions. Those that need no election then
-    have no outcome."""
+class RequestedElections(Change[ElectionOutcomes | Refusal]):
+    """``wanted`` is None for all partitions. Then those that need no election have no outcome."""
+
+    name = "elect leaders"
+    atomic = False
 
     election: Election
     wanted: WantedPartitions | None

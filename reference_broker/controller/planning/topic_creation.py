@@ -13,7 +13,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
 from reference_broker.configuration.topic_config import parse_topic_configs
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Situation, outcomes_by_name
+from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
     Replicas,
     manual_problem,
@@ -70,8 +70,10 @@ TopicOutcomes: TypeAlias = Mapping[str, PlannedTopic | Refusal]
 
 
 @dataclass(slots=True)
-class TopicCreation:
-    """A ``controller.planning.change.Change``: all good topics of one request are created at once, or none."""
+class TopicCreation(Change[TopicOutcomes]):
+    """All good topics of one request are created at once, or none."""
+
+    name = "create topics"
 
     wanted: Sequence[WantedTopic]
     validate_only: bool

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.controller.operations import Planning
-from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import RemoveTopicRecord
@@ -31,8 +31,10 @@ DeletionOutcomes: TypeAlias = Sequence[TopicImage | Refusal]
 
 
 @dataclass(slots=True)
-class TopicDeletion:
-    """A ``controller.planning.change.Change``: all good topics of one request are deleted at once, or none."""
+class TopicDeletion(Change[DeletionOutcomes]):
+    """All good topics of one request are deleted at once, or none."""
+
+    name = "delete topics"
 
     named: Sequence[NamedTopic]
     found: list[TopicImage | Refusal] = field(default_factory=list)

@@ -40,7 +40,6 @@ class Life:
             leader_id=leader_id,
             image=EMPTY_IMAGE,
             subscribe=self.listeners.append,
-            supported_features=lambda: (("metadata.version", 1, 25),),
         )
         around = Surroundings(3, MemoryDisk(), self.ports, Random(1))
         self.config = BrokerConfig()
@@ -92,7 +91,10 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     body = life.registered()
     assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
     assert [(one.host, one.port) for one in body.listeners] == [("h", 9092)]
-    assert [(one.name, one.max_supported_version) for one in body.features] == [("metadata.version", 25)]
+    assert [(one.name, one.max_supported_version) for one in body.features] == [
+        ("metadata.version", 25),
+        ("crucible.metadata.epoch", 1),
+    ]
     assert life.lifecycle.registered_epoch == 50
     for _ in range(3):
         api_key, body, replied, _ = life.asked()
@@ -248,7 +250,7 @@ def test_a_node_that_is_the_controller_asks_itself_in_an_event_of_its_own() -> N
         asked.append(key)
         answered(registration_answer(epoch=9))
 
-    life.channel.serve_locally = serve_locally
+    life.controller.serve_locally = serve_locally
     life.lifecycle.start()
     assert asked == []
     life.ports.step()

@@ -287,7 +287,7 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
                 yield
         return BIG
 
-    world.controller.submit(planning(), done.append)
+    world.controller.submit(planning, done.append)
     world.ports.run()
     assert world.ports.events - events >= 10 + 2 * len(BIG) // 20
     world.settle()
@@ -349,7 +349,7 @@ def test_a_leader_that_learns_of_its_loss_from_an_append_writes_nothing_more() -
 def test_a_claim_of_an_earlier_epoch_is_not_made_good() -> None:
     world = MetadataWorld()
     world.win()
-    world.controller.leadership_lost(1)
+    world.controller.succession.leadership_lost(1)
     world.commit()
     assert not world.controller.is_active
 

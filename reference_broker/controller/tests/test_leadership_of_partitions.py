@@ -156,7 +156,7 @@ def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one() -> None:
         yield
         return ()
 
-    brokers.world.controller.submit(busy(), lambda _: None)
+    brokers.world.controller.submit(busy, lambda _: None)
     old = brokers.epochs[1]
     brokers.ask_to_register(1)
     answer = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, old, 10**6, False, False))

@@ -59,7 +59,7 @@ class World(MetadataWorld):
     def __init__(self, **config: Any) -> None:
         super().__init__(crucible_bootstrap_metadata_epoch="1", broker_session_timeout_ms="3600000", **config)
         self.own: list[UpdateMetadataRequest1000] = []
-        self.controller.broadcast.serve_locally = self._serve
+        self.controller.serve_locally = self._serve
         self.win()
         self.settle()
 

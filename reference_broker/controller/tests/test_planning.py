@@ -119,7 +119,7 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
 def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     latest = after(with_topics("t"), [ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")])
     change = ConfigChange(
-        [AlteredConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], False
+        [WantedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], False
     )
     (record,) = records_of(change, situation(latest))
     assert isinstance(record, ConfigRecord)

@@ -6,7 +6,7 @@ later.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.image import MetadataImage
@@ -25,6 +25,7 @@ RETRY_US = 10_000_000
 """The delay between a failure and the next attempt."""
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotGenerator:
     """Makes at most one snapshot at a time, always of the newest image. ``cleaner`` deletes old snapshots.
 
@@ -32,38 +33,25 @@ class SnapshotGenerator:
     when that snapshot was begun, loaded or fetched. ``_making`` is the one being made.
     """
 
-    __slots__ = (
-        "_config",
-        "_image",
-        "_last_us",
-        "_log",
-        "_making",
-        "_metrics",
-        "_not_before_us",
-        "_pending_bytes",
-        "_store",
-        "_surroundings",
-        "_timer",
-        "_timer_us",
-        "cleaner",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _store: SnapshotStore
+    _log: MetadataLog
+    metrics: InitVar[Metrics]
+    _metrics: SnapshotMetrics = field(init=False)
+    cleaner: SnapshotCleaner = field(init=False)
+    _image: MetadataImage | None = None
+    _pending_bytes: int = 0
+    _last_us: int = field(init=False)
+    _not_before_us: int = 0
+    _making: OffsetAndEpoch | None = None
+    _timer: int | None = None
+    _timer_us: int = 0
 
-    def __init__(
-        self, surroundings: Surroundings, config: BrokerConfig, store: SnapshotStore, log: MetadataLog, metrics: Metrics
-    ) -> None:
-        self._surroundings = surroundings
-        self._config = config
-        self._store = store
-        self._log = log
-        self._metrics = SnapshotMetrics(surroundings.ports, store, metrics)
-        self.cleaner = SnapshotCleaner(surroundings, config, store, log)
-        self._image: MetadataImage | None = None
-        self._pending_bytes = 0
-        self._last_us = surroundings.ports.now().mono_us
-        self._not_before_us = 0
-        self._making: OffsetAndEpoch | None = None
-        self._timer: int | None = None
-        self._timer_us = 0
+    def __post_init__(self, metrics: Metrics) -> None:
+        self._metrics = SnapshotMetrics(self._surroundings.ports, self._store, metrics)
+        self.cleaner = SnapshotCleaner(self._surroundings, self._config, self._store, self._log)
+        self._last_us = self._surroundings.now_us
 
     def published(self, image: MetadataImage, record_bytes: int) -> None:
         """Takes a new image, which ends where a batch ends and holds no part of an open transaction. ``record_bytes``
@@ -72,14 +60,11 @@ class SnapshotGenerator:
         self._pending_bytes += record_bytes
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
-            self._last_us = self._now_us()
+            self._last_us = self._surroundings.now_us
             self._metrics.show_size()
             self.cleaner.check()
         else:
             self._make_if_due()
-
-    def _now_us(self) -> int:
-        return self._surroundings.ports.now().mono_us
 
     # When
 
@@ -90,14 +75,14 @@ class SnapshotGenerator:
         due_us = self._due_us()
         if due_us is None:
             return
-        if due_us <= self._now_us():
+        if due_us <= self._surroundings.now_us:
             self._start(image)
         else:
             self._wake_at(due_us)
 
     def _is_new(self, snapshot: OffsetAndEpoch) -> bool:
         latest = self._store.latest
-        return latest is None or (snapshot.epoch, snapshot.offset) > (latest.epoch, latest.offset)
+        return latest is None or snapshot.age > latest.age
 
     def _due_us(self) -> int | None:
         """When the next snapshot is due, or None if not before more is published."""
@@ -127,15 +112,14 @@ class SnapshotGenerator:
         snapshot = snapshot_id(image)
         self._making = snapshot
         made_of_bytes, self._pending_bytes = self._pending_bytes, 0
-        self._last_us = self._now_us()
+        self._last_us = self._surroundings.now_us
         self._note("snapshot_started", snapshot)
         attempt = _Attempt(snapshot, self._last_us, made_of_bytes, write_snapshot(self._surroundings.disk, image))
         self._schedule(attempt)
 
     def _schedule(self, attempt: "_Attempt") -> None:
         """Runs the next slice in an event of its own."""
-        ports = self._surroundings.ports
-        ports.set_timer(ports.now().mono_us, lambda: self._slice(attempt))
+        self._surroundings.after(0, lambda: self._slice(attempt))
 
     def _slice(self, attempt: "_Attempt") -> None:
         try:
@@ -162,7 +146,7 @@ class SnapshotGenerator:
             else:
                 self._store.add(snapshot, made_path(snapshot))
                 self._note("snapshot_renamed", snapshot)
-                self._metrics.generated(self._now_us() - attempt.started_us)
+                self._metrics.generated(self._surroundings.now_us - attempt.started_us)
         except DiskError as error:
             self._failed(attempt, error)
             return
@@ -175,7 +159,7 @@ class SnapshotGenerator:
         self._note("snapshot_failed", attempt.id, ("why", str(error)))
         self._making = None
         self._pending_bytes += attempt.record_bytes
-        self._not_before_us = self._now_us() + RETRY_US
+        self._not_before_us = self._surroundings.now_us + RETRY_US
         try:
             self._surroundings.disk.delete(made_path(attempt.id))
         except DiskError as left:

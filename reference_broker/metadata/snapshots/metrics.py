@@ -12,8 +12,6 @@ class SnapshotMetrics:
     """Measures latencies in milliseconds. Loading is measured from the first slice to the last, and making a snapshot
     from the first slice until it is durable and renamed."""
 
-    __slots__ = ("_generated_ms", "_load_started_us", "_loaded_ms", "_ports", "_size_bytes", "_store")
-
     def __init__(self, ports: Ports, store: SnapshotStore, metrics: Metrics) -> None:
         self._ports = ports
         self._store = store

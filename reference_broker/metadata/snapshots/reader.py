@@ -41,7 +41,7 @@ def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Generator[None, 
     timestamp_ms = -1
     taken = 0
     for batch in read_batches(disk, path, snapshot):
-        if batch.is_control:
+        if batch.header.is_control:
             timestamp_ms = header_timestamp_ms(batch.data) if timestamp_ms < 0 else timestamp_ms
             continue
         for record in read_records(batch.data):

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.controller import Controller
 from reference_broker.metadata.batch import MetadataBatch, decoded
 from reference_broker.metadata.loader import MetadataLoader
@@ -183,7 +182,6 @@ class MetadataWorld:
             "cluster",
             self.loader,
             self.quorum,
-            Endpoint("127.0.0.1", 9092),
             Random(1),
         )
         self.published: list[tuple[Any, Any]] = []
@@ -199,13 +197,13 @@ class MetadataWorld:
         self.quorum.leader_id, self.quorum.is_leader = 1, True
         start_offset = self.log.end.offset
         self.log.append((), self.quorum.epoch, is_control=True)
-        self.controller.leadership_won(self.quorum.epoch, start_offset)
+        self.controller.succession.leadership_won(self.quorum.epoch, start_offset)
 
     def lose(self, to: int = 2) -> None:
         """Another node leads; what is not committed here is cut off."""
         self.quorum.is_leader, self.quorum.leader_id = False, to
-        self.controller.leadership_lost(self.quorum.epoch)
-        self.controller.leader_changed(to, self.quorum.epoch + 1)
+        self.controller.succession.leadership_lost(self.quorum.epoch)
+        self.controller.succession.leader_changed(to, self.quorum.epoch + 1)
 
     def cut(self) -> None:
         """What is above the high watermark never was."""

@@ -97,7 +97,7 @@ def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_wait
     order: list[object] = []
     world.loader.subscribe(lambda *_: order.append("second listener"))
     world.loader.on_published = lambda image, size: order.append((image.provenance.offset, size))
-    world.loader.on_progress(lambda: order.append("progress"))
+    world.loader.on_progress = lambda: order.append("progress")
     world.commit()
     assert order == ["second listener", (1, 61 + 20), "progress"]
     assert [fields["offset"] for fields in world.ports.told("metadata_published")] == [1]

@@ -5,6 +5,8 @@ one stays for ``crucible.metadata.snapshot.keep.ms``, and for as long again afte
 log is cut before the snapshot is deleted, so that the log never starts where no snapshot reaches.
 """
 
+from dataclasses import dataclass
+
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
@@ -18,23 +20,21 @@ CHECK_US = 60_000_000
 RETRY_US = 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotCleaner:
     """Checks after each new snapshot, when a snapshot becomes due, and every minute while anything may be deleted."""
 
-    __slots__ = ("_config", "_log", "_store", "_surroundings", "_timer")
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _store: SnapshotStore
+    _log: MetadataLog
+    _timer: int | None = None
 
-    def __init__(
-        self, surroundings: Surroundings, config: BrokerConfig, store: SnapshotStore, log: MetadataLog
-    ) -> None:
+    def __post_init__(self) -> None:
         """Deletes the snapshots before the log's start. A crash leaves one there if it comes after the move of the
         start and before the deletion of the snapshot."""
-        self._surroundings = surroundings
-        self._config = config
-        self._store = store
-        self._log = log
-        self._timer: int | None = None
-        for snapshot in store.ids[:-1]:
-            if snapshot.offset < log.start_offset:
+        for snapshot in self._store.ids[:-1]:
+            if snapshot.offset < self._log.start_offset:
                 self._delete(snapshot)
         self._look_again()
 
@@ -58,7 +58,11 @@ class SnapshotCleaner:
         if self._is_over(oldest) and self._log.start_offset < oldest.offset and self._delete_log_before(oldest):
             return True
         for snapshot in store.ids[:-1]:
-            if self._due_us(snapshot) <= self._now_us() and self._is_over(snapshot) and self._remove(snapshot):
+            if (
+                self._due_us(snapshot) <= self._surroundings.now_us
+                and self._is_over(snapshot)
+                and self._remove(snapshot)
+            ):
                 return True
         return False
 
@@ -71,7 +75,7 @@ class SnapshotCleaner:
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
         """The time from which on it may be deleted. Only a download that advances moves that time."""
-        since_us = self._store.superseded_us(snapshot, self._now_us())
+        since_us = self._store.superseded_us(snapshot, self._surroundings.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
         if advanced_us is not None:
             since_us = max(since_us, advanced_us)
@@ -98,24 +102,18 @@ class SnapshotCleaner:
         self._surroundings.ports.note("log_deleted_before", ("offset", snapshot.offset))
         return True
 
-    # When to look
-
-    def _now_us(self) -> int:
-        return self._surroundings.ports.now().mono_us
-
     def _look_again(self) -> None:
-        ports = self._surroundings.ports
         if self._timer is not None:
-            ports.cancel_timer(self._timer)
+            self._surroundings.ports.cancel_timer(self._timer)
             self._timer = None
         ids = self._store.ids
         if not ids or (len(ids) == 1 and self._log.start_offset >= ids[0].offset):
             return
-        now_us = self._now_us()
+        now_us = self._surroundings.now_us
         soonest_us = min((self._due_us(snapshot) for snapshot in ids[:-1]), default=now_us)
         wait_us = soonest_us - now_us
         wait_us = CHECK_US if wait_us <= 0 else min(wait_us, CHECK_US)
-        self._timer = ports.set_timer(now_us + max(wait_us, RETRY_US), self._woken)
+        self._timer = self._surroundings.after(max(wait_us, RETRY_US), self._woken)
 
     def _woken(self) -> None:
         self._timer = None

@@ -7,7 +7,7 @@ is verified, then renamed, and then the log is cut.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.ports.channels import Channel
@@ -37,6 +37,7 @@ _LEADER_ERRORS = (ErrorCode.fenced_leader_epoch, ErrorCode.unknown_leader_epoch,
 _NOT_THERE = (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range, ErrorCode.offset_out_of_range)
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotDownload:
     """Implements ``quorum.values.Download`` with one transfer at a time.
 
@@ -44,32 +45,24 @@ class SnapshotDownload:
     ``_partial`` holds the bytes received so far, which this process has verified. It is kept after a cancel.
     """
 
-    __slots__ = (
-        "_cluster_id",
-        "_config",
-        "_job",
-        "_log",
-        "_partial",
-        "_patience_us",
-        "_rate",
-        "_store",
-        "_surroundings",
-    )
+    _surroundings: Surroundings
+    _config: BrokerConfig
+    _cluster_id: str
+    _store: SnapshotStore
+    _log: MetadataLog
+    _patience_us: int = field(init=False)
+    _rate: TransferRate = field(init=False)
+    _partial: Partial | None = None
+    _job: "_Job | None" = None
 
-    def __init__(
-        self, surroundings: Surroundings, config: BrokerConfig, cluster_id: str, store: SnapshotStore, log: MetadataLog
-    ) -> None:
-        self._surroundings = surroundings
-        self._config = config
-        self._cluster_id = cluster_id
-        self._store = store
-        self._log = log
+    def __post_init__(self) -> None:
         # A lost answer must show before the fetch timeout makes this node leave its leader.
-        fetch_ms, request_ms = config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms
+        fetch_ms, request_ms = (
+            self._config.controller_quorum_fetch_timeout_ms,
+            self._config.controller_quorum_request_timeout_ms,
+        )
         self._patience_us = max(1, min(request_ms, fetch_ms * 3 // 4)) * 1000
-        self._rate = TransferRate(config.crucible_metadata_snapshot_fetch_max_bytes, self._patience_us)
-        self._partial: Partial | None = None
-        self._job: _Job | None = None
+        self._rate = TransferRate(self._config.crucible_metadata_snapshot_fetch_max_bytes, self._patience_us)
 
     def begin(
         self,
@@ -90,8 +83,7 @@ class SnapshotDownload:
     # Where to begin
 
     def _prepare(self, job: "_Job") -> None:
-        end = self._log.end
-        if (job.id.epoch, job.id.offset) <= (end.epoch, end.offset):
+        if job.id.age <= self._log.end.age:
             self._end(job, Failed())  # The log already holds all of it. The follower fetches from the log's end again.
         elif self._store.holds(job.id):
             self._install(job)
@@ -144,7 +136,7 @@ class SnapshotDownload:
 
     def _ask(self, job: "_Job") -> None:
         position = 0 if self._partial is None else self._partial.length
-        asked_us = self._now_us()
+        asked_us = self._surroundings.now_us
         self._surroundings.ports.send(
             job.leader,
             Channel.RAFT,
@@ -177,7 +169,7 @@ class SnapshotDownload:
             self._discard(f"unknown media type {piece.media_type}")
             self._end(job, Failed())
         else:
-            self._rate.arrived(self._now_us() - asked_us)
+            self._rate.arrived(self._surroundings.now_us - asked_us)
             self._take(job, piece)
 
     def _take(self, job: "_Job", piece: Piece) -> None:
@@ -292,8 +284,7 @@ class SnapshotDownload:
         run(job)
 
     def _step(self, job: "_Job", action: Callable[["_Job"], None]) -> None:
-        ports = self._surroundings.ports
-        ports.set_timer(ports.now().mono_us, lambda: self._guarded(job, lambda: action(job)))
+        self._surroundings.after(0, lambda: self._guarded(job, lambda: action(job)))
 
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
         """Runs ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
@@ -310,9 +301,6 @@ class SnapshotDownload:
         self._note("download_discarded", ("why", why))
         self._partial = None
         self._store.drop_partial()
-
-    def _now_us(self) -> int:
-        return self._surroundings.ports.now().mono_us
 
     def _note(self, what: str, *fields: tuple[str, int | str]) -> None:
         self._surroundings.ports.note(what, *fields)

@@ -17,6 +17,7 @@ from reference_broker.records.control import (
     ControlType,
     build_control,
     decode_snapshot_header,
+    leader_change,
     read_control,
     snapshot_footer,
     snapshot_header,
@@ -41,10 +42,6 @@ class Batch:
     header: BatchHeader
     data: memoryview
 
-    @property
-    def is_control(self) -> bool:
-        return self.header.is_control
-
 
 def header_batch(snapshot: OffsetAndEpoch, timestamp_ms: int) -> bytes:
     """``timestamp_ms`` is that of the last record that the snapshot contains."""
@@ -62,11 +59,12 @@ def footer_batch(snapshot: OffsetAndEpoch, base_offset: int, timestamp_ms: int) 
 
 
 def prepare() -> None:
-    """Loads the codecs of header and footer, which takes 25 ms once. A node does this while it is idle, not in a
-    slice."""
+    """Loads the codecs of header, footer and leader change, which takes 25 ms once. A node does this while it is idle,
+    not in a slice."""
     start = OffsetAndEpoch(1, 0)
     header_timestamp_ms(header_batch(start, 0))
     footer_batch(start, 1, 0)
+    leader_change(0, (), (), 0)
 
 
 def read_batches(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Iterator[Batch]:
@@ -111,7 +109,7 @@ def header_timestamp_ms(batch: bytes | memoryview) -> int:
 
 def _delimits(path: str, batch: Batch, is_first: bool) -> bool:
     """Whether the batch is the footer. Raises SnapshotDamaged for a control batch that is neither first nor last."""
-    if not batch.is_control:
+    if not batch.header.is_control:
         if is_first:
             raise SnapshotDamaged(f"{path} begins without a snapshot header")
         return False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
+from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.wire.drafts import FetchSnapshotResponse1000, PartitionSnapshots, TopicSnapshots
 from reference_broker.wire.errors import Error, ErrorCode, known_error
@@ -19,7 +20,6 @@ else:
     request_schema = LazySchema("fetch_snapshot.v1.request")
     response_schema = LazySchema("fetch_snapshot.v1.response")
 
-METADATA_TOPIC = TopicName("__cluster_metadata")
 FETCH_SNAPSHOT_VERSION = 1
 DRAFT_VERSION = 1000
 MEDIA_TYPE = "application/vnd.kafka.metadata-snapshot; version=1"
@@ -146,39 +146,26 @@ def draft_response_of(topic: str, partition: int, piece: Piece) -> FetchSnapshot
 def read_response(body: object) -> Piece:
     """Reads an answer of either version. An answer without the metadata partition becomes its error of the whole
     request, or UNKNOWN_SERVER_ERROR."""
-    if isinstance(body, FetchSnapshotResponse1000):
-        return _read_draft(body)
-    if not isinstance(body, response_schema.FetchSnapshotResponse):
+    if not isinstance(body, FetchSnapshotResponse1000 | response_schema.FetchSnapshotResponse):
         return Piece(ErrorCode.unknown_server_error)
     if body.error_code:
         return Piece(known_error(int(body.error_code)))
     if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
         return Piece(ErrorCode.unknown_server_error)
     one = body.topics[0].partitions[0]
+    error = known_error(int(one.error_code))
+    if isinstance(one, PartitionSnapshots):
+        return Piece(
+            error, size=-1, position=one.position, data=one.data, is_last=not one.more, media_type=one.media_type
+        )
     data = one.unaligned_records or b""
     return Piece(
-        error=known_error(int(one.error_code)),
-        leader_id=one.current_leader.leader_id,
-        epoch=one.current_leader.leader_epoch,
-        id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
-        size=one.size,
-        position=one.position,
-        data=data,
+        error,
+        one.current_leader.leader_id,
+        one.current_leader.leader_epoch,
+        OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
+        one.size,
+        one.position,
+        data,
         is_last=one.position + len(data) >= one.size,
-    )
-
-
-def _read_draft(body: FetchSnapshotResponse1000) -> Piece:
-    if body.error_code:
-        return Piece(known_error(body.error_code))
-    if len(body.topics) != 1 or body.topics[0].name != METADATA_TOPIC or len(body.topics[0].partitions) != 1:
-        return Piece(ErrorCode.unknown_server_error)
-    one = body.topics[0].partitions[0]
-    return Piece(
-        error=known_error(one.error_code),
-        size=-1,
-        position=one.position,
-        data=one.data,
-        is_last=not one.more,
-        media_type=one.media_type,
     )

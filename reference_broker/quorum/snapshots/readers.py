@@ -1,19 +1,19 @@
 """Tracks which replicas download which snapshot. A superseded snapshot stays while one of them advances (S-15)."""
 
+from dataclasses import dataclass, field
+
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 
 MOST_REPLICAS = 64
 """How many replicas are tracked for one snapshot. Beyond it, the one that asked longest ago is forgotten."""
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotReaders:
     """Holds, for each snapshot, the last position that each replica asked for, and when one of them last advanced."""
 
-    __slots__ = ("_advanced_us", "_positions")
-
-    def __init__(self) -> None:
-        self._positions: dict[OffsetAndEpoch, dict[int, int]] = {}
-        self._advanced_us: dict[OffsetAndEpoch, int] = {}
+    _positions: dict[OffsetAndEpoch, dict[int, int]] = field(default_factory=dict)
+    _advanced_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
 
     def asked(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
         """Notes a request. The first request of a replica is an advance. A request for the same bytes again is none,

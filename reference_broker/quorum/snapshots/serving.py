@@ -4,7 +4,8 @@ KafkaRaftClient.handleFetchSnapshotRequest."""
 from typing import Protocol
 
 from reference_broker.ports.disk import DiskError
-from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, METADATA_TOPIC, Piece, SnapshotRequest
+from reference_broker.quorum.messages import METADATA_TOPIC
+from reference_broker.quorum.snapshots.messages import MEDIA_TYPE, Piece, SnapshotRequest
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -5,6 +5,7 @@ A snapshot gets its name only when it is complete: it is written or fetched unde
 
 from bisect import insort
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.disk import Disk
@@ -31,22 +32,22 @@ class LoadObserver(Protocol):
     def load_finished(self, snapshot: OffsetAndEpoch) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class SnapshotStore:
     """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what."""
 
-    __slots__ = ("_disk", "_ids", "_sizes", "_superseded_us", "_timestamps_ms", "load_observer", "partial", "readers")
+    _disk: Disk
+    _ids: list[OffsetAndEpoch] = field(default_factory=list)
+    _sizes: dict[OffsetAndEpoch, int] = field(default_factory=dict)
+    _superseded_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
+    _timestamps_ms: dict[OffsetAndEpoch, int] = field(default_factory=dict)
+    readers: SnapshotReaders = field(default_factory=SnapshotReaders)
+    partial: OffsetAndEpoch | None = None
+    load_observer: LoadObserver | None = None
 
-    def __init__(self, disk: Disk) -> None:
+    def __post_init__(self) -> None:
         """Finds the snapshots on disk, and deletes leftovers except the newest download that can be resumed. Raises
         DiskError."""
-        self._disk = disk
-        self._ids: list[OffsetAndEpoch] = []
-        self._sizes: dict[OffsetAndEpoch, int] = {}
-        self._superseded_us: dict[OffsetAndEpoch, int] = {}
-        self._timestamps_ms: dict[OffsetAndEpoch, int] = {}
-        self.readers = SnapshotReaders()
-        self.partial: OffsetAndEpoch | None = None
-        self.load_observer: LoadObserver | None = None
         self._scan()
 
     @property
@@ -98,9 +99,9 @@ class SnapshotStore:
         size = self._disk.size(written)
         self._disk.rename(written, self.path(snapshot))
         if snapshot not in self._sizes:
-            insort(self._ids, snapshot, key=_age)
+            insort(self._ids, snapshot, key=lambda held: held.age)
         self._sizes[snapshot] = size
-        if self.partial is not None and _age(self.partial) <= _age(snapshot):
+        if self.partial is not None and self.partial.age <= snapshot.age:
             self.drop_partial()
 
     def delete(self, snapshot: OffsetAndEpoch) -> None:
@@ -127,7 +128,7 @@ class SnapshotStore:
             found = read_name(name, SUFFIX)
             # (0, 0) is the name of Kafka's bootstrap checkpoint, which is no snapshot of the log.
             if found is not None and found.offset > 0:
-                insort(self._ids, found, key=_age)
+                insort(self._ids, found, key=lambda held: held.age)
                 self._sizes[found] = self._disk.size(self.path(found))
         self.partial = self._resumable(names)
         kept = () if self.partial is None else (part_path(self.partial), progress_path(self.partial))
@@ -142,11 +143,6 @@ class SnapshotStore:
             snapshot = read_name(name, PART_SUFFIX)
             if snapshot is None or snapshot in self._sizes or not self._disk.exists(progress_path(snapshot)):
                 continue
-            if found is None or _age(found) < _age(snapshot):
+            if found is None or found.age < snapshot.age:
                 found = snapshot
         return found
-
-
-def _age(snapshot: OffsetAndEpoch) -> tuple[int, int]:
-    """The sort key of snapshots: the epoch, then the offset, as in Kafka's OffsetAndEpoch."""
-    return snapshot.epoch, snapshot.offset

@@ -7,8 +7,6 @@ LEAST_BYTES = 1024
 class TransferRate:
     """The size starts small. It doubles while answers come fast, and falls to a quarter when an answer is lost."""
 
-    __slots__ = ("_most_bytes", "_patience_us", "chunk_bytes")
-
     def __init__(self, most_bytes: int, patience_us: int) -> None:
         """An answer that takes longer than ``patience_us`` counts as lost."""
         self._most_bytes = most_bytes

@@ -199,7 +199,7 @@ class Alone(AroundQuorum):
         """The answers so far: none while something is made durable; a request-level error as epoch -1."""
         answers: list[Answer] = []
         asked = Vote(cluster_id, voter_id, candidate, epoch, end, pre_vote)
-        body = vote_request(cluster_id, voter_id, asked)  # type: ignore[arg-type]
+        body = vote_request(asked)
         self.quorum.handle_vote(body, lambda body: answers.append(read_voted(body) or _whole(body)))
         return answers
 

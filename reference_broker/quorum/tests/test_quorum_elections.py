@@ -1,10 +1,12 @@
 """Conversations about votes and epochs: what one node says and does, sentence by sentence (as KafkaRaftClientTest)."""
 
 import json
+from dataclasses import replace
 
 import pytest
+from kio.schema.vote.v2.response import VoteResponse
 
-from reference_broker.quorum.messages import Answer, begin_epoch, begun, voted
+from reference_broker.quorum.messages import Answer, Vote, begin_epoch, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
@@ -217,6 +219,16 @@ def test_votes_are_judged_in_kafkas_order(changed: dict[str, object], error: Err
     answer = node.ask_vote(**asked)[0]  # type: ignore[arg-type]
     assert (answer.error, answer.granted) == (error, False)
     assert node.quorum.epoch == 5
+
+
+@pytest.mark.parametrize("partitions", [(), (0, 0), ((), (0,)), ((0,), ())])
+def test_a_vote_that_does_not_name_just_the_metadata_partition_is_refused(partitions: tuple[object, ...]) -> None:
+    body = vote(Vote("cluster", -1, 2, 6, NOTHING, False))
+    ((one,),) = (topic.partitions for topic in body.topics)
+    topics = tuple(replace(body.topics[0], partitions=(one,) * (each != ())) for each in partitions)
+    answers: list[VoteResponse] = []
+    Alone().following(1, 5).quorum.handle_vote(replace(body, topics=topics), answers.append)  # type: ignore[arg-type]
+    assert [answer.error_code for answer in answers] == [ErrorCode.invalid_request]
 
 
 def test_an_observer_does_not_vote() -> None:

@@ -201,8 +201,8 @@ class Replica:
         self.generator.published(self.image, self.log.log.size_bytes - before)
 
     def sync(self) -> None:
-        point = self.log.sync_point()
-        self.ports.sync(point.paths, lambda: self.log.mark_synced(point))
+        point = self.log.log.sync_point()
+        self.ports.sync(point.paths, lambda: self.log.log.mark_synced(point))
         self.ports.run()
 
     def make_snapshot(self) -> OffsetAndEpoch:
