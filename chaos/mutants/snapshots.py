@@ -79,7 +79,7 @@ def rename_before_sync(original: Function, self: Any, attempt: Any) -> None:
 @mutant(f"{CLEANER}._due_us")
 def superseded_snapshot_deleted_at_once(original: Function, self: Any, snapshot: Any) -> int:
     """A snapshot is deleted as soon as there is a newer one, even while a node fetches it (S-15)."""
-    return int(self._now_us())
+    return int(self._surroundings.now_us)
 
 
 @mutant(f"{GENERATOR}._start")
