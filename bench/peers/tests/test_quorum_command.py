@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 import pytest
 
-from bench.peers.node import BrokerNode
 from bench.peers.systems import REFERENCE
 from bench.peers.tests.java_tools import DescribedReplica, JavaTools, ToolError
 from bench.peers.tests.metadata_dump import dump_metadata

@@ -9,7 +9,7 @@ import pytest
 
 from reference_broker.controller import planning
 from reference_broker.controller.planning.change import Change
-from reference_broker.controller.planning.config_changes import SET, AlteredConfigs, ConfigChange
+from reference_broker.controller.planning.config_changes import SET, ConfigChange
 from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
