@@ -26,7 +26,7 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``cut_bytes``: bytes taken away behind the last good batch."""
+    """What opening the log did. ``cut_bytes`` counts the bytes that were taken away behind the last good batch."""
 
     verified_bytes: int = 0
     cut_bytes: int = 0
@@ -233,7 +233,7 @@ def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHea
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As ``segment.headers``, and the CRC of every batch is right; else raises InvalidRecords."""
+    """Yields what ``segment.headers`` does, and raises InvalidRecords where a CRC is wrong."""
     for position, header, batch in whole_batches(disk, path, 0, end, SLICE_BYTES):
         if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")
