@@ -47,12 +47,7 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Generator[None, None, Recovered]:
-    """Yields about every 256 KiB of scanning. Raises DiskError."""
-    return (yield from _Recovery(disk, directory, config, now, clean).run())
-
-
-class _Recovery:
+class Recovery:
     """One run over one partition's directory."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> None:
@@ -71,6 +66,7 @@ class _Recovery:
         self.cleaned_offset = 0
 
     def run(self) -> Generator[None, None, Recovered]:
+        """Yields about every 256 KiB of scanning. Raises DiskError."""
         names = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):

@@ -314,4 +314,4 @@ def test_a_topic_id_that_the_session_does_not_hold_is_unrequested():
     handler = opened(FOO0)
     handler.build(wanted(FOO0))
     handled = handler.handle_response(response(123, FOO0, ids={"foo": OTHER_ID}))
-    assert handled.problem == f"partitions that were not asked for: {OTHER_ID.hex()}-0"
+    assert str(handled.problem).endswith(f": {OTHER_ID.hex()}-0")
