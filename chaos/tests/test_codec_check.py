@@ -134,8 +134,9 @@ def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.Monke
 
 
 def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(frame: memoryview, offset: int) -> FetchRequest:
-        return replace(decode_draft_request(frame, offset), replica_epoch=-1)
+    def forgetful(frame: memoryview, offset: int) -> tuple[FetchRequest, int]:
+        request, end = decode_draft_request(frame, offset)
+        return replace(request, replica_epoch=-1), end
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
     outcome, _ = play(loader.find("leader-killed-under-acks-all@first"), 1)

@@ -244,8 +244,8 @@ def test_two_percent_of_the_messages_go_through_the_codec(monkeypatch: pytest.Mo
 
 
 def test_a_codec_that_changes_a_message_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(version: int, frame: memoryview, offset: int) -> FetchRequest:  # noqa: ARG001
-        return FetchRequest(session_id=7, session_epoch=4)
+    def forgetful(version: int, frame: memoryview, offset: int) -> tuple[FetchRequest, int]:  # noqa: ARG001
+        return FetchRequest(session_id=7, session_epoch=4), len(frame)
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_fetch_request", forgetful)
     with pytest.raises(CodecMismatchError, match=r"request\.session_epoch of API 1 v12: 3 became 4"):

@@ -153,9 +153,14 @@ class SessionHandler(ABC):
 
     @property
     @abstractmethod
+    def revision(self) -> str:
+        """``final`` or ``first``."""
+
+    @property
     def retransmits(self) -> bool:
         """Whether a request without an answer is sent again with its number, as in the first revision. In the final
         one a full fetch follows instead."""
+        return self.revision == "first"
 
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """Makes the next request, for exactly these partitions. Its cost grows with their number.

@@ -41,8 +41,8 @@ class FirstSessionHandler(SessionHandler):
     served: dict[TopicPartition, None] = field(default_factory=dict)
 
     @property
-    def retransmits(self) -> bool:
-        return True
+    def revision(self) -> str:
+        return "first"
 
     def update(self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition] = ()) -> FetchPlan:
         """As ``SessionHandler.update``. Adding or removing a partition makes the request full."""

@@ -31,7 +31,7 @@ _STALE_METADATA: Final = (
     ErrorCode.offset_not_available,
     ErrorCode.unknown_server_error,
 )
-"""Of a partition: ask for metadata, then try again."""
+"""After one of these errors of a partition the consumer asks for metadata, then tries again."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class LeaderFetches:
 
     @property
     def wake_at_us(self) -> int | None:
-        """The end of the first backoff."""
+        """The time at which the first backoff ends, or None if there is none."""
         waiting = [each.retry_at_us for each in self._lanes.values() if each.in_flight is None and each.retry_at_us]
         return min(waiting, default=None)
 
@@ -65,7 +65,7 @@ class LeaderFetches:
         return found
 
     def answered(self, node_id: int, now_us: int, body: object) -> None:
-        """To that node's request."""
+        """Applies the answer to that node's request."""
         lane = self._lanes[node_id]
         if lane.in_flight == LIST_OFFSETS:
             self._listed(now_us, lane, body)
@@ -73,7 +73,7 @@ class LeaderFetches:
             self._fetched(now_us, node_id, cast(FetchResponse, body))
 
     def failed(self, node_id: int, now_us: int) -> None:
-        """That node's request has no answer."""
+        """Notes that that node's request got no answer."""
         self._lanes[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
 

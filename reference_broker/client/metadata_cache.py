@@ -57,7 +57,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """``error_code``: of the topic, 0 none. ``topic_id`` is all zero where the broker gave none."""
+    """``error_code`` is the topic's, 0 for none. ``topic_id`` is all zero if the broker gave none."""
 
     topic: str
     topic_id: bytes
@@ -67,7 +67,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """One response's content. ``metadata_epoch`` -1: the response had none."""
+    """The content of one response. ``metadata_epoch`` is -1 if the response had none."""
 
     nodes: tuple[NodeAddress, ...]
     topics: tuple[TopicInfo, ...]
@@ -76,8 +76,8 @@ class MetadataUpdate:
 
     @classmethod
     def of(cls, response: "MetadataResponse | MetadataResponse1000") -> "MetadataUpdate":
-        """Of either kind: a released version's response (kio's class), or the draft's, which has an epoch but neither
-        topic IDs nor leader epochs."""
+        """Reads a released version's response (kio's class), or the draft's, which has an epoch but neither topic IDs
+        nor leader epochs."""
         nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
         topics = tuple(
             TopicInfo(
@@ -123,7 +123,7 @@ class MetadataCache:
     guards: EpochGuards = EpochGuards()
 
     def accepts(self, update: MetadataUpdate) -> bool:
-        """Spec M-5; always True where that guard is off."""
+        """Whether the update is not older than the last accepted one (M-5). Always True while that guard is off."""
         return not self.guards.metadata_epoch or update.metadata_epoch >= self.metadata_epoch
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
@@ -153,7 +153,7 @@ class MetadataCache:
         return replace(self, topics={**self.topics, where.topic: replace(topic, partitions=partitions)})
 
     def topic_id(self, topic: str) -> bytes:
-        """All zero if unknown."""
+        """The topic's ID; all zero if it is not known."""
         info = self.topics.get(topic)
         return info.topic_id if info is not None else NO_TOPIC_ID
 
@@ -167,5 +167,5 @@ class MetadataCache:
         return self.nodes.get(info.leader_id) if info is not None else None
 
     def missing(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those without a known leader."""
+        """The partitions without a known leader."""
         return [each for each in wanted if self.leader_of(each) is None]

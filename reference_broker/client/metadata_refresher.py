@@ -41,7 +41,7 @@ class MetadataRefresher:
     stale: bool = True
     due_at_us: int = 0
     min_metadata_epoch: int = NO_METADATA_EPOCH
-    """Asked again until this epoch is reached."""
+    """Metadata is asked for again until this epoch is reached."""
     source: MetadataSource | None = None
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _once_more: bool = False
@@ -49,7 +49,7 @@ class MetadataRefresher:
     _drafts: dict[tuple[str, int], bool] = field(default_factory=dict)
 
     def learn_drafts(self, node: NodeAddress, announced: bool) -> None:
-        """What ApiVersions says on a connection to that node."""
+        """Notes what ApiVersions said on a connection to that node."""
         self._drafts[node.host, node.port] = announced
 
     def speaks_drafts(self, node: NodeAddress) -> bool:
@@ -81,7 +81,8 @@ class MetadataRefresher:
         self._once_more = self.asking
 
     def next_request(self, now_us: int, topics: Iterable[str]) -> GroupRequest | None:
-        """Metadata for these topics, if it is due; exactly one of ``answered`` and ``failed`` must follow."""
+        """Returns a Metadata request for these topics, if one is due. Exactly one of ``answered`` and ``failed`` must
+        follow."""
         if self.asking or now_us < self.due_at_us:
             return None
         self.asking, self._once_more = True, False
@@ -90,7 +91,7 @@ class MetadataRefresher:
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> bool:
-        """Whether the cache has taken it; ``done`` must follow then."""
+        """Applies an answer. Returns whether the cache has taken it; then ``done`` must follow."""
         self.asking = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
@@ -112,7 +113,7 @@ class MetadataRefresher:
             self._again(now_us)
 
     def failed(self, now_us: int) -> None:
-        """No answer came."""
+        """Notes that the request in flight got no answer."""
         self.asking = False
         self._again(now_us)
 

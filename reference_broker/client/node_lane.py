@@ -49,7 +49,7 @@ class NodeLane:
     asked: dict[TopicPartition, int] = field(default_factory=dict)
 
     def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
-        """``partitions``: with their current leader epochs, -1 not known or not to be sent."""
+        """Makes ListOffsets. ``partitions`` maps each to its current leader epoch, or to -1 if that is not sent."""
         settings = self.settings
         self.in_flight = LIST_OFFSETS
         timestamp_ms = EARLIEST if settings.reset == "earliest" else LATEST
@@ -57,7 +57,7 @@ class NodeLane:
         return GroupRequest(LIST_OFFSETS, settings.list_offsets_version, body, settings.request_timeout_us, node)
 
     def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> tuple[GroupRequest, FetchPlan]:
-        """For exactly these partitions."""
+        """Makes a Fetch for exactly these partitions."""
         settings = self.settings
         self.in_flight = FETCH
         self.asked = {where: each.fetch_offset for where, each in wanted.items()}
@@ -68,17 +68,17 @@ class NodeLane:
         return GroupRequest(FETCH, version, body, timeout_us, node), plan
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
-        """The answer to ListOffsets: error, offset and leader epoch by partition."""
+        """Applies the answer to ListOffsets. Returns error, offset and leader epoch by partition."""
         self.in_flight = None
         return listed_offsets(body)
 
     def fetched(self, response: FetchResponse) -> Handled:
-        """The answer to Fetch."""
+        """Applies the answer to Fetch."""
         self.in_flight = None
         return self.handler.handle_response(response)
 
     def failed(self, retry_at_us: int) -> None:
-        """No answer came."""
+        """Notes that the request in flight got no answer."""
         if self.in_flight == FETCH:
             self.handler.handle_lost()
         self.in_flight = None

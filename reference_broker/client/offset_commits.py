@@ -80,12 +80,12 @@ class Committed:
 
     @property
     def refused(self) -> tuple[TopicPartition, ...]:
-        """Those with INVALID_METADATA_EPOCH."""
+        """The partitions with INVALID_METADATA_EPOCH."""
         return tuple(each for each, error in self.errors.items() if error is DraftError.INVALID_METADATA_EPOCH)
 
     @property
     def succeeded(self) -> bool:
-        """Every partition is committed."""
+        """Whether every partition is committed."""
         return not any(self.errors.values())
 
 
@@ -128,12 +128,12 @@ class CommittedOffsets:
 
     @property
     def busy(self) -> bool:
-        """An operation is under way; its result has not come."""
+        """Whether an operation is under way."""
         return self._commit is not None or self._fetch is not None
 
     @property
     def wake_at_us(self) -> int | None:
-        """When ``next_request`` will have something (or ends the operation) by the passing of time alone."""
+        """The time at which ``next_request`` will return something, or end the operation, if nothing else happens."""
         if self._in_flight or not self.busy:
             return None
         if self.coordinator.node is None:
@@ -143,7 +143,7 @@ class CommittedOffsets:
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity, deadline_us: int
     ) -> None:
-        """Begin one. Retries end at ``deadline_us``."""
+        """Begins a commit. Retries end at ``deadline_us``."""
         assert not self.busy, "two operations on committed offsets at once"
         self._commit, self._left, self._ended = dict(offsets), dict(offsets), {}
         self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
@@ -152,7 +152,7 @@ class CommittedOffsets:
             self._end_commit()
 
     def fetch(self, partitions: Iterable[TopicPartition], identity: MemberIdentity, deadline_us: int) -> None:
-        """Begin one. Retries end at ``deadline_us``."""
+        """Begins a fetch of committed offsets. Retries end at ``deadline_us``."""
         assert not self.busy, "two operations on committed offsets at once"
         self._fetch = tuple(partitions)
         self._identity, self._deadline_us, self._result, self._retry_at_us = identity, deadline_us, None, 0
@@ -161,12 +161,12 @@ class CommittedOffsets:
             self._end_fetch({}, ErrorCode.none)
 
     def take_result(self) -> Result | None:
-        """The ended operation's, once."""
+        """Returns the result of the operation that has ended, once."""
         result, self._result = self._result, None
         return result
 
     def next_request(self, now_us: int) -> GroupRequest | None:
-        """What to send now, if anything; exactly one of ``answered`` and ``failed`` must follow it."""
+        """Returns what to send now, if anything. Exactly one of ``answered`` and ``failed`` must follow it."""
         if self._in_flight or not self.busy:
             return None
         if now_us >= self._deadline_us or self.coordinator.failure is not None:
@@ -193,7 +193,7 @@ class CommittedOffsets:
         return GroupRequest(OFFSET_FETCH, versions.offset_fetch, asked, timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> None:
-        """To the request in flight."""
+        """Applies the answer to the request in flight."""
         self._in_flight = False
         if self._finding:
             self._finding = False
@@ -204,7 +204,7 @@ class CommittedOffsets:
             self._fetch_answered(now_us, fetched_offsets(body))
 
     def failed(self, now_us: int) -> None:
-        """No answer came to it."""
+        """Notes that the request in flight got no answer."""
         self._in_flight = False
         if self._finding:
             self._finding = False

@@ -50,7 +50,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """``offset`` -1: none committed. ``metadata_epoch`` -1: none recorded."""
+    """``offset`` is -1 if none is committed. ``metadata_epoch`` is -1 if none is recorded."""
 
     offset: int
     leader_epoch: int = -1
@@ -61,7 +61,7 @@ class CommittedOffset:
 def commit_request(
     offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity, version: int
 ) -> OffsetCommitRequest | OffsetCommitRequest1000:
-    """OffsetCommit's body in that version. The draft has no instance ID and no leader epochs."""
+    """The body of OffsetCommit in that version. The draft has no instance ID and no leader epochs."""
     topics = by_topic(offsets)
     if version == DRAFT_VERSION:
         return OffsetCommitRequest1000(
@@ -110,7 +110,7 @@ def _partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartit
 
 
 def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
-    """Of an answer in any version."""
+    """The error of each partition, from an answer in any version."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.error_code)
         for topic in cast("OffsetCommitResponse", body).topics
@@ -121,7 +121,7 @@ def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
 def fetch_request(
     partitions: Iterable[TopicPartition], identity: MemberIdentity, version: int
 ) -> OffsetFetchRequest | OffsetFetchRequest1000:
-    """OffsetFetch's body in that version, for one group; stable offsets where it can say so."""
+    """The body of OffsetFetch in that version, for one group. It asks for stable offsets if the version can say so."""
     topics = by_topic(partitions)
     if version == DRAFT_VERSION:
         return OffsetFetchRequest1000(
@@ -142,7 +142,7 @@ def fetch_request(
 
 
 def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Error | int:
-    """Of an answer in any version with one group; the first error, if there is any."""
+    """The offsets in an answer of any version with one group, or the first error if there is any."""
     group: OffsetFetchResponseGroup | OffsetFetchResponse1000
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups

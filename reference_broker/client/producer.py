@@ -14,7 +14,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import add_sequence
 
 MAX_IN_FLIGHT: Final = 5
-"""Per partition: a broker remembers the last five batches of a producer."""
+"""The most batches in flight in one partition. A broker remembers a producer's last five batches."""
 
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 DUPLICATE_SEQUENCE_NUMBER: Final = 46
@@ -40,7 +40,8 @@ class Next(Enum):
 
 @dataclass(slots=True)
 class Batch:
-    """``maybe_written``: an attempt ended without an answer. ``base_offset``: once done, -1 if not said."""
+    """``maybe_written`` says that an attempt ended without an answer. ``base_offset`` is set once the batch is done.
+    It is -1 if the broker did not say it."""
 
     where: TopicPartition
     producer_id: int
@@ -72,7 +73,7 @@ class ProducerState:
         return self.idempotent and self.producer_id < 0
 
     def assign(self, producer_id: int, producer_epoch: int) -> None:
-        """From InitProducerId. Sequences start at 0 again; batches still open keep what they were made with."""
+        """Takes an ID from InitProducerId. Sequences start at 0 again. Open batches keep what they were made with."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._next_sequence.clear()
 
@@ -83,7 +84,7 @@ class ProducerState:
         return not self.needs_producer_id and len(self._open.get(where, ())) < self.max_in_flight
 
     def add(self, where: TopicPartition, count: int) -> Batch:
-        """A new batch with the next sequence number."""
+        """Makes a batch with the next sequence number."""
         assert self.can_add(where), "too many batches in flight, or no producer ID"
         sequence = -1
         if self.idempotent:
@@ -94,12 +95,12 @@ class ProducerState:
         return batch
 
     def lost(self, batch: Batch) -> Next:
-        """An attempt ended without an answer. Without a sequence the broker could not tell a repetition."""
+        """Notes that an attempt ended without an answer. Without a sequence the broker could not tell a repetition."""
         batch.maybe_written = True
         return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
 
     def answered(self, batch: Batch, error_code: int, base_offset: int) -> Next:
-        """What one partition's answer means for its batch."""
+        """Says what one partition's answer means for its batch."""
         if error_code == 0 or error_code == DUPLICATE_SEQUENCE_NUMBER:
             batch.base_offset = base_offset
             self._settle(batch)
@@ -119,20 +120,20 @@ class ProducerState:
         return self.give_up(batch)
 
     def _renumber(self, batch: Batch) -> Next:
-        """The broker forgot this producer and surely did not write the batch: it may go under a new ID."""
+        """The broker forgot this producer and surely did not write the batch. So it may be sent with a new ID."""
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()
         return Next.RETRY
 
     def renew(self, batch: Batch) -> None:
-        """Give a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its first sequence."""
+        """Gives a batch that was refused with UNKNOWN_PRODUCER_ID the new producer ID and its next sequence."""
         assert not batch.maybe_written, "a batch that may be written must keep its sequence"
         batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
         batch.base_sequence = self._next_sequence.get(batch.where, 0)
         self._next_sequence[batch.where] = add_sequence(batch.base_sequence, batch.count)
 
     def give_up(self, batch: Batch) -> Next:
-        """No more attempts. The sequence has a hole now, so this producer ID is not used any more."""
+        """Ends the attempts. The sequence has a hole now, so this producer ID is not used any more."""
         self._settle(batch)
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()

@@ -66,8 +66,8 @@ class FetchSessionHandler(SessionHandler):
     """Partitions held whose topic's ID is not known."""
 
     @property
-    def retransmits(self) -> bool:
-        return False
+    def revision(self) -> str:
+        return "final"
 
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
         """As ``SessionHandler.build``."""

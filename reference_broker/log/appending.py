@@ -30,7 +30,8 @@ Batches = Sequence[tuple[int, BatchHeader]]
 
 
 class RecordsRefused(InvalidRecords):
-    """Nothing was appended. ``error``: Kafka's code; ``record_errors``: (index in batch, what is wrong)."""
+    """Nothing was appended. ``error`` is Kafka's code. ``record_errors`` has pairs of index in the batch and what is
+    wrong."""
 
 
 class UnexpectedOffset(RecordsRefused):
@@ -54,8 +55,9 @@ class Origin(Enum):
 
 @dataclass(slots=True)
 class Appended:
-    """``log_append_time_ms``: -1 with CreateTime. ``duplicate``: the batches were written before, at these offsets, and
-    nothing was appended now. ``rolled``: a segment was closed, and the batches begin a new one."""
+    """``log_append_time_ms`` is -1 with CreateTime. ``duplicate`` says that the batches were written before, at these
+    offsets, and that nothing was appended now. ``rolled`` says that a segment was closed, and that the batches begin a
+    new one."""
 
     first_offset: int
     last_offset: int
@@ -139,7 +141,7 @@ def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch
 def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
     """The first of a leader's batches that are written in one go, at their own offsets and epoch.
 
-    ``active_bytes``: size of the active segment. One run goes into one segment and holds one epoch.
+    ``active_bytes`` is the size of the active segment. One run goes into one segment and holds one epoch.
     Raises UnexpectedOffset if the first batch does not follow on the log.
     """
     length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)

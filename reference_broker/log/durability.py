@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class SyncPoint(NamedTuple):
-    """Taken when a sync starts, given back when it has completed. ``paths``: the files to sync."""
+    """It is taken when a sync starts, and given back when the sync has completed. ``paths`` are the files to sync."""
 
     paths: tuple[str, ...]
     end_offset: int
@@ -17,7 +17,7 @@ class SyncPoint(NamedTuple):
 
 @dataclass(slots=True)
 class Durability:
-    """``dirty``: by path, the number of its last change. ``synced_offset``: every record below it is durable."""
+    """``dirty`` has the number of the last change of each path. Every record below ``synced_offset`` is durable."""
 
     synced_offset: int = 0
     dirty: dict[str, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Durability:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
     def synced(self, point: SyncPoint) -> tuple[str, ...]:
-        """Every byte that was there at the point is durable. Returns the paths that have nothing left to sync."""
+        """Notes that every byte that was there at the point is durable. Returns the paths that need no more sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]

@@ -14,7 +14,7 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    """``epochs`` and ``starts`` are parallel, and both rise strictly. ``saved``: the file need not follow any more."""
+    """``epochs`` and ``starts`` are parallel, and both rise strictly. ``saved`` says that the file holds them."""
 
     __slots__ = ("checkpoint", "epochs", "saved", "starts")
 
@@ -29,7 +29,7 @@ class LeaderEpochs:
         return self.epochs[-1] if self.epochs else UNDEFINED
 
     def note(self, epoch: int, start_offset: int) -> bool:
-        """In memory: ``epoch`` is in force from ``start_offset`` on. True if that is news.
+        """Notes in memory that ``epoch`` is in force from ``start_offset`` on. Returns True if that is news.
 
         An older epoch is ignored. Epochs that began at or after the offset held no batch, and go.
         """
@@ -42,7 +42,7 @@ class LeaderEpochs:
         return True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """As ``note``, and the file follows. On DiskError nothing changes."""
+        """Does what ``note`` does, and writes the file. On DiskError nothing changes."""
         before = (self.epochs[:], self.starts[:])
         if not self.note(epoch, start_offset) and self.saved:
             return
@@ -53,7 +53,8 @@ class LeaderEpochs:
             raise
 
     def assume(self, epoch: int, start_offset: int) -> None:
-        """As ``note``, but the file follows with the next ``assign``: a log has no files before its first batch."""
+        """Does what ``note`` does. The file follows with the next ``assign``, since a log has no files before its first
+        batch."""
         if self.note(epoch, start_offset):
             self.saved = False
 

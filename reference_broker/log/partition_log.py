@@ -26,7 +26,7 @@ from reference_broker.log.log_view import LogView
 from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.recovery import Recovered, producers_of, recover
+from reference_broker.log.recovery import Recovered, Recovery, producers_of
 from reference_broker.log.segment import Segment
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
@@ -367,7 +367,7 @@ def open_log(
     recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
     watermark starts at the log start offset. Raises DiskError.
     """
-    recovered = yield from recover(disk, directory, config, now, clean)
+    recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)
 
 

@@ -34,10 +34,11 @@ class BatchMark(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """``marks``: the last five batches of this epoch, oldest first; empty after a marker that raised the epoch.
+    """``marks`` are the last five batches of this epoch, oldest first. There are none after a marker that raised the
+    epoch.
 
-    ``last_timestamp_ms``: largest record timestamp of the last batch (the producer's clock, or the append time).
-    ``current_txn_first_offset``: -1 while no transaction is open.
+    ``last_timestamp_ms`` is the largest record timestamp of the last batch (the producer's clock, or the append time).
+    ``current_txn_first_offset`` is -1 while no transaction is open.
     """
 
     producer_epoch: int
@@ -53,9 +54,9 @@ class Producer:
 
 @dataclass(slots=True)
 class ProducerStates:
-    """``by_id``: what is known of each producer. ``reject_unknown``: the policy of P-5. ``completed``: (first offset,
-    marker's offset) of transactions that hold the last stable offset until the high watermark has passed their
-    marker."""
+    """``by_id`` has what is known of each producer. ``reject_unknown`` is the policy of P-5. ``completed`` has the
+    first offset and the marker's offset of each transaction that holds the last stable offset until the high watermark
+    has passed its marker."""
 
     expiration_ms: int
     reject_unknown: bool

@@ -26,7 +26,7 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``cut_bytes``: bytes taken away behind the last good batch."""
+    """What opening the log did. ``cut_bytes`` counts the bytes that were taken away behind the last good batch."""
 
     verified_bytes: int = 0
     cut_bytes: int = 0
@@ -47,12 +47,7 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> Generator[None, None, Recovered]:
-    """Yields about every 256 KiB of scanning. Raises DiskError."""
-    return (yield from _Recovery(disk, directory, config, now, clean).run())
-
-
-class _Recovery:
+class Recovery:
     """One run over one partition's directory."""
 
     def __init__(self, disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool) -> None:
@@ -71,6 +66,7 @@ class _Recovery:
         self.cleaned_offset = 0
 
     def run(self) -> Generator[None, None, Recovered]:
+        """Yields about every 256 KiB of scanning. Raises DiskError."""
         names = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):
@@ -233,7 +229,7 @@ def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHea
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As ``segment.headers``, and the CRC of every batch is right; else raises InvalidRecords."""
+    """Yields what ``segment.headers`` does, and raises InvalidRecords where a CRC is wrong."""
     for position, header, batch in whole_batches(disk, path, 0, end, SLICE_BYTES):
         if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")

@@ -27,8 +27,9 @@ def segment_name(base_offset: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """``next_offset``: one past the last batch's last offset; ``base_offset`` while the segment is empty. ``known``:
-    positions of offsets where readers stopped and will come back. Timestamps are in ms; -1: none."""
+    """``next_offset`` is one past the last batch's last offset, and ``base_offset`` while the segment is empty.
+    ``known`` has the positions of offsets where readers stopped and will come back. Timestamps are in ms; -1 means
+    none."""
 
     base_offset: int
     path: str
@@ -158,14 +159,14 @@ class Segment:
         return tuple(written)
 
     def delete(self, disk: Disk) -> None:
-        """The log file last: should the disk fail half-way, the segment is still whole."""
+        """Deletes the log file last. So the segment is still whole if the disk fails half-way."""
         disk.delete(self.offsets.path)
         disk.delete(self.times.path)
         disk.delete(self.path)
 
 
 def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
-    """In memory; its file comes with the first append."""
+    """Makes a segment in memory. Its file comes with the first append."""
     start = f"{directory}/{segment_name(base_offset)}"
     return Segment(
         base_offset=base_offset,
@@ -180,7 +181,7 @@ def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
 def headers(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int = WALK_CHUNK_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches in [position, end). Reads little more than the headers.
+    """Yields (position, header) of the batches in [position, end). Reads little more than the headers.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
     """
@@ -199,8 +200,8 @@ def headers(
 def whole_batches(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int, note_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of the batches in [position, end). Reads about ``chunk_bytes`` at once, and tells
-    ``note_read`` how many bytes each read gave.
+    """Yields (position, header, bytes) of the batches in [position, end). Reads about ``chunk_bytes`` at once, and
+    tells ``note_read`` how many bytes each read gave.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
     """

@@ -29,7 +29,7 @@ class Compression(IntEnum):
 
 
 def compress(codec: Compression, data: bytes) -> bytes:
-    return _COMPRESS[codec](data)
+    return data if codec is Compression.NONE else _COMPRESS[codec](data)
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
@@ -42,10 +42,6 @@ def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESS
     if len(plain) > max_bytes:
         raise InvalidRecords(ErrorCode.corrupt_message, f"a batch decompresses to more than {max_bytes} bytes")
     return plain
-
-
-def _nothing(data: bytes) -> bytes:
-    return data
 
 
 def _gzip(data: bytes) -> bytes:
@@ -162,7 +158,6 @@ def _corrupt(codec: str, why: object) -> InvalidRecords:
 
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
-    Compression.NONE: _nothing,
     Compression.GZIP: _gzip,
     Compression.SNAPPY: _snappy,
     Compression.LZ4: _lz4,

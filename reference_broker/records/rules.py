@@ -18,12 +18,13 @@ from reference_broker.records.batch import (
     InvalidRecords,
     read_header,
 )
+from reference_broker.records.compression import Compression
 from reference_broker.records.reader import read_records
 from reference_broker.wire.errors import ErrorCode
 
+LAST_CODEC = int(max(Compression))
 MIN_RECORD_BYTES = 7
 """The smallest record: length, attributes, two deltas, key length, value length, header count, one byte each."""
-LAST_CODEC = 4
 
 
 @dataclass(slots=True, frozen=True)

@@ -6,7 +6,6 @@ and its value is not the default. In an older version its tag is unknown and is 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from struct import Struct
 from typing import Final
 
@@ -16,7 +15,6 @@ from reference_broker.wire.reading import (
     Reader,
     end_of,
     read_compact_nullable_string,
-    read_known_tags,
     skip_tagged_fields,
 )
 from reference_broker.wire.writing import compact_string, tag_buffer, tagged
@@ -26,30 +24,10 @@ _REPLICA_STATE: Final = Struct(">iq")
 _REPLICA_STATE_AND_NO_TAGS: Final = Struct(">iqB")
 
 
-def with_request_tags(version: int, request: FetchRequest, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """Returns the request with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
-    tags, offset = read_known_tags(frame, offset, _REQUEST_TAGS if version >= 15 else _REQUEST_TAGS_12)
-    replica_id, replica_epoch = tags.get(1, (request.replica_id, -1))
-    return replace(request, cluster_id=tags.get(0), replica_id=replica_id, replica_epoch=replica_epoch), offset
-
-
 def _read_replica_state(frame: Frame, offset: int) -> tuple[tuple[int, int], int]:
     """The replica's ID and epoch."""
     replica_id, replica_epoch = _REPLICA_STATE.unpack_from(frame, offset)
     return (replica_id, replica_epoch), skip_tagged_fields(frame, offset + _REPLICA_STATE.size)
-
-
-_REQUEST_TAGS_12: Final[Mapping[int, Reader]] = {0: read_compact_nullable_string}
-_REQUEST_TAGS: Final[Mapping[int, Reader]] = {**_REQUEST_TAGS_12, 1: _read_replica_state}
-
-
-def with_partition_tags(
-    version: int, partition: FetchPartition, frame: Frame, offset: int
-) -> tuple[FetchPartition, int]:
-    """Returns the partition with the fields of the tag buffer at ``offset``, and the offset behind that buffer."""
-    tags, offset = read_known_tags(frame, offset, _PARTITION_TAGS.get(version, {}))
-    directory_id, high_watermark = tags.get(0, NO_DIRECTORY_ID), tags.get(1, NO_HIGH_WATERMARK)
-    return replace(partition, replica_directory_id=directory_id, high_watermark=high_watermark), offset
 
 
 def _read_directory_id(frame: Frame, offset: int) -> tuple[bytes, int]:
@@ -61,11 +39,14 @@ def _read_high_watermark(frame: Frame, offset: int) -> tuple[int, int]:
     return _INT64.unpack_from(frame, offset)[0], offset + _INT64.size
 
 
-_PARTITION_TAGS: Final[Mapping[int, Mapping[int, Reader]]] = {
+REQUEST_TAGS_12: Final[Mapping[int, Reader]] = {0: read_compact_nullable_string}
+REQUEST_TAGS_15: Final[Mapping[int, Reader]] = {**REQUEST_TAGS_12, 1: _read_replica_state}
+"""The readers of the tagged fields from these versions on, by tag."""
+PARTITION_TAGS: Final[Mapping[int, Mapping[int, Reader]]] = {
     17: {0: _read_directory_id},
     18: {0: _read_directory_id, 1: _read_high_watermark},
 }
-"""By version: the readers of the tagged fields that it has."""
+"""The same of a partition, by version. Older versions have none."""
 
 
 def write_request_tags(version: int, request: FetchRequest) -> bytes:

@@ -4,10 +4,19 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, TypeAlias
 
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from reference_broker.wire.fetch import (
+    NO_DIRECTORY_ID,
+    NO_HIGH_WATERMARK,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
 from reference_broker.wire.fetch_request_tags import (
-    with_partition_tags,
-    with_request_tags,
+    PARTITION_TAGS,
+    REQUEST_TAGS_12,
+    REQUEST_TAGS_15,
     write_partition_tags,
     write_request_tags,
 )
@@ -16,6 +25,7 @@ from reference_broker.wire.reading import (
     end_of,
     read_compact_count,
     read_compact_string,
+    read_known_tags,
     read_legacy_count,
     read_legacy_string,
     skip_tagged_fields,
@@ -53,7 +63,7 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
         offset += _HEAD_4.size
     topics: list[FetchTopic] = []
     forgotten: list[ForgottenTopic] = []
-    rack_id = ""
+    rack_id, cluster_id, replica_epoch = "", None, -1
     if version < 12:
         topics, forgotten, rack_id, offset = _legacy_rest(version, frame, offset)
     else:
@@ -70,6 +80,12 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
             offset += 1
         else:
             rack_id, offset = read_compact_string(frame, offset)
+        if frame[offset] == 0:
+            offset += 1
+        else:
+            tags, offset = read_known_tags(frame, offset, REQUEST_TAGS_15 if version >= 15 else REQUEST_TAGS_12)
+            cluster_id = tags.get(0)
+            replica_id, replica_epoch = tags.get(1, (replica_id, -1))
     request = FetchRequest(
         replica_id,
         max_wait_ms,
@@ -81,12 +97,10 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
         topics,
         forgotten,
         rack_id,
+        cluster_id,
+        replica_epoch,
     )
-    if version < 12:
-        return request, offset
-    if frame[offset] == 0:
-        return request, offset + 1
-    return with_request_tags(version, request, frame, offset)
+    return request, offset
 
 
 def _legacy_rest(version: int, frame: Frame, offset: int) -> _Rest:
@@ -188,9 +202,10 @@ def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
         index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes = _PARTITION_12.unpack_from(
             frame, offset
         )
-        partition = FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
-        partition, offset = with_partition_tags(version, partition, frame, offset + 32)
-        partitions.append(partition)
+        tags, offset = read_known_tags(frame, offset + 32, PARTITION_TAGS.get(version, {}))
+        replica = tags.get(0, NO_DIRECTORY_ID), tags.get(1, NO_HIGH_WATERMARK)
+        numbers = (index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
+        partitions.append(FetchPartition(*numbers, *replica))
     return partitions, offset
 
 

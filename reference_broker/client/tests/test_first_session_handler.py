@@ -44,7 +44,8 @@ def shown(plan: FetchPlan) -> tuple[int, int, list[TopicPartition]]:
 
 def test_who_makes_which() -> None:
     first, final = make_session_handler("first"), make_session_handler("final")
-    assert (first.retransmits, final.retransmits) == (True, False)
+    assert (first.revision, first.retransmits) == ("first", True)
+    assert (final.revision, final.retransmits) == ("final", False)
     assert make_session_handler("first", sessionless=True).build({A: at(0)}).session_epoch == -1
     with pytest.raises(AssertionError, match="no revision"):
         make_session_handler("second")
