@@ -39,7 +39,7 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
     assert all(one.until_us <= two.at_us for one, two in pairwise(struck))
     for machine in world.cluster.machines:
         assert machine.node is not None
-        assert machine.node.broker.config.num_partitions == 7  # type: ignore[attr-defined]
+        assert machine.node.broker.config.num_partitions == 7
         assert machine.incarnation == 1
 
 
