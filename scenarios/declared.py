@@ -120,7 +120,7 @@ def _kind(hint: Any) -> Kind:
         return _kind(hint)
     if get_origin(hint) is tuple:
         return tables(get_args(hint)[0])
-    return table(hint) if is_dataclass(hint) else _PLAIN[hint]
+    return table(cast(type[Any], hint)) if is_dataclass(hint) else _PLAIN[hint]
 
 
 def read(declared: type[T], reader: Reader, **given: Any) -> T:

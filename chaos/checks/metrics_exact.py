@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FETCH = 1
 
 FEW_SESSIONS = 16
-"""Up to so many sessions are counted through after a fetch, more only in the thorough comparison."""
+"""The partitions of up to this many sessions are counted after a fetch. Those of more are counted only thoroughly."""
 
 _Numbers = tuple[Gauge, Gauge, Counter]
 

@@ -1,7 +1,7 @@
 """Records which nodes and links between nodes faults have touched, and until when.
 
-Some guarantees hold only for nodes that no fault has touched for a while: a leader keeps its office, a broker its
-place. The simulator records here what it has done to which node.
+Some guarantees hold only for nodes that no fault has touched for a while: a leader stays leader, and a broker is not
+fenced. The simulator records here what it has done to which node.
 """
 
 from dataclasses import dataclass, field

@@ -29,9 +29,9 @@ from scenarios.model import Scenario
 CLUSTER_ID = "crucible-simulated-cluster"
 THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
-"""So long after its start a node may still be busy with that."""
+"""A node may be busy with its start for this long."""
 NOT_YET = 2**62
-"""The load's start before it has started: only rules for the boot hit."""
+"""The load's start as long as it has not begun. Until then only rules for the boot hit."""
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str]) -> BrokerConfig:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from chaos.sim.network import Network
 
 SLICE_US = (50, 2000)
-"""What a node puts off to its next event comes so much later: slices of long work take time, in which others act."""
+"""A node does long work in slices. The next slice comes this much later, so other nodes act in between."""
 RESTART_AFTER_FAILURE_US = 2_000_000
-"""A node that ended because of its disk is started again after so long, as ``crucible cluster --restart`` does."""
+"""A node that ended because of its disk is started again after this time, as ``crucible cluster --restart`` does."""
 START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
 """How long a sync takes, drawn for each."""

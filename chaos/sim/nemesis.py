@@ -21,9 +21,9 @@ from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
 
 AT_SPREAD = (80, 120)
-"""Percent: where around its time a timed fault begins, drawn from the seed."""
+"""Percent of its time at which a timed fault begins, drawn from the seed."""
 NOBODY_YET_US = 50_000
-"""A role that nobody has at the moment is looked for again after so long."""
+"""If no node has the role now, the fault looks for one again after this time."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated")
 
 
@@ -199,7 +199,7 @@ _BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
     "rolling_bounce": Nemesis._bounce,
     "feature_finalized": Nemesis._finalize,
 }
-"""Faults that are several acts in turn; each writes its evidence as it happens."""
+"""Faults that are several acts in turn. Each act leaves its evidence when it happens."""
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:

@@ -6,7 +6,7 @@ from chaos.sim.machine import Machine
 from scenarios.model import Fault
 
 LOOK_AGAIN_US = 50_000
-"""Whether a node has ended in good order, or is ready again."""
+"""How often it looks whether a node has ended in good order, or is ready again."""
 
 
 def rolling_bounce(

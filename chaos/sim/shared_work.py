@@ -1,4 +1,4 @@
-"""Does once what all nodes of a simulated cluster do alike: coding the same records of the metadata log.
+"""Codes the records of the metadata log once for all nodes of a simulated cluster.
 
 Only pure functions between bytes and frozen values are shared, so it does not matter which node made a value.
 """

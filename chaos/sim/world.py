@@ -39,7 +39,7 @@ CONVERGE_US = 60_000_000
 SETTLED_FETCH_TIMEOUTS = 3
 """A voter that has not heard of its leader for one fetch timeout seeks another; elections and backoff come on top."""
 ELECTION_MS = 15_000
-"""Of a coordinator, with loading; and until all clients have found it."""
+"""How long it takes until a coordinator is elected and has loaded, and all clients have found it."""
 MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
 LOOK_EVERY = 8

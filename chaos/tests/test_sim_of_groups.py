@@ -39,7 +39,7 @@ def test_each_node_is_bounced_once_and_comes_back_with_other_settings() -> None:
     assert all(one.until_us <= two.at_us for one, two in pairwise(struck))
     for machine in world.cluster.machines:
         assert machine.node is not None
-        assert machine.node.broker.config.num_partitions == 7  # type: ignore[attr-defined]
+        assert machine.node.broker.config.num_partitions == 7
         assert machine.incarnation == 1
 
 
@@ -59,7 +59,7 @@ def test_a_feature_is_finalized_where_all_know_it(is_known: bool) -> None:
     assert verdict.outcome is (Outcome.PASSED if is_known else Outcome.INVALID), (verdict.violations, verdict.reasons)
     for machine in world.cluster.machines:
         assert machine.node is not None
-        image = machine.node.broker.replica.loader.image  # type: ignore[attr-defined]
+        image = machine.node.broker.replica.loader.image
         assert image.features.get(FEATURE, 0) == int(is_known)
 
 
@@ -67,7 +67,7 @@ def test_only_the_links_between_a_node_and_the_controller_are_cut() -> None:
     cut = Fault("cut", "node_cut_from_controller", at_s=2, sim_at_s=2, node="follower", sim_duration_s=3)
     _, world = play(with_faults(cut), 1)
     (row,) = (each for each in world.faults if each.name == "cut")
-    (one, other), *more = sorted(world.replicas.trouble.links)
+    (one, other), *more = sorted(world.checks[0].around.replicas.trouble.links)
     assert more == [(other, one)]
     assert int(row.target[5:]) in (one, other)
 
