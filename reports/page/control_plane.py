@@ -88,5 +88,5 @@ def summary(found: Sequence[Failover]) -> str:
     if not found:
         return ""
     if len(found) < words.LEAST_FOR_A_MEDIAN:
-        return f"There were {len(found)}, which are too few for a median."
+        return "There are too few for a median."
     return words.median_and_worst([each.without_us for each in found])

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, dataclass, field
 
 from reports.rows import OperationRow, PositionRow, TraceRow
+from reports.tests.history import int_of
 
 Row = dict[str, object]
 Tables = dict[str, list[Row]]
@@ -13,10 +14,6 @@ GROUP, MIRROR = "billing", "mirror-0"
 NEW, OLD = "member-0", "member-1"
 """The client with metadata epochs, and the one without."""
 EVERY_US = 250_000
-
-
-def _int(row: Row, key: str) -> int:
-    return int(str(row[key]))
 
 
 @dataclass
@@ -229,30 +226,30 @@ class Groups:
         done = {
             (row["process"], row["index"])
             for row in self.tables["operations"]
-            if row["type"] == "ok" and _int(row, "complete_us") <= at_us
+            if row["type"] == "ok" and int_of(row, "complete_us") <= at_us
         }
         sent = (
             row
             for row in self.tables["runs"]
             if row["kind"] == "send" and row["partition"] == partition and (row["process"], row["index"]) in done
         )
-        return max((_int(row, "first_offset") + _int(row, "count") for row in sent), default=0)
+        return max((int_of(row, "first_offset") + int_of(row, "count") for row in sent), default=0)
 
     def records(self, partition: int, first: int, end: int) -> list[Row]:
         found = []
         for row in self.tables["runs"]:
             if row["process"] != "final" or row["partition"] != partition:
                 continue
-            low = max(first, _int(row, "first_offset"))
-            high = min(end, _int(row, "first_offset") + _int(row, "count"))
+            low = max(first, int_of(row, "first_offset"))
+            high = min(end, int_of(row, "first_offset") + int_of(row, "count"))
             if low < high:
-                shift = low - _int(row, "first_offset")
+                shift = low - int_of(row, "first_offset")
                 found.append(
                     {
                         **row,
                         "first_offset": low,
                         "count": high - low,
-                        "first_sequence": _int(row, "first_sequence") + shift,
+                        "first_sequence": int_of(row, "first_sequence") + shift,
                     }
                 )
         return found
@@ -282,7 +279,7 @@ class Groups:
                         "at_us": at_us,
                     }
                 )
-                target += _int(run, "count")
+                target += int_of(run, "count")
         return max(first, end)
 
     def read_target(self, partition: int, end: int) -> None:

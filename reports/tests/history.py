@@ -14,6 +14,10 @@ NODE = 0
 Row = dict[str, object]
 
 
+def int_of(row: Row, key: str) -> int:
+    return int(row[key])  # type: ignore[call-overload]
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     name: str

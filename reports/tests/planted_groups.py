@@ -4,11 +4,7 @@ from collections.abc import Callable
 from typing import cast
 
 from reports.tests.groups import MIRROR, NEW, OLD, TOPIC, Groups
-from reports.tests.history import History, Row
-
-
-def _int(row: Row, key: str) -> int:
-    return int(cast("int", row[key]))
+from reports.tests.history import History, Row, int_of
 
 
 def _commits(history: History, partition: int, kind: str = "commit") -> list[Row]:
@@ -73,7 +69,7 @@ def legal_smaller_epoch_in_an_overlapping_request(history: History) -> None:
     last = _commits(history, 0)[-1]
     last["metadata_epoch"] = 5
     _operation(history, last)["invoke_us"] = min(
-        _int(_operation(history, row), "invoke_us") for row in _commits(history, 0) if row["metadata_epoch"] == 6
+        int_of(_operation(history, row), "invoke_us") for row in _commits(history, 0) if row["metadata_epoch"] == 6
     )
 
 
@@ -112,7 +108,7 @@ def legal_value_of_unknown_end_fetched(history: History) -> None:
     lost = history.rows("commits", partition=0, error="disconnected")[0]
     lost["offset"] = 7
     for row in _commits(history, 0):
-        if _int(lost, "at_us") < _int(row, "at_us") < _int(fetched, "at_us"):
+        if int_of(lost, "at_us") < int_of(row, "at_us") < int_of(fetched, "at_us"):
             history.drop("commits", row)
     fetched.update(offset=7, metadata_epoch=lost["metadata_epoch"])
 
@@ -139,7 +135,7 @@ def plant_reset_before_a_truncation(history: History) -> None:
     """The stale leader, come back."""
     plant_rewind(history)
     (reset,) = history.rows("resets", reason="OFFSET_OUT_OF_RANGE")
-    _more(history).note(2, "truncated", _int(reset, "at_us") + 1_000, partition=f"{TOPIC}-0", offset=39)
+    _more(history).note(2, "truncated", int_of(reset, "at_us") + 1_000, partition=f"{TOPIC}-0", offset=39)
 
 
 def plant_reset_long_after_a_truncation(history: History) -> None:
@@ -161,7 +157,7 @@ def legal_reset_above_the_end(history: History) -> None:
 def _first_read_of_generation(history: History, generation: int, partition: int) -> tuple[Row, Row]:
     given = history.rows("memberships", event="assigned", generation=generation, partition=partition)[0]
     reads = history.rows("runs", kind="read", process=given["process"], partition=partition)
-    after = [row for row in reads if _int(_operation(history, row), "invoke_us") > _int(given, "at_us")]
+    after = [row for row in reads if int_of(_operation(history, row), "invoke_us") > int_of(given, "at_us")]
     return given, after[0]
 
 
@@ -169,7 +165,7 @@ def plant_committed_records_read_again(history: History) -> None:
     """The owner in generation 3 reads ten records once more before it goes on."""
     _, first = _first_read_of_generation(history, 3, 2)
     more = _more(history)
-    at = _int(first, "first_offset")
+    at = int_of(first, "first_offset")
     more.position[2] = at - 10
     index = more.operation(NEW, "fetch", 5_210_000)
     for number, run in enumerate(more.records(2, at - 10, at)):
@@ -199,7 +195,7 @@ def legal_read_again_after_a_truncation(history: History) -> None:
 
 def _renumbered(history: History) -> None:
     """The planted read comes first in its client's numbers too."""
-    operations = sorted(history.rows("operations", process=NEW), key=lambda row: _int(row, "invoke_us"))
+    operations = sorted(history.rows("operations", process=NEW), key=lambda row: int_of(row, "invoke_us"))
     numbers = {row["index"]: number for number, row in enumerate(operations)}
     for table in ("operations", "runs", "positions", "commits", "resets", "metadata_epochs"):
         for row in history.rows(table, process=NEW):
@@ -226,7 +222,7 @@ def plant_skip_between_owners(history: History) -> None:
 def legal_skip_to_the_latest(history: History) -> None:
     _, first = _first_read_of_generation(history, 3, 2)
     plant_skip_between_owners(history)
-    at = _int(first, "first_offset")
+    at = int_of(first, "first_offset")
     _more(history).reset(NEW, 2, at, at + 20, "no_offset", 5_203_000)
 
 
@@ -247,10 +243,10 @@ def legal_target_not_read_to_its_end(history: History) -> None:
 def plant_fetch_before_the_epoch(history: History) -> None:
     """What the client takes up in generation 2 was committed under an epoch of which it hears later."""
     for row in history.rows("commits", process=NEW, draft=True):
-        if _int(row, "metadata_epoch") >= 0:
+        if int_of(row, "metadata_epoch") >= 0:
             row["metadata_epoch"] = 5
     for row in history.rows("metadata_epochs", process=NEW):
-        row["metadata_epoch"] = max(5, _int(row, "metadata_epoch")) if _int(row, "at_us") > 2_000_000 else 4
+        row["metadata_epoch"] = max(5, int_of(row, "metadata_epoch")) if int_of(row, "at_us") > 2_000_000 else 4
 
 
 def legal_fetch_after_the_epoch(history: History) -> None:
@@ -258,7 +254,7 @@ def legal_fetch_after_the_epoch(history: History) -> None:
     plant_fetch_before_the_epoch(history)
     more = Groups(history.tables, index={NEW: 10_000}, epoch=5, seq=3_000_000)
     for row in history.rows("commits", process=NEW, kind="fetched", generation=2):
-        more.metadata(2, 5, _int(row, "at_us") + 500)
+        more.metadata(2, 5, int_of(row, "at_us") + 500)
 
 
 PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {

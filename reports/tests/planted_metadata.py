@@ -5,11 +5,7 @@ from collections.abc import Callable
 from typing import cast
 
 from reports.tests.control_plane import DESCRIBER, FIRST, NODES, READER, SET, TOPICS
-from reports.tests.history import History, Row
-
-
-def _int(row: Row, key: str) -> int:
-    return int(cast("int", row[key]))
+from reports.tests.history import History, Row, int_of
 
 
 def plant_part_of_a_topic(history: History) -> None:
@@ -21,7 +17,7 @@ def plant_part_of_a_set(history: History) -> None:
     """A reader is shown the second topic of a set only by its next answer."""
     first, second = history.rows("metadata_reads", process=READER, topic_set=SET.format(4), node=2)
     later = history.rows("operations", process=READER)[-1]
-    index = _int(later, "index") + 1
+    index = int_of(later, "index") + 1
     history.tables["operations"].append({**later, "index": index, "complete_us": 5_000_000})
     second["index"] = index
     assert first["index"] != index
@@ -123,7 +119,7 @@ def plant_download_from_the_start(history: History) -> None:
                 row["incarnation"] = 5
         for row in first:
             history.tables["trace"].append({**row, "incarnation": incarnation})
-            history.tables["trace"].append({**row, "incarnation": incarnation, "seq": _int(row, "seq") + 100})
+            history.tables["trace"].append({**row, "incarnation": incarnation, "seq": int_of(row, "seq") + 100})
     for row in history.rows("trace", what="download_finished"):
         row["incarnation"] = 5
 
@@ -159,7 +155,7 @@ def plant_download_without_end(history: History) -> None:
         _retell(begun, end_offset=102 + incarnation)
         history.tables["trace"].append(begun)
         for row in (chunks[0], chunks[2], chunks[3]):
-            copied = {**row, "incarnation": incarnation, "seq": _int(row, "seq") + 100}
+            copied = {**row, "incarnation": incarnation, "seq": int_of(row, "seq") + 100}
             history.tables["trace"].append(copied)
 
 
@@ -167,9 +163,9 @@ def plant_damaged_download(history: History) -> None:
     row = _download_note(history, "download_finished", 1)
     why = "__cluster_metadata-0/00000000000000000102-0000000001.checkpoint.part at byte 83: batch has a wrong CRC"
     history.tables["trace"].append(
-        {**row, "what": "download_discarded", "seq": _int(row, "seq") - 1, "detail": json.dumps({"why": why})}
+        {**row, "what": "download_discarded", "seq": int_of(row, "seq") - 1, "detail": json.dumps({"why": why})}
     )
-    row["seq"] = _int(row, "seq") + 1
+    row["seq"] = int_of(row, "seq") + 1
 
 
 def legal_download_without_an_answer(history: History) -> None:

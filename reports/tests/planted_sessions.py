@@ -3,11 +3,7 @@
 import json
 from collections.abc import Callable
 
-from reports.tests.history import History, Row
-
-
-def _int(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+from reports.tests.history import History, Row, int_of
 
 
 def _session(history: History) -> list[Row]:
@@ -21,7 +17,7 @@ def plant_session_epoch_order(history: History) -> None:
     """A session's fifth fetch is accepted with the epoch of its fourth."""
     mine = _session(history)
     for row in mine[8:10]:
-        row["session_epoch"] = _int(row, "session_epoch") - 1
+        row["session_epoch"] = int_of(row, "session_epoch") - 1
 
 
 def plant_session_refused(history: History) -> None:
@@ -37,7 +33,7 @@ def _first_revision(history: History, shift: int) -> list[Row]:
     for row in mine:
         row["api_version"] = 1000
     for row in mine[8:]:
-        row["session_epoch"] = _int(row, "session_epoch") + shift
+        row["session_epoch"] = int_of(row, "session_epoch") + shift
     return mine
 
 
@@ -50,8 +46,8 @@ def legal_overtaking(history: History) -> None:
     """A number comes again on another connection while it waits: who waits is refused then, the other is served."""
     answer = _first_revision(history, 0)[-1]
     for row in history.tables["trace"]:
-        row["seq"] = 4 * _int(row, "seq")
-    at = _int(answer, "seq")
+        row["seq"] = 4 * int_of(row, "seq")
+    at = int_of(answer, "seq")
     again = {**answer, "connection": -6}
     asked = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
     history.tables["trace"] += [asked, {**again, "seq": at + 1}]
@@ -102,7 +98,7 @@ def _evict(history: History, revision: str, idle_ms: int) -> None:
         "privileged": 0,
         "by_privileged": 0,
     }
-    last = max(_int(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
+    last = max(int_of(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
     history.tables["trace"].append(
         {**created, "what": "session_evicted", "seq": last + 1, "detail": json.dumps(detail, sort_keys=True)}
     )
@@ -113,7 +109,7 @@ def legal_wrap_and_untold_fetch(history: History) -> None:
     first = 2**31 - 2
     untold = _session(history)[7]  # the answer to a fourth fetch
     for row in history.tables["trace"]:
-        epoch = _int(row, "session_epoch")
+        epoch = int_of(row, "session_epoch")
         row["session_epoch"] = (epoch + first - 2) % (2**31 - 1) + 1 if epoch >= 1 else epoch
     history.drop("trace", untold)
     preset = {

@@ -12,7 +12,7 @@ from reports.manifest import read_manifest
 from reports.mirrored import mirrored, rewinds, tracks
 from reports.page import groups
 from reports.tests.groups import EVERY_US, GROUP
-from reports.tests.history import History, Row
+from reports.tests.history import History, int_of
 from reports.tests.played import generate
 from reports.tests.test_verdict import findings
 
@@ -21,26 +21,22 @@ BACK_US, PARTITION = 3_800_000, 1
 """The mirror begins anew then, in this partition, and is slow."""
 
 
-def _int(row: Row, key: str) -> int:
-    return int(cast("int", row[key]))
-
-
 def rewound(history: History) -> int:
     """Copies all of the partition again, and what came next after that. Returns how many records came twice."""
-    mine = sorted(history.rows("copies", partition=PARTITION), key=lambda row: _int(row, "source_offset"))
-    old = [row for row in mine if _int(row, "at_us") < BACK_US]
+    mine = sorted(history.rows("copies", partition=PARTITION), key=lambda row: int_of(row, "source_offset"))
+    old = [row for row in mine if int_of(row, "at_us") < BACK_US]
     again = [{**row, "at_us": BACK_US + 30_000 * number} for number, row in enumerate(old)]
-    back_us = _int(again[-1], "at_us")
-    late = [row for row in mine if BACK_US <= _int(row, "at_us") <= back_us]
+    back_us = int_of(again[-1], "at_us")
+    late = [row for row in mine if BACK_US <= int_of(row, "at_us") <= back_us]
     for number, row in enumerate(late):
         row["at_us"] = back_us + 1 + number
     history.tables["copies"] += again
     held = history.rows("target_runs", partition=PARTITION)
-    end = max(_int(row, "first_offset") for row in held)
-    twice = [{**row, "first_offset": end + _int(row, "source_offset")} for row in again]
+    end = max(int_of(row, "first_offset") for row in held)
+    twice = [{**row, "first_offset": end + int_of(row, "source_offset")} for row in again]
     names = ("topic", "partition", "first_offset", "count", "writer", "first_sequence")
     history.tables["target_runs"] += [{name: row[name] for name in names} for row in twice]
-    return sum(_int(row, "count") for row in again)
+    return sum(int_of(row, "count") for row in again)
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +58,9 @@ def test_a_group_is_counted(run: tuple[History, Findings, Findings, int]) -> Non
     places = {
         (row["partition"], offset)
         for row in reads
-        for offset in range(_int(row, "first_offset"), _int(row, "first_offset") + _int(row, "count"))
+        for offset in range(int_of(row, "first_offset"), int_of(row, "first_offset") + int_of(row, "count"))
     }
-    records = sum(_int(row, "count") for row in reads)
+    records = sum(int_of(row, "count") for row in reads)
     assert (group["group"], group["members"], group["partitions"], group["generations"]) == (GROUP, 2, 3, 3)
     assert (group["records"], group["again"]) == (records, records - len(places))
     assert group["again"] > 0
@@ -89,7 +85,7 @@ def test_rebalances_last_from_the_first_who_asks_to_the_last_who_knows(
 def test_a_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[History, Findings, Findings, int]) -> None:
     history, measured, _, _ = run
     (move,) = groups.coordinators(measured)
-    done = sorted(_int(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
+    done = sorted(int_of(row, "at_us") for row in history.rows("commits", kind="commit", error=None))
     last = max(at for at in done if at < 3_000_000)
     assert (move.node, move.next_node, move.at_us) == (0, 1, last)
     assert move.without_us == min(at for at in done if at > 3_000_000) - last
@@ -99,7 +95,7 @@ def test_a_coordinator_moves_from_the_last_commit_to_the_first(run: tuple[Histor
 def test_a_mirror_that_never_went_back_copied_nothing_twice(run: tuple[History, Findings, Findings, int]) -> None:
     history, measured, _, _ = run
     (found,) = mirrored(measured)
-    assert found.records == sum(_int(row, "count") for row in history.rows("copies"))
+    assert found.records == sum(int_of(row, "count") for row in history.rows("copies"))
     assert (found.again, found.rewinds, found.farthest, found.added_us) == (0, 0, 0, 0)
     assert (found.held, found.held_twice) == (found.records, 0)
     assert found.worst_lag_us <= 3 * EVERY_US

@@ -9,7 +9,7 @@ import pytest
 from reports.judge import verdicts_of
 from reports.manifest import Expectations
 from reports.rows import END_OF_RUN_US
-from reports.tests.history import TOPIC, History, Row
+from reports.tests.history import TOPIC, History, Row, int_of
 from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA
 from reports.tests.planted_replicas import planted_replicas
@@ -22,10 +22,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 def _reads(history: History, process: str = "fetcher-0", partition: int = 1) -> list[Row]:
     return history.rows("runs", kind="read", process=process, partition=partition)
-
-
-def _int(row: Row, key: str) -> int:
-    return int(cast("int", row[key]))
 
 
 def _only_one_in_its_operation(history: History, process: str, partition: int) -> Row:
@@ -51,14 +47,14 @@ def plant_duplicate(history: History) -> None:
     """The last record of a partition is there twice; everybody who reads on to the end sees both."""
     end = history.rows("ends", partition=1)[0]
     last = history.rows("runs", kind="read", process="final", partition=1)[-1]
-    at, high = _int(last, "first_offset") + _int(last, "count") - 1, _int(end, "high_watermark")
+    at, high = int_of(last, "first_offset") + int_of(last, "count") - 1, int_of(end, "high_watermark")
     assert at == high - 1
     again = {
         **last,
         "first_offset": high,
         "count": 1,
         "position": 10_000,
-        "first_sequence": _int(last, "first_sequence") + _int(last, "count") - 1,
+        "first_sequence": int_of(last, "first_sequence") + int_of(last, "count") - 1,
     }
     history.tables["runs"].append(again)
 
@@ -66,24 +62,24 @@ def plant_duplicate(history: History) -> None:
 def plant_lost_write(history: History) -> None:
     """The records of one acknowledged send are in nobody's reads, though all went past them."""
     sends = history.rows("runs", kind="send", partition=2)
-    lost = next(row for row in sends[len(sends) // 2 :] if _int(row, "count") >= 2)
-    _forget(history, 2, _int(lost, "first_offset"), _int(lost, "first_offset") + _int(lost, "count"))
+    lost = next(row for row in sends[len(sends) // 2 :] if int_of(row, "count") >= 2)
+    _forget(history, 2, int_of(lost, "first_offset"), int_of(lost, "first_offset") + int_of(lost, "count"))
 
 
 def plant_lost_part_of_an_unknown_send(history: History) -> None:
     """Nobody knows how a send ended, until two of its records are read: then the others must be there, too."""
     sends = history.rows("runs", kind="send", partition=2)
-    lost = next(row for row in sends[len(sends) // 2 :] if _int(row, "count") >= 4)
+    lost = next(row for row in sends[len(sends) // 2 :] if int_of(row, "count") >= 4)
     (operation,) = history.rows("operations", process=lost["process"], index=lost["index"])
     operation["type"] = "info"
-    first, lost["first_offset"] = _int(lost, "first_offset"), -1
-    _forget(history, 2, first + 2, first + _int(lost, "count"))
+    first, lost["first_offset"] = int_of(lost, "first_offset"), -1
+    _forget(history, 2, first + 2, first + int_of(lost, "count"))
 
 
 def plant_unseen(history: History) -> None:
     """The last send's records were acknowledged, and no read ever reached them."""
-    last = max(history.rows("runs", kind="send", partition=2), key=lambda row: _int(row, "first_offset"))
-    _forget(history, 2, _int(last, "first_offset"), _int(last, "first_offset") + _int(last, "count"))
+    last = max(history.rows("runs", kind="send", partition=2), key=lambda row: int_of(row, "first_offset"))
+    _forget(history, 2, int_of(last, "first_offset"), int_of(last, "first_offset") + int_of(last, "count"))
 
 
 def _forget(history: History, partition: int, low: int, high: int) -> None:
@@ -92,17 +88,17 @@ def _forget(history: History, partition: int, low: int, high: int) -> None:
         if row["kind"] != "read" or row["partition"] != partition:
             kept.append(row)
             continue
-        first, count = _int(row, "first_offset"), _int(row, "count")
+        first, count = int_of(row, "first_offset"), int_of(row, "count")
         for start, end in ((first, min(first + count, low)), (max(first, high), first + count)):
             if start < end:
-                place = _int(row, "position") * 2 + (start >= high)
+                place = int_of(row, "position") * 2 + (start >= high)
                 kept.append(
                     {
                         **row,
                         "first_offset": start,
                         "count": end - start,
                         "position": place,
-                        "first_sequence": _int(row, "first_sequence") + start - first,
+                        "first_sequence": int_of(row, "first_sequence") + start - first,
                     }
                 )
     history.tables["runs"] = kept
@@ -156,7 +152,7 @@ def plant_fetch_gap(history: History) -> None:
 
 def plant_corrupt_value(history: History) -> None:
     row = dict(_reads(history, "final", 0)[-1])
-    after = _int(row, "first_offset") + _int(row, "count")
+    after = int_of(row, "first_offset") + int_of(row, "count")
     history.tables["runs"].append(
         {**row, "position": 5_000, "first_offset": after, "count": 1, "writer": "", "valid": False, "producer_id": -1}
     )
@@ -183,7 +179,7 @@ def legal_log_start_move(history: History) -> None:
     """Records below a log start that the answer names may be missing."""
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     reads = _reads(history)
-    after = next(one for one in reads if _int(one, "index") > _int(row, "index"))
+    after = next(one for one in reads if int_of(one, "index") > int_of(row, "index"))
     history.drop("runs", row)
     told = history.rows("positions", process="fetcher-0", index=after["index"], partition=1)[0]
     told["log_start_offset"] = after["first_offset"]

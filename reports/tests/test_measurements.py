@@ -15,16 +15,12 @@ from reports.judge import _findings, _report, silent
 from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
-from reports.tests.history import History, Row, Shape
+from reports.tests.history import History, Shape, int_of
 from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
-
-
-def _int(row: Row, key: str) -> int:
-    return int(cast("int", row[key]))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +40,8 @@ def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings],
     history, (measured, _), _ = run
     expected: dict[tuple[str, str], list[int]] = defaultdict(list)
     for row in history.tables["latency"]:
-        if _int(row, "second") >= 1:
-            expected[str(row["operation"]), str(row["measure"])] += [_int(row, "high_us") - 1] * _int(row, "count")
+        if int_of(row, "second") >= 1:
+            expected[str(row["operation"]), str(row["measure"])] += [int_of(row, "high_us") - 1] * int_of(row, "count")
     whole = {(row["operation"], row["measure"]): row for row in measured.percentiles if row["fault"] == ""}
     assert set(whole) == set(expected)
     for key, values in expected.items():
@@ -59,7 +55,9 @@ def test_without_histograms_latency_and_load_come_from_the_operations(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
     history, (_, bare), _ = run
-    service = sorted(_int(row, "complete_us") - _int(row, "invoke_us") for row in history.rows("operations", f="fetch"))
+    service = sorted(
+        int_of(row, "complete_us") - int_of(row, "invoke_us") for row in history.rows("operations", f="fetch")
+    )
     row = next(
         row for row in bare.percentiles if (row["operation"], row["measure"], row["fault"]) == ("fetch", "service", "")
     )
@@ -78,14 +76,14 @@ def test_fault_windows_hold_only_their_seconds(run: tuple[History, list[Findings
     }
     fetches = history.rows("operations", f="fetch")
     # The histograms are the fetchers': group members were planted as operations alone.
-    seconds = [_int(row, "complete_us") // 10**6 for row in fetches if str(row["process"]).startswith("fetcher-")]
+    seconds = [int_of(row, "complete_us") // 10**6 for row in fetches if str(row["process"]).startswith("fetcher-")]
     assert kill["during"] == sum(second in (3, 4) for second in seconds)  # 3.0 to 3.6 s and one second to settle
     assert kill["before"] == sum(1 <= second < 3 for second in seconds)  # the first second is warm-up
 
 
 def test_the_longest_outage_and_the_first_success_after_it(run: tuple[History, list[Findings], list[Path]]) -> None:
     history, (measured, _), _ = run
-    done = sorted(_int(row, "complete_us") for row in history.rows("operations", f="produce", type="ok"))
+    done = sorted(int_of(row, "complete_us") for row in history.rows("operations", f="produce", type="ok"))
     worst = max((b - a, a, b) for a, b in itertools.pairwise(done))
     found = max(measured.gaps, key=lambda row: (row["f"] == "produce", row["gap_us"]))
     assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
@@ -130,12 +128,12 @@ def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings],
     for full in (True, False):
         mine = [row for row in clients if row["full"] is full]
         assert rows[False, full]["fetches"] == len(mine) > 0
-        assert rows[False, full]["response_bytes"] == sum(_int(row, "response_bytes") for row in mine)
+        assert rows[False, full]["response_bytes"] == sum(int_of(row, "response_bytes") for row in mine)
         assert rows[False, full]["p99_us"] == (FULL_US if full else INCREMENTAL_US)
     follower = history.rows("fetch_costs", client_id=FOLLOWER, full=False)
     fetched = history.rows("operations", f="fetch")
-    bounds = min(_int(row, "invoke_us") for row in fetched), max(_int(row, "complete_us") for row in fetched)
-    during = [row for row in follower if bounds[0] <= _int(row, "at_us") <= bounds[1]]
+    bounds = min(int_of(row, "invoke_us") for row in fetched), max(int_of(row, "complete_us") for row in fetched)
+    during = [row for row in follower if bounds[0] <= int_of(row, "at_us") <= bounds[1]]
     assert rows[True, False]["fetches"] == len(during) > 0
     assert (True, True) not in rows or rows[True, True]["fetches"] <= 1
 
@@ -148,11 +146,11 @@ def test_a_lost_answer_is_recovered_from_by_the_next_good_one_at_that_node(
     expected = []
     for row in lost:
         mine = history.rows("operations", f="fetch", process=row["process"])
-        after = [one for one in mine if _int(one, "index") > _int(row, "index")]
+        after = [one for one in mine if int_of(one, "index") > int_of(row, "index")]
         good = next(one for one in after if one["type"] == "ok")
         refused = [one for one in after[: after.index(good)] if one["type"] == "fail"]
-        asking = sum(_int(one, "complete_us") - _int(one, "invoke_us") for one in (*refused, good))
-        expected.append((row["process"], _int(good, "complete_us") - _int(row, "complete_us"), asking))
+        asking = sum(int_of(one, "complete_us") - int_of(one, "invoke_us") for one in (*refused, good))
+        expected.append((row["process"], int_of(good, "complete_us") - int_of(row, "complete_us"), asking))
     found = [(row["process"], row["recovered_us"], row["asking_us"]) for row in measured.recoveries]
     assert sorted(found) == sorted(expected)
     assert found
@@ -163,12 +161,12 @@ def test_full_fetches_after_the_first_bring_partitions_again(
 ) -> None:
     history, (measured, _), _ = run
     (sums,) = measured.sent_again
-    full = [row for row in history.rows("operations", f="fetch", type="ok") if _int(row, "session_epoch") <= 0]
+    full = [row for row in history.rows("operations", f="fetch", type="ok") if int_of(row, "session_epoch") <= 0]
     first = {row["process"]: row for row in reversed(full)}
     again = [row for row in full if row is not first[row["process"]]]
     assert {"fetcher-0", "fetcher-1", "fetcher-2"} <= set(first)
     assert sums["requests_again"] == len(again)
-    assert sums["answered_again"] == sum(_int(row, "partitions_answered") for row in again)
+    assert sums["answered_again"] == sum(int_of(row, "partitions_answered") for row in again)
 
 
 def test_the_leaders_of_a_partition_are_told_in_order(run: tuple[History, list[Findings], list[Path]]) -> None:
