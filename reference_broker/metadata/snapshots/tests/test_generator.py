@@ -113,7 +113,7 @@ def test_synced_before_renamed() -> None:
         seen.append(replica.disk.durable_size(source) == replica.disk.size(source))
         rename(source, target)
 
-    replica.disk.rename = watched  # type: ignore[method-assign]
+    replica.disk.rename = watched  # type: ignore[method-assign]  # Watched on this disk only.
     replica.ports.run()
     assert seen == [True]
     told = [what for what, _ in replica.ports.notes if what.startswith("snapshot_")]

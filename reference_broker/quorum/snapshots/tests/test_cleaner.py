@@ -116,11 +116,11 @@ def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
     def full(path: str) -> NoReturn:
         raise DiskError(f"{path}: input/output error")
 
-    replica.disk.delete = full  # type: ignore[method-assign]
+    replica.disk.delete = full  # type: ignore[method-assign]  # This disk refuses.
     replica.ports.advance(60_000)
     assert len(replica.store.ids) == 2
     assert replica.ports.told("snapshot_cleaning_failed")
-    replica.disk.delete = delete  # type: ignore[method-assign]
+    replica.disk.delete = delete  # type: ignore[method-assign]  # And no longer.
     replica.ports.advance(CHECK_US // 1000)
     assert len(replica.store.ids) == 1
 

@@ -79,7 +79,7 @@ def test_synced_before_renamed_before_truncated() -> None:
             order.append("truncate")
         delete(path)
 
-    follower.disk.rename, follower.disk.delete = renamed, deleted  # type: ignore[method-assign]
+    follower.disk.rename, follower.disk.delete = renamed, deleted  # type: ignore[method-assign]  # Watched.
     transfer.finish()
     assert order == ["rename", "truncate"]
 

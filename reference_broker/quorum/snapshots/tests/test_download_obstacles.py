@@ -154,7 +154,7 @@ def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
             raise DiskError(f"{path}: input/output error")
         delete(path)
 
-    follower.disk.delete = refuse  # type: ignore[method-assign]
+    follower.disk.delete = refuse  # type: ignore[method-assign]  # This disk refuses.
     transfer.begin(snapshot)
     transfer.finish()
     assert transfer.outcomes == [Installed(snapshot)]
