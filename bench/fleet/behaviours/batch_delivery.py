@@ -4,11 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from bench.fleet.behaviours.bodies import INIT_PRODUCER_ID, PRODUCE, init_producer_id_request
+from bench.fleet.behaviours.bodies import init_producer_id_request
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
-from bench.fleet.behaviours.protocol import Answered, TopicPartition
+from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
 from reference_broker.client.producer import Batch, Next, ProducerState
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import (
@@ -40,12 +43,14 @@ class Slot:
 
 @dataclass(slots=True)
 class BatchDelivery:
-    """For one script, one batch at a time. ``encode``: makes the bytes of a slot's batch. ``pending``: the slot whose
-    end is not known yet; the script may give up after its deadline."""
+    """Delivers one batch at a time for one script. ``records`` makes the records of a slot. ``rows`` makes what the
+    history says of a slot whose batch was made. ``pending`` is the slot whose end is not known yet. The script may give
+    up after its deadline."""
 
     script: ClusterScript
     state: ProducerState
-    encode: Callable[[Slot], bytes]
+    records: Callable[[Slot], list[Record]]
+    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]
     acks: int = -1
     request_wait_ms: int = 1_000
     pending: Slot | None = None
@@ -54,12 +59,29 @@ class BatchDelivery:
     def is_overdue(self) -> bool:
         return self.pending is not None and self.script.now.mono_us >= self.pending.deadline_us
 
-    def deliver(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
-        """Attempts until the batch's end is known, or the script gives up."""
+    def deliver(self, slot: Slot) -> Steps[bool]:
+        """Tries until the batch's end is known or the script gives up, and records the end. Returns whether the batch
+        is written."""
         self.pending = slot
-        end = yield from self._attempts(slot)
+        result, error, answer = yield from self._attempts(slot)
+        rows = self.rows_in_flight()
         self.pending = None
-        return end
+        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
+        self.script.journal.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
+        return result is Next.DONE
+
+    def rows_in_flight(self) -> tuple[HistoryRow, ...]:
+        """The rows of the pending slot, if its batch was made."""
+        slot = self.pending
+        return () if slot is None or slot.batch is None else self.rows(slot, slot.batch)
+
+    def _encoded(self, slot: Slot, batch: Batch) -> bytes:
+        return build(
+            self.records(slot),
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+        )
 
     def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
         error: str | None = "not_sent"
@@ -98,10 +120,10 @@ class BatchDelivery:
                 return False
             if slot.batch is not None:
                 self.state.renew(slot.batch)
-                slot.records = self.encode(slot)
+                slot.records = self._encoded(slot, slot.batch)
         if slot.batch is None:
             slot.batch = self.state.add(slot.where, slot.count)
-            slot.records = self.encode(slot)
+            slot.records = self._encoded(slot, slot.batch)
         return True
 
     def _leads(self, node_id: int, where: TopicPartition) -> bool:
@@ -137,22 +159,22 @@ class BatchDelivery:
             version = min(version, LAST_VERSION_BY_NAME)
         named = (slot.where.topic, NO_TOPIC_ID) if version <= LAST_VERSION_BY_NAME else ("", topic_id)
         topic = ProduceTopic(*named, [ProducePartition(slot.where.partition, slot.records)])
-        return PRODUCE, version, ProduceRequest(self.acks, self.request_wait_ms, [topic])
+        return ApiKey.PRODUCE, version, ProduceRequest(self.acks, self.request_wait_ms, [topic])
 
     def _init_producer_id(self) -> Steps[bool]:
-        operation = self.script.begin("init_producer_id", self.script.now.mono_us)
+        operation = self.script.journal.begin("init_producer_id")
         version = self.script.settings.versions.init_producer_id
-        answer = yield from self.script.call(INIT_PRODUCER_ID, version, init_producer_id_request())
+        answer = yield from self.script.call(ApiKey.INIT_PRODUCER_ID, version, init_producer_id_request())
         if isinstance(answer, str):
-            self.script.end(operation, "fail", answer)
+            self.script.journal.end(operation, "fail", answer)
             return False
         body = cast("InitProducerIdResponse", answer.body)
         code = int(body.error_code.value)
         if code:
-            self.script.end(operation, "fail", error_name(code), answer)
+            self.script.journal.end(operation, "fail", error_name(code), answer)
             return False
         self.state.assign(int(body.producer_id), int(body.producer_epoch))
-        self.script.end(operation, "ok", None, answer)
+        self.script.journal.end(operation, "ok", None, answer)
         return True
 
 

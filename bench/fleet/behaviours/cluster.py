@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from bench.fleet.behaviours.board import MetadataBoard
-from bench.fleet.behaviours.bodies import EARLIEST, LIST_OFFSETS, METADATA, list_offsets_request, metadata_request
+from bench.fleet.behaviours.bodies import EARLIEST, list_offsets_request, metadata_request
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -78,16 +79,16 @@ class ClusterScript(Script):
         elsewhere = self.connected_to is None or (self.KEEPS_CONNECTIONS and self.strand.failures > PATIENT_FAILURES)
         if elsewhere and not (yield from self._reach(self._next_address())):
             return False
-        operation = self.begin("metadata", self.now.mono_us)
-        answer = yield from self.call(METADATA, self.settings.versions.metadata, metadata_request(self.topics))
+        operation = self.journal.begin("metadata")
+        answer = yield from self.call(ApiKey.METADATA, self.settings.versions.metadata, metadata_request(self.topics))
         if isinstance(answer, str):
-            self.end(operation, "fail", answer)
+            self.journal.end(operation, "fail", answer)
             return False
         update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
         self.metadata = self.metadata.apply(update)
         if self.board is not None:
             self.board.post(update, self.now.mono_us)
-        self.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, answer)
         return True
 
     def _next_address(self) -> Address:
@@ -115,11 +116,11 @@ class ClusterScript(Script):
     ) -> Steps[dict[TopicPartition, int]]:
         """Log start offsets (or, LATEST, ends) of partitions that this connection's node leads; only those that it
         answered."""
-        operation = self.begin("list_offsets", self.now.mono_us)
+        operation = self.journal.begin("list_offsets")
         body = list_offsets_request(partitions, at)
-        answer = yield from self.call(LIST_OFFSETS, self.settings.versions.list_offsets, body)
+        answer = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, body)
         if isinstance(answer, str):
-            self.end(operation, "fail", answer)
+            self.journal.end(operation, "fail", answer)
             return {}
         found: dict[TopicPartition, int] = {}
         error: str | None = None
@@ -130,5 +131,5 @@ class ClusterScript(Script):
                     found[TopicPartition(topic.name, int(each.partition_index))] = int(each.offset)
                 else:
                     error = error_name(code)
-        self.end(operation, "fail" if error else "ok", error, answer)
+        self.journal.end(operation, "fail" if error else "ok", error, answer)
         return found

@@ -36,8 +36,10 @@ class Journal:
         actions, self.actions = self.actions, []
         return actions
 
-    def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
-        operation = Operation(self.begun, f, intended_us, self.now.mono_us if sent else -1)
+    def begin(self, f: str, intended_us: int | None = None, *, sent: bool = True) -> Operation:
+        """Begins an operation that the history calls ``f``. ``intended_us`` is by default now."""
+        now_us = self.now.mono_us
+        operation = Operation(self.begun, f, now_us if intended_us is None else intended_us, now_us if sent else -1)
         self.begun += 1
         self._open[operation.index] = operation
         return operation

@@ -129,7 +129,7 @@ class Script(ABC):
             self._strands.remove(strand)
             if not self._strands:
                 self._finished = True
-                self.record(*self.still_open())
+                self.journal.record(*self.still_open())
                 self.journal.actions.append(Finished())
         self._strand = before or strand
 
@@ -181,6 +181,10 @@ class Script(ABC):
         self.journal.actions.append(Wake(at_us, self.strand.lane))
         yield
 
+    def first_due_us(self, interval_us: int) -> int:
+        """The time of a schedule's first step, drawn from its first interval, so that clients do not act in step."""
+        return self.now.mono_us + (self.random.randrange(interval_us) if interval_us else 0)
+
     def hurry(self, lane: int) -> None:
         """If the strand on that lane sleeps, it shall look around now."""
         for strand in self._strands:
@@ -201,17 +205,17 @@ class Script(ABC):
         """Ends with the lane's connection to ``address`` standing (True) or none at all."""
         self.disconnect()
         lane = self.strand.lane
-        operation = self.begin("connect", self.now.mono_us)
+        operation = self.journal.begin("connect")
         operation.node = node
         self.strand.waits = "connect"
         dialled = self.settings.dial.get(address, address)
         self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane))
         event = yield
         if isinstance(event, ConnectFailed):
-            self.end(operation, "fail", event.reason)
+            self.journal.end(operation, "fail", event.reason)
             return False
         self._connected[lane] = address
-        self.end(operation, "ok")
+        self.journal.end(operation, "ok")
         return True
 
     def disconnect(self) -> None:
@@ -225,7 +229,9 @@ class Script(ABC):
         """
         self.strand.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
-        self.journal.actions.append(Request(api_key, api_version, self.process, body, timeout_us, self.strand.lane))
+        self.journal.actions.append(
+            Request(int(api_key), api_version, self.process, body, timeout_us, self.strand.lane)
+        )
         event = yield
         if isinstance(event, Answered):
             return event
@@ -233,24 +239,3 @@ class Script(ABC):
             self.disconnect()
             return "timeout"
         return "disconnected"
-
-    # -- history ------------------------------------------------------------------------------------------------
-
-    def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
-        return self.journal.begin(f, intended_us, sent=sent)
-
-    def end(
-        self,
-        operation: Operation,
-        kind: str,
-        error: str | None = None,
-        answer: Answered | None = None,
-        answered_session_id: int = -1,
-        partitions_answered: int = -1,
-        rows: tuple[HistoryRow, ...] = (),
-    ) -> None:
-        """As ``Journal.end``."""
-        self.journal.end(operation, kind, error, answer, answered_session_id, partitions_answered, rows)
-
-    def record(self, *rows: HistoryRow) -> None:
-        self.journal.record(*rows)

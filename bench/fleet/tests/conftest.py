@@ -46,6 +46,7 @@ from bench.fleet.behaviours.protocol import (
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
 from reference_broker.records.batch import patched, read_header
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
@@ -131,12 +132,12 @@ class FakeBroker:
         self.requests.append(request)
         self.by_name = request.api_version <= LAST_VERSION_BY_NAME
         return {
-            bodies.METADATA: self.metadata,
-            bodies.FETCH: self.fetch,
-            bodies.PRODUCE: self.produce,
-            bodies.LIST_OFFSETS: self.list_offsets,
-            bodies.INIT_PRODUCER_ID: self.init_producer_id,
-            bodies.CREATE_TOPICS: self.create_topics,
+            ApiKey.METADATA: self.metadata,
+            ApiKey.FETCH: self.fetch,
+            ApiKey.PRODUCE: self.produce,
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
+            ApiKey.CREATE_TOPICS: self.create_topics,
         }[request.api_key](request.body)
 
     def name(self, topic_id: bytes) -> str:

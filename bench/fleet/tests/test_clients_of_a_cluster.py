@@ -4,7 +4,6 @@ from random import Random
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.habits import REVISIONS
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
@@ -12,6 +11,7 @@ from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartit
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import read_offsets
+from reference_broker.wire.apis import ApiKey
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -227,7 +227,7 @@ def test_the_first_request_of_each_revision(world, settings, revision):
     sent = []
 
     def keep(request):
-        if request.api_key == bodies.FETCH:
+        if request.api_key == ApiKey.FETCH:
             sent.append(request)
             return "lose_request"
         return None

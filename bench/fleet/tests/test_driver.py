@@ -24,6 +24,7 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.driver import BlockingDriver
+from reference_broker.wire.apis import ApiKey
 
 
 class Server:
@@ -71,7 +72,7 @@ class Scripted:
 
 
 def ask(lane, timeout_us=2_000_000):
-    return Request(bodies.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
+    return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
 
 
 @pytest.fixture

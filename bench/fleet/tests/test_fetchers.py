@@ -4,12 +4,12 @@ from random import Random
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import read_offsets
+from reference_broker.wire.apis import ApiKey
 from reports.rows import END_OF_RUN_US
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
@@ -30,7 +30,7 @@ def nth_fetch(number, fate):
     seen = []
 
     def fault(request):
-        if request.api_key == bodies.FETCH:
+        if request.api_key == ApiKey.FETCH:
             seen.append(request)
             if len(seen) == number:
                 return fate
@@ -87,7 +87,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     assert (lost.type, lost.error) == ("info", "timeout")
     assert (again.type, again.error, again.answered_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
     assert (full.session_id, full.session_epoch) == (lost.session_id, 0)
-    requests = [each.body for each in broker.requests if each.api_key == bodies.FETCH]
+    requests = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH]
     assert requests[3] == requests[4], "the resent request differs"
     assert requests[3] is not requests[4]
 
