@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.client.partitions import TopicPartition
-from reference_broker.ports.now import Now
-from reports.rows import HistoryRow
+from reference_broker.client.partitions import TopicPartition as TopicPartition
+from reference_broker.ports.now import Now as Now
+from reports.rows import HistoryRow as HistoryRow
 
 
 class Address(NamedTuple):
@@ -214,31 +214,3 @@ class ClientSettings:
     """How long a behaviour may go on after Stopping."""
     dial: Mapping[Address, Address] = field(default_factory=dict)
     """Where to connect instead of where a node says it is: a proxy on the way to it."""
-
-
-__all__ = [
-    "Address",
-    "Answered",
-    "Behaviour",
-    "ClientSettings",
-    "Connect",
-    "ConnectFailed",
-    "Connected",
-    "Disconnect",
-    "Disconnected",
-    "Finished",
-    "FleetAction",
-    "FleetEvent",
-    "HistoryRow",
-    "Leaving",
-    "Now",
-    "Record",
-    "Request",
-    "Started",
-    "Stopping",
-    "TimedOut",
-    "TopicPartition",
-    "Versions",
-    "Wake",
-    "Woken",
-]
