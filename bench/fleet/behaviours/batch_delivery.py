@@ -1,4 +1,4 @@
-"""Sends the batches of an idempotent producer: each with its sequence until its end is known, or time is over."""
+"""Sends the batches of a producer. A batch is sent again with its sequence until its end is known or time is over."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ LAST_VERSION_BY_NAME: Final = 12
 
 @dataclass(slots=True)
 class Slot:
-    """The records of one request. ``batch`` None: none made yet, or an idempotent producer needs another ID first."""
+    """The records of one request. ``batch`` is None until a leader and a producer ID are known."""
 
     operation: Operation
     where: TopicPartition
@@ -91,12 +91,12 @@ class BatchDelivery:
                 if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
                     return result, error, answer
                 if result is Next.RETRY_ELSEWHERE:
-                    if self._leads(slot.operation.node, slot.where):  # The answer did not say who else does.
+                    if self._leads(slot.operation.node, slot.where):  # The answer did not name the new leader.
                         yield from self.script.back_off()
                         yield from self.script.refresh()
                     continue
                 if self.script.strand.failures > PATIENT_FAILURES:
-                    # A leader that has been replaced, and does not know, times out for ever.
+                    # A leader that was replaced and does not know it answers with timeouts for ever.
                     yield from self.script.refresh()
             yield from self.script.back_off()
         if slot.batch is None:
@@ -104,7 +104,7 @@ class BatchDelivery:
         return self.state.give_up(slot.batch), error, None
 
     def _ready(self, slot: Slot) -> Steps[bool]:
-        """A connection to the leader and a batch with a producer ID. One attempt at each leader that metadata names."""
+        """Connects to the leader and makes the batch with a producer ID. Tries each leader that metadata names once."""
         leader = self.script.metadata.leader_of(slot.where)
         while leader is None or not (yield from self.script.connect_to_node(leader)):
             before = leader
@@ -116,7 +116,7 @@ class BatchDelivery:
         slot.operation.node = leader.node_id
         if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
             if not (yield from self._init_producer_id()):
-                yield from self.script.refresh()  # It may be dead behind a proxy that goes on accepting.
+                yield from self.script.refresh()  # The leader may be dead behind a proxy that still accepts connections.
                 return False
             if slot.batch is not None:
                 self.state.renew(slot.batch)
@@ -179,6 +179,6 @@ class BatchDelivery:
 
 
 def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
-    """A request names one partition, so its answer must too."""
+    """Returns the answer's only partition. None means that it does not fit the request, which named one."""
     partitions = [each for topic in body.responses for each in topic.partitions]
     return partitions[0] if len(partitions) == 1 else None

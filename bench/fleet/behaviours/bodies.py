@@ -49,7 +49,7 @@ ALL_TOPICS: Final = MetadataRequest(
 
 
 def list_offsets_request(partitions: Sequence[TopicPartition], timestamp_ms: int) -> ListOffsetsRequest:
-    """``timestamp_ms``: EARLIEST, LATEST or a time."""
+    """``timestamp_ms`` is EARLIEST, LATEST or a time."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
