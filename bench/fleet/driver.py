@@ -66,13 +66,15 @@ class BlockingDriver:
         self._started = False
 
     def stop(self) -> None:
-        """Load ends: give Stopping at the next step. A behaviour that was never started is done with it."""
-        self._end = self._end or Stopping()
-        self.finished = self.finished or not self._started
+        """The load ends. The behaviour gets Stopping at its next step. One that was never started is finished."""
+        self._tell(Stopping())
 
     def leave(self) -> None:
-        """As ``stop``, with Leaving."""
-        self._end = self._end or Leaving()
+        """As ``stop``, but with Leaving."""
+        self._tell(Leaving())
+
+    def _tell(self, end: Stopping | Leaving) -> None:
+        self._end = self._end or end
         self.finished = self.finished or not self._started
 
     @property

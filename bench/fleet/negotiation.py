@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Versions
 from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse
@@ -15,25 +16,9 @@ if TYPE_CHECKING:
 
 ASKED_VERSION: Final = 3
 """Every broker since Kafka 2.4 knows it."""
-_KEYS: Final = {
-    "fetch": bodies.FETCH,
-    "produce": bodies.PRODUCE,
-    "metadata": bodies.METADATA,
-    "list_offsets": bodies.LIST_OFFSETS,
-    "init_producer_id": bodies.INIT_PRODUCER_ID,
-    "create_topics": bodies.CREATE_TOPICS,
-    "delete_topics": bodies.DELETE_TOPICS,
-    "incremental_alter_configs": bodies.INCREMENTAL_ALTER_CONFIGS,
-    "describe_configs": bodies.DESCRIBE_CONFIGS,
-    "update_features": bodies.UPDATE_FEATURES,
-    "offset_commit": bodies.OFFSET_COMMIT,
-    "offset_fetch": bodies.OFFSET_FETCH,
-    "find_coordinator": bodies.FIND_COORDINATOR,
-    "join_group": bodies.JOIN_GROUP,
-    "heartbeat": bodies.HEARTBEAT,
-    "leave_group": bodies.LEAVE_GROUP,
-    "sync_group": bodies.SYNC_GROUP,
-}
+CLIENT_ID: Final = "crucible-fleet"
+CONNECT_LIMIT_US: Final = 2_000_000
+CALL_LIMIT_US: Final = 5_000_000
 
 
 class UnreachableError(Exception):
@@ -47,11 +32,7 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
     """
     answer = _ask(bootstrap, patience_s)
     offered = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
-    ours = Versions()
-    return {
-        each.name: min(getattr(ours, each.name), offered.get(_KEYS[each.name], getattr(ours, each.name)))
-        for each in fields(ours)
-    }
+    return {name: min(newest, offered.get(ApiKey[name.upper()], newest)) for name, newest in asdict(Versions()).items()}
 
 
 def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:
@@ -77,33 +58,30 @@ def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsRespons
 
 
 def _versions_of(address: Address) -> "ApiVersionsResponse":
-    connection = Connection.open(address.host, address.port, 2_000_000)
+    return cast("ApiVersionsResponse", _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST))
+
+
+def _call(address: Address, api_key: int, version: int, body: object) -> object:
+    """Sends one request on a connection of its own and returns the answer's body. Raises TransportError."""
+    connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
     try:
-        body = bodies.API_VERSIONS_REQUEST
-        reply = connection.call(bodies.API_VERSIONS, ASKED_VERSION, "crucible-fleet", body, 5_000_000)
+        return connection.call(api_key, version, CLIENT_ID, body, CALL_LIMIT_US).body
     finally:
         connection.close()
-    return cast("ApiVersionsResponse", reply.body)
 
 
 def nodes_of(bootstrap: Address, metadata_version: int) -> list[Address]:
-    """Where the cluster's nodes say they are, by node ID.
+    """Returns the addresses that the cluster's nodes advertise, in the order of their IDs.
 
-    :raises UnreachableError: no answer, or one that names no node.
+    :raises UnreachableError: no answer came, or the answer names no node.
     """
-    connection = None
     try:
-        connection = Connection.open(bootstrap.host, bootstrap.port, 2_000_000)
-        body = bodies.metadata_request(())
-        reply = connection.call(bodies.METADATA, metadata_version, "crucible-fleet", body, 5_000_000)
+        answer = _call(bootstrap, ApiKey.METADATA, metadata_version, bodies.metadata_request(()))
     except TransportError as error:
         raise UnreachableError(
             f"{bootstrap.host}:{bootstrap.port} does not say which nodes it has ({error})."
         ) from error
-    finally:
-        if connection is not None:
-            connection.close()
-    brokers = sorted(cast("MetadataResponse", reply.body).brokers, key=lambda each: int(each.node_id))
+    brokers = sorted(cast("MetadataResponse", answer).brokers, key=lambda each: int(each.node_id))
     if not brokers:
         raise UnreachableError(f"{bootstrap.host}:{bootstrap.port} names no node of its cluster; is it ready?")
     return [Address(str(each.host), int(each.port)) for each in brokers]

@@ -88,13 +88,17 @@ class LocustProcesses:
 
         :raises WorkerDiedError: one of the processes has ended, cannot write its history, or has lost a client.
         """
-        for process in [*self._workers, *([self._master] if self._master is not None else [])]:
+        for process in self._processes:
             code = process.poll()
             if code is not None:
                 raise WorkerDiedError(f"A Locust process ended by itself (code {code}); see {self._log_dir}.")
         if self._failure:
             raise WorkerDiedError(f"A Locust worker failed: {self._failure}.")
         return self._last
+
+    @property
+    def _processes(self) -> "list[subprocess.Popen[str]]":
+        return [*self._workers, *([self._master] if self._master is not None else [])]
 
     def _start(self, name: str, arguments: list[str], stdin: int) -> "subprocess.Popen[str]":
         log = (self._log_dir / f"{name}.log").open("w")
@@ -124,13 +128,12 @@ class LocustProcesses:
                     self._last = report
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        processes = [*self._workers, *([self._master] if self._master is not None else [])]
         if self._master is not None and self._master.poll() is None and kind is None and self._page is None:
             self.tell("quit")
         else:
-            for process in processes:
+            for process in self._processes:
                 process.terminate()
-        for process in processes:
+        for process in self._processes:
             try:
                 process.wait(QUIT_S)
             except subprocess.TimeoutExpired:

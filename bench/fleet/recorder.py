@@ -4,13 +4,14 @@ Two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers
 generator a list append and, for operations, two histogram counts; everything dear happens in the sink.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 from bench.fleet.behaviours.protocol import Behaviour, Now
 from bench.fleet.generator import Sample
-from bench.fleet.histogram import Histogram, bounds_us
+from bench.fleet.histogram import bounds_us, bucket_of
 from reports.columns import ROW_TABLES, Row
 from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, RunRow
 
@@ -59,7 +60,7 @@ class MemorySink:
 
 @dataclass(slots=True)
 class Second:
-    """Load counters of one second; see LoadRow."""
+    """The counters of one second, in the order of LoadRow, which says what they mean."""
 
     offered: int = 0
     sent: int = 0
@@ -95,8 +96,8 @@ class Recorder:
         self._origin_us = origin_us
         self._batch_rows = batch_rows
         self._pending: dict[str, list[AnyRow]] = {name: [] for name in TABLE_OF.values()}
-        self._latency: dict[tuple[str, str, int], Histogram] = {}
-        self._seconds: dict[int, Second] = {}
+        self._latency: defaultdict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
+        self._seconds: defaultdict[int, Second] = defaultdict(Second)
         self._closed = False
 
     def record(self, rows: Iterable[HistoryRow]) -> None:
@@ -116,21 +117,17 @@ class Recorder:
         origin, done_us = self._origin_us, row.complete_us
         completed = (done_us - origin) // _SECOND_US
         for measure, from_us in (("service", row.invoke_us), ("response", row.intended_us)):
-            key = (row.f, measure, completed)
-            histogram = self._latency.get(key)
-            if histogram is None:
-                histogram = self._latency[key] = Histogram()
-            histogram.record(done_us - from_us)
-        self._second((row.intended_us - origin) // _SECOND_US).offered += 1
+            self._latency[row.f, measure, completed][bucket_of(done_us - from_us)] += 1
+        self._seconds[(row.intended_us - origin) // _SECOND_US].offered += 1
         if row.error != "not_sent":
-            sent = self._second((row.invoke_us - origin) // _SECOND_US)
+            sent = self._seconds[(row.invoke_us - origin) // _SECOND_US]
             sent.sent += 1
             sent.max_slip_us = max(sent.max_slip_us, row.invoke_us - row.intended_us)
         if row.type == "ok":
-            self._second(completed).completed += 1
+            self._seconds[completed].completed += 1
             self.totals.ok += 1
         else:
-            self._second(completed).failed += 1
+            self._seconds[completed].failed += 1
             self.totals.failed += 1
         if row.f == "fetch":
             self.totals.fetches += 1
@@ -141,15 +138,9 @@ class Recorder:
         elif row.first_offset >= 0:
             self.totals.acked_records += row.count
 
-    def _second(self, number: int) -> Second:
-        second = self._seconds.get(number)
-        if second is None:
-            second = self._seconds[number] = Second()
-        return second
-
     def note_generator(self, now_us: int, sample: Sample) -> None:
         """How hard the worker itself worked in the second that ``now_us`` lies in."""
-        second = self._second((now_us - self._origin_us) // _SECOND_US)
+        second = self._seconds[(now_us - self._origin_us) // _SECOND_US]
         second.cpu_permille, second.wanted_permille = sample.cpu_permille, sample.wanted_permille
         second.lag_us = sample.lag_us
 
@@ -179,23 +170,9 @@ class Recorder:
     def latency_rows(self) -> list[LatencyRow]:
         return [
             LatencyRow(operation, measure, self.worker, second, bucket, *bounds_us(bucket), count)
-            for (operation, measure, second), histogram in sorted(self._latency.items())
-            for bucket, count in histogram.sorted()
+            for (operation, measure, second), histogram in sorted(self._latency.items(), key=lambda one: one[0])
+            for bucket, count in sorted(histogram.items())
         ]
 
     def load_rows(self) -> list[LoadRow]:
-        return [
-            LoadRow(
-                self.worker,
-                number,
-                each.offered,
-                each.sent,
-                each.completed,
-                each.failed,
-                each.max_slip_us,
-                each.cpu_permille,
-                each.wanted_permille,
-                each.lag_us,
-            )
-            for number, each in sorted(self._seconds.items())
-        ]
+        return [LoadRow(self.worker, number, *astuple(self._seconds[number])) for number in sorted(self._seconds)]

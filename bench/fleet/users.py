@@ -6,6 +6,7 @@ the worker's number, so that names, partitions and seeds are the same however ma
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -151,14 +152,10 @@ class WorkerFleet:
             self.report(sample)
 
     def report(self, sample: Sample | None = None) -> None:
-        totals, sample = self.recorder.totals, sample or Sample(0, 0, 0)
+        sample = sample or Sample(0, 0, 0)
         data = {
             "index": self.index,
-            "ok": totals.ok,
-            "failed": totals.failed,
-            "acked_records": totals.acked_records,
-            "read_records": totals.read_records,
-            "fetches": totals.fetches,
+            **asdict(self.recorder.totals),
             "writers_left": self.left(writers=True),
             "readers_left": self.left(writers=False),
             "cpu_permille": sample.cpu_permille,

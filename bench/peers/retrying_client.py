@@ -10,15 +10,7 @@ from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, Partiti
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from bench.fleet.behaviours.bodies import (
-    CREATE_TOPICS,
-    METADATA,
-    PRODUCE,
-    create_topics_request,
-    delete_topics_request,
-    metadata_request,
-    new_topic,
-)
+from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request, metadata_request, new_topic
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import PRODUCE_VERSION, produce_request
 from reference_broker.blocking.transport import Connection, TransportError
@@ -85,7 +77,7 @@ class RetryingClient:
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
         def ask() -> bool | None:
-            answer = self._ask_controller(CREATE_TOPICS, CREATE_VERSION, body)
+            answer = self._ask_controller(ApiKey.CREATE_TOPICS, CREATE_VERSION, body)
             return True if answer is not None and self._is_fine(answer.topics[0].error_code, fine) else None
 
         self._until(ask, limit_s, f"topic {name}")
@@ -143,7 +135,7 @@ class RetryingClient:
         def ask() -> int | None:
             led = self.partitions(topic).get(partition)
             port = self._ports_by_node.get(led.leader) if led else None
-            answer = None if port is None else self._call(port, PRODUCE, PRODUCE_VERSION, body)
+            answer = None if port is None else self._call(port, ApiKey.PRODUCE, PRODUCE_VERSION, body)
             if answer is None:
                 return None
             told = answer.responses[0].partitions[0]
@@ -194,7 +186,7 @@ class RetryingClient:
         return False
 
     def _metadata(self, topics: Sequence[str]) -> Any:
-        answer = self._call(self._turn(), METADATA, METADATA_VERSION, metadata_request(topics))
+        answer = self._call(self._turn(), ApiKey.METADATA, METADATA_VERSION, metadata_request(topics))
         if answer is not None:
             self._ports_by_node.update({int(each.node_id): int(each.port) for each in answer.brokers})
         return answer

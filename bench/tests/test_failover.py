@@ -10,13 +10,13 @@ import pytest
 from kio.schema.types import BrokerId
 from kio.static.primitive import i32Timedelta
 
-from bench.fleet.behaviours.bodies import CREATE_TOPICS, METADATA
 from bench.options import Options, Sizes
 from bench.peers.errors import PeerError
 from bench.peers.retrying_client import RetryingClient
 from bench.peers.systems import REFERENCE
 from bench.results import Results
 from bench.rows.failover import SUSPECT_S, TRY_S, measure
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, encode_response
@@ -55,10 +55,10 @@ class Broker:
         header, offset = read_request_header(frame)
         key, version = header.api_key, header.api_version
         body = decode_request(key, version, frame, offset)
-        if key == METADATA:
+        if key == ApiKey.METADATA:
             answer = self._metadata()
         else:
-            assert key == CREATE_TOPICS
+            assert key == ApiKey.CREATE_TOPICS
             answer = self._created(body)
         return b"".join(encode_response(key, version, header.correlation_id, answer))
 
@@ -88,7 +88,7 @@ class Broker:
         name = body.topics[0].name  # type: ignore[attr-defined]
         self.asked.append(name)
         error = self.errors.pop(0) if self.errors else ErrorCode.none
-        response = body_class(CREATE_TOPICS, "response")
+        response = body_class(ApiKey.CREATE_TOPICS, "response")
         result = __import__(response.__module__, fromlist=["x"]).CreatableTopicResult
         topic = result(
             name=name,

@@ -6,16 +6,18 @@ the controller again and sends the same request with the same names, until it kn
 that exists already after such an attempt was created by it, once (T-10).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import ChangeRow
 
@@ -41,7 +43,6 @@ FIRST_VALUE: Final = 1_000_000_000_000
 """Values asked for rise from here by one, so that each names the request that asked for it."""
 
 LONGEST_WAIT_US: Final = 200_000
-MAX_UNSENT_RECORDED: Final = 100_000
 OPERATIONS: Final[Mapping[str, str]] = {
     "create": "create_topics",
     "delete": "delete_topics",
@@ -57,9 +58,7 @@ Errors: TypeAlias = dict[str, int]
 @dataclass(frozen=True, slots=True)
 class AdminPlan:
     """``base``: begins the names of the topics. ``partitions``: of each topic; ``topics``: in a set. ``weights``: how
-    often each of OPERATIONS is drawn, relative to the others. ``deadline_us``: how long a request is tried again.
-    ``max_sets``: sets that may stand at once, 0 no bound; a create beyond it becomes a delete.
-    """
+    often each of OPERATIONS is drawn, relative to the others. ``deadline_us``: how long a request is tried again."""
 
     process: str
     base: str
@@ -69,7 +68,6 @@ class AdminPlan:
     topics: int = 1
     replication_factor: int = 1
     deadline_us: int = 30_000_000
-    max_sets: int = 0
     answer_wait_ms: int = 3_000
     """``timeout_ms`` of a request: how long the controller may take over it."""
 
@@ -104,7 +102,6 @@ class Admin(ClusterScript):
         # A successor is there within a second or two: looking for it seldom would measure the admin.
         super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, ())
         self.plan = plan
-        self.slots = 0
         self.standing: list[TopicSet] = []
         self.created = 0
         self.next_value = FIRST_VALUE
@@ -113,17 +110,8 @@ class Admin(ClusterScript):
         self._lost_sight = True
 
     def run(self) -> Steps[None]:
-        interval = self.plan.interval_us
-        start_us = self.now.mono_us + self.random.randrange(max(1, interval))
-        while not self.stopping:
-            due_us = start_us + self.slots * interval
-            if self.now.mono_us < due_us:
-                yield from self.sleep_until(due_us)
-                continue
-            self.slots += 1
-            yield from self._slot(due_us)
-        if self.stopping_at_us is not None:
-            self._record_unsent(start_us, self.stopping_at_us)
+        likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
+        yield from OpenLoop(self, self.plan.interval_us, OPERATIONS[likely]).run(self._slot)
 
     @property
     def gives_up(self) -> bool:
@@ -136,21 +124,11 @@ class Admin(ClusterScript):
             rows.extend(self._change_rows(self._task, "info"))
         return rows
 
-    def _record_unsent(self, start_us: int, end_us: int) -> None:
-        """Slots that were overdue by an interval at the end of load and never sent: offered, and failed."""
-        likely = max(self.plan.weights, key=lambda each: self.plan.weights[each])
-        for _ in range(MAX_UNSENT_RECORDED):
-            due_us = start_us + self.slots * self.plan.interval_us
-            if due_us + self.plan.interval_us >= end_us:
-                return
-            self.slots += 1
-            self.end(self.begin(OPERATIONS[likely], due_us, sent=False), "fail", "not_sent")
-
     # -- one slot -----------------------------------------------------------------------------------------------
 
     def _slot(self, due_us: int) -> Steps[None]:
         change, target = self._choose()
-        operation = self.begin(OPERATIONS[change], due_us, sent=False)
+        operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
         task = self._task = Task(operation, change, target, self.now.mono_us + self.plan.deadline_us)
         if change == "configure":
             task.value = self.next_value
@@ -166,11 +144,7 @@ class Admin(ClusterScript):
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
         if change == "upgrade":
             return change, NO_TOPICS
-        full = self.plan.max_sets > 0 and len(self.standing) >= self.plan.max_sets
-        deletable = list(self._deletable)
-        if change == "create" and full:
-            change = "delete" if deletable else "describe"
-        candidates = deletable if change == "delete" else self.standing
+        candidates = list(self._deletable) if change == "delete" else self.standing
         if change != "create" and candidates:
             return change, self.random.choice(candidates)
         self.created += 1
@@ -233,7 +207,7 @@ class Admin(ClusterScript):
         self._remember(task, kind)
         answered = task.operation.partitions_sent if kind == "ok" else -1
         rows = tuple(self._change_rows(task, "" if answer is not None else kind))
-        self.end(task.operation, kind, error or None, answer, -1, answered, rows)
+        self.journal.end(task.operation, kind, error or None, answer, -1, answered, rows)
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:
@@ -278,7 +252,7 @@ class Admin(ClusterScript):
 
     def _next_level(self) -> Steps[int]:
         """One above what ApiVersions says of metadata.version, or the highest that it supports; -1: no answer."""
-        answer = yield from self.call(bodies.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
+        answer = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
         if isinstance(answer, str):
             return -1
         body = cast("ApiVersionsResponse", answer.body)
@@ -294,17 +268,17 @@ class Admin(ClusterScript):
             replicas = self.plan.replication_factor
             wanted = [bodies.new_topic(each, task.target.partitions, replicas, {}) for each in topics]
             body: object = bodies.create_topics_request(wanted, wait_ms)
-            return bodies.CREATE_TOPICS, versions.create_topics, body
+            return ApiKey.CREATE_TOPICS, versions.create_topics, body
         if task.change == "delete":
-            return bodies.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)
+            return ApiKey.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)
         if task.change == "configure":
             body = bodies.set_topic_configs_request(topics, {CONFIG_KEY: str(task.value)})
-            return bodies.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
+            return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
         if task.change == "upgrade":
             body = bodies.upgrade_feature_request(METADATA_VERSION, task.value, wait_ms)
-            return bodies.UPDATE_FEATURES, versions.update_features, body
+            return ApiKey.UPDATE_FEATURES, versions.update_features, body
         body = bodies.describe_topic_config_request(topics, CONFIG_KEY)
-        return bodies.DESCRIBE_CONFIGS, versions.describe_configs, body
+        return ApiKey.DESCRIBE_CONFIGS, versions.describe_configs, body
 
 
 def _errors_of(change: str, body: object) -> Errors:
@@ -315,11 +289,8 @@ def _errors_of(change: str, body: object) -> Errors:
         return {METADATA_VERSION: int(cast("UpdateFeaturesResponse", body).error_code.value)}
     if change == "delete":
         return {str(each.name): int(each.error_code.value) for each in cast("DeleteTopicsResponse", body).responses}
-    results: Sequence[tuple[str, int]]
     if change == "configure":
         altered = cast("IncrementalAlterConfigsResponse", body).responses
-        results = [(each.resource_name, int(each.error_code.value)) for each in altered]
-    else:
-        described = cast("DescribeConfigsResponse", body).results
-        results = [(each.resource_name, int(each.error_code.value)) for each in described]
-    return dict(results)
+        return {each.resource_name: int(each.error_code.value) for each in altered}
+    described = cast("DescribeConfigsResponse", body).results
+    return {each.resource_name: int(each.error_code.value) for each in described}

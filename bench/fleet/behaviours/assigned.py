@@ -1,4 +1,4 @@
-"""Since when a client asks brokers for which partition; and what a fetcher reads: what it drops, takes back, moves."""
+"""Since when a client fetches which partition, and what a fetcher reads: what it drops, takes back and moves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from reports.rows import AssignmentRow
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``from_offset``: the position when it began."""
+    """``from_offset`` is the position at the beginning."""
 
     from_us: int
     from_offset: int
@@ -21,13 +21,13 @@ class Assignment:
 
 @dataclass(slots=True)
 class AssignmentBook:
-    """A row for each assignment, written when it ends. ``running``: those that have not ended."""
+    """Records each assignment when it ends. ``running`` holds the assignments that have not ended."""
 
     journal: Journal
     running: dict[TopicPartition, Assignment] = field(default_factory=dict)
 
     def begin(self, where: TopicPartition, offset: int) -> None:
-        """A broker is asked for it from now on; nothing changes where it was asked before."""
+        """The partition is fetched from now on. Nothing changes if it was fetched before."""
         if where not in self.running:
             self.running[where] = Assignment(self.journal.now.mono_us, offset)
 
@@ -38,12 +38,12 @@ class AssignmentBook:
             self.begin(where, offset)
 
     def end(self, where: TopicPartition) -> None:
-        """No broker is asked for it any more."""
+        """The partition is not fetched any more."""
         if where in self.running:
             self.journal.record(self._row(where, self.journal.now.mono_us))
 
     def end_all(self, until_us: int) -> list[HistoryRow]:
-        """The rows of all that have not ended."""
+        """Ends all running assignments and returns their rows."""
         return [self._row(where, until_us) for where in list(self.running)]
 
     def _row(self, where: TopicPartition, until_us: int) -> AssignmentRow:
@@ -53,7 +53,7 @@ class AssignmentBook:
 
 @dataclass(slots=True)
 class Reading:
-    """What one fetcher reads, as its habits say. ``dropped``: partitions that it does not want at the moment."""
+    """What one fetcher reads, as its habits say. ``dropped`` holds the partitions that it does not want now."""
 
     plan: FetcherPlan
     random: Chance
@@ -67,7 +67,7 @@ class Reading:
         return VARIANTS[self.plan.variant]
 
     def change_mind(self, stopping: bool) -> None:
-        """Before a poll: drop, take back or seek. Nothing is dropped once load has ended."""
+        """Drops, takes back or seeks partitions before a poll. Nothing is dropped after the load has ended."""
         hot = self.plan.partitions[1:]
         forget, seek = self.habits.forget_every, self.habits.seek_every
         if stopping:

@@ -1,14 +1,17 @@
-"""Sends the batches of an idempotent producer: each with its sequence until its end is known, or time is over."""
+"""Sends the batches of a producer. A batch is sent again with its sequence until its end is known or time is over."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from bench.fleet.behaviours.bodies import INIT_PRODUCER_ID, PRODUCE, init_producer_id_request
+from bench.fleet.behaviours.bodies import init_producer_id_request
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
-from bench.fleet.behaviours.protocol import Answered, TopicPartition
+from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
 from reference_broker.client.producer import Batch, Next, ProducerState
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import (
@@ -27,7 +30,7 @@ LAST_VERSION_BY_NAME: Final = 12
 
 @dataclass(slots=True)
 class Slot:
-    """The records of one request. ``batch`` None: none made yet, or an idempotent producer needs another ID first."""
+    """The records of one request. ``batch`` is None until a leader and a producer ID are known."""
 
     operation: Operation
     where: TopicPartition
@@ -40,12 +43,14 @@ class Slot:
 
 @dataclass(slots=True)
 class BatchDelivery:
-    """For one script, one batch at a time. ``encode``: makes the bytes of a slot's batch. ``pending``: the slot whose
-    end is not known yet; the script may give up after its deadline."""
+    """Delivers one batch at a time for one script. ``records`` makes the records of a slot. ``rows`` makes what the
+    history says of a slot whose batch was made. ``pending`` is the slot whose end is not known yet. The script may give
+    up after its deadline."""
 
     script: ClusterScript
     state: ProducerState
-    encode: Callable[[Slot], bytes]
+    records: Callable[[Slot], list[Record]]
+    rows: Callable[[Slot, Batch], tuple[HistoryRow, ...]]
     acks: int = -1
     request_wait_ms: int = 1_000
     pending: Slot | None = None
@@ -54,12 +59,29 @@ class BatchDelivery:
     def is_overdue(self) -> bool:
         return self.pending is not None and self.script.now.mono_us >= self.pending.deadline_us
 
-    def deliver(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
-        """Attempts until the batch's end is known, or the script gives up."""
+    def deliver(self, slot: Slot) -> Steps[bool]:
+        """Tries until the batch's end is known or the script gives up, and records the end. Returns whether the batch
+        is written."""
         self.pending = slot
-        end = yield from self._attempts(slot)
+        result, error, answer = yield from self._attempts(slot)
+        rows = self.rows_in_flight()
         self.pending = None
-        return end
+        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
+        self.script.journal.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
+        return result is Next.DONE
+
+    def rows_in_flight(self) -> tuple[HistoryRow, ...]:
+        """The rows of the pending slot, if its batch was made."""
+        slot = self.pending
+        return () if slot is None or slot.batch is None else self.rows(slot, slot.batch)
+
+    def _encoded(self, slot: Slot, batch: Batch) -> bytes:
+        return build(
+            self.records(slot),
+            producer_id=batch.producer_id,
+            producer_epoch=batch.producer_epoch,
+            base_sequence=batch.base_sequence,
+        )
 
     def _attempts(self, slot: Slot) -> Steps[tuple[Next, str | None, Answered | None]]:
         error: str | None = "not_sent"
@@ -69,12 +91,12 @@ class BatchDelivery:
                 if result in (Next.DONE, Next.FAILED, Next.UNKNOWN):
                     return result, error, answer
                 if result is Next.RETRY_ELSEWHERE:
-                    if self._leads(slot.operation.node, slot.where):  # The answer did not say who else does.
+                    if self._leads(slot.operation.node, slot.where):  # The answer did not name the new leader.
                         yield from self.script.back_off()
                         yield from self.script.refresh()
                     continue
                 if self.script.strand.failures > PATIENT_FAILURES:
-                    # A leader that has been replaced, and does not know, times out for ever.
+                    # A leader that was replaced and does not know it answers with timeouts for ever.
                     yield from self.script.refresh()
             yield from self.script.back_off()
         if slot.batch is None:
@@ -82,7 +104,7 @@ class BatchDelivery:
         return self.state.give_up(slot.batch), error, None
 
     def _ready(self, slot: Slot) -> Steps[bool]:
-        """A connection to the leader and a batch with a producer ID. One attempt at each leader that metadata names."""
+        """Connects to the leader and makes the batch with a producer ID. Tries each leader that metadata names once."""
         leader = self.script.metadata.leader_of(slot.where)
         while leader is None or not (yield from self.script.connect_to_node(leader)):
             before = leader
@@ -94,14 +116,14 @@ class BatchDelivery:
         slot.operation.node = leader.node_id
         if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
             if not (yield from self._init_producer_id()):
-                yield from self.script.refresh()  # It may be dead behind a proxy that goes on accepting.
+                yield from self.script.refresh()  # The leader may be dead behind a proxy that still accepts connections.
                 return False
             if slot.batch is not None:
                 self.state.renew(slot.batch)
-                slot.records = self.encode(slot)
+                slot.records = self._encoded(slot, slot.batch)
         if slot.batch is None:
             slot.batch = self.state.add(slot.where, slot.count)
-            slot.records = self.encode(slot)
+            slot.records = self._encoded(slot, slot.batch)
         return True
 
     def _leads(self, node_id: int, where: TopicPartition) -> bool:
@@ -136,26 +158,26 @@ class BatchDelivery:
             version = min(version, LAST_VERSION_BY_NAME)
         named = (slot.where.topic, NO_TOPIC_ID) if version <= LAST_VERSION_BY_NAME else ("", topic_id)
         topic = ProduceTopic(*named, [ProducePartition(slot.where.partition, slot.records)])
-        return PRODUCE, version, ProduceRequest(self.acks, self.request_wait_ms, [topic])
+        return ApiKey.PRODUCE, version, ProduceRequest(self.acks, self.request_wait_ms, [topic])
 
     def _init_producer_id(self) -> Steps[bool]:
-        operation = self.script.begin("init_producer_id", self.script.now.mono_us)
+        operation = self.script.journal.begin("init_producer_id")
         version = self.script.settings.versions.init_producer_id
-        answer = yield from self.script.call(INIT_PRODUCER_ID, version, init_producer_id_request())
+        answer = yield from self.script.call(ApiKey.INIT_PRODUCER_ID, version, init_producer_id_request())
         if isinstance(answer, str):
-            self.script.end(operation, "fail", answer)
+            self.script.journal.end(operation, "fail", answer)
             return False
         body = cast("InitProducerIdResponse", answer.body)
         code = int(body.error_code.value)
         if code:
-            self.script.end(operation, "fail", error_name(code), answer)
+            self.script.journal.end(operation, "fail", error_name(code), answer)
             return False
         self.state.assign(int(body.producer_id), int(body.producer_epoch))
-        self.script.end(operation, "ok", None, answer)
+        self.script.journal.end(operation, "ok", None, answer)
         return True
 
 
 def _partition_of(body: ProduceResponse) -> ProducePartitionResponse | None:
-    """A request names one partition, so its answer must too."""
+    """Returns the answer's only partition. None means that it does not fit the request, which named one."""
     partitions = [each for topic in body.responses for each in topic.partitions]
     return partitions[0] if len(partitions) == 1 else None

@@ -22,25 +22,6 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from bench.fleet.behaviours.protocol import TopicPartition
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-LIST_OFFSETS: Final = 2
-METADATA: Final = 3
-OFFSET_COMMIT: Final = 8
-OFFSET_FETCH: Final = 9
-FIND_COORDINATOR: Final = 10
-JOIN_GROUP: Final = 11
-HEARTBEAT: Final = 12
-LEAVE_GROUP: Final = 13
-SYNC_GROUP: Final = 14
-API_VERSIONS: Final = 18
-CREATE_TOPICS: Final = 19
-DELETE_TOPICS: Final = 20
-INIT_PRODUCER_ID: Final = 22
-DESCRIBE_CONFIGS: Final = 32
-INCREMENTAL_ALTER_CONFIGS: Final = 44
-UPDATE_FEATURES: Final = 57
-
 TOPIC_RESOURCE: Final = 2
 SET_CONFIG: Final = 0
 UPGRADE: Final = 1
@@ -68,7 +49,7 @@ ALL_TOPICS: Final = MetadataRequest(
 
 
 def list_offsets_request(partitions: Sequence[TopicPartition], timestamp_ms: int) -> ListOffsetsRequest:
-    """``timestamp_ms``: EARLIEST, LATEST or a time."""
+    """``timestamp_ms`` is EARLIEST, LATEST or a time."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""Where a behaviour's chance comes from: its driver gives it a generator of its own, drawn from the run's seed."""
+"""The random generator of a behaviour. Its driver gives it one of its own, which comes from the run's seed."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
@@ -9,20 +9,20 @@ T = TypeVar("T")
 
 
 class Chance(RandomSource, Protocol):
-    """What behaviours ask of it; ``random.Random`` has it."""
+    """The methods that behaviours use. ``random.Random`` has them."""
 
     def randbytes(self, n: int, /) -> bytes:
-        """``n`` random bytes."""
+        """Returns ``n`` random bytes."""
         ...
 
     def choice(self, seq: Sequence[T], /) -> T:
-        """One of ``seq``, which is not empty."""
+        """Draws one element of ``seq``, which is not empty."""
         ...
 
     def choices(self, population: Sequence[T], weights: Sequence[float], /) -> list[T]:
-        """A list of one, drawn with these weights."""
+        """Draws one element with these weights, and returns it in a list."""
         ...
 
     def sample(self, population: Sequence[T], k: int, /) -> list[T]:
-        """``k`` different ones."""
+        """Draws ``k`` different elements."""
         ...

@@ -1,17 +1,19 @@
-"""Scripts that know the cluster: metadata, the way to a leader, backoff.
+"""Scripts that know the cluster: its metadata, and how to reach a leader.
 
-Those that set ``KEEPS_CONNECTIONS`` hold one connection to each address, on a lane of its own; others have one in all.
+A script that sets ``KEEPS_CONNECTIONS`` holds one connection to each address, on a lane of its own. Any other script
+has a single connection.
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from bench.fleet.behaviours.board import MetadataBoard
-from bench.fleet.behaviours.bodies import EARLIEST, LIST_OFFSETS, METADATA, list_offsets_request, metadata_request
+from bench.fleet.behaviours.bodies import EARLIEST, list_offsets_request, metadata_request
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -19,11 +21,11 @@ if TYPE_CHECKING:
     from kio.schema.metadata.v13.response import MetadataResponse
 
 PATIENT_FAILURES: Final = 2
-"""So many in a row, and whoever told the metadata so far is not asked again."""
+"""After more failures than this in a row, the script asks another node for metadata."""
 
 
 class ClusterScript(Script):
-    """``topics``: those that the script is about; metadata requests name them all."""
+    """``topics`` are the topics that all metadata requests of the script name."""
 
     KEEPS_CONNECTIONS: ClassVar[bool] = False
 
@@ -38,15 +40,15 @@ class ClusterScript(Script):
 
     @property
     def gives_up(self) -> bool:
-        """Checked wherever something is tried again."""
+        """Whether the script stops trying. It is read wherever something is tried again."""
         return self.out_of_time
 
     def lane_of(self, address: Address) -> int:
-        """The lane for the connection to it."""
+        """The lane of the connection to this address."""
         return self._lanes.setdefault(address, len(self._lanes)) if self.KEEPS_CONNECTIONS else 0
 
     def connect_to_node(self, node: NodeAddress) -> Steps[bool]:
-        """True with the connection standing (it may have stood already)."""
+        """Connects to the node unless it is connected, and returns whether the connection is open."""
         return (yield from self._reach(Address(node.host, node.port), node.node_id))
 
     def _reach(self, address: Address, node_id: int = -1) -> Steps[bool]:
@@ -57,8 +59,8 @@ class ClusterScript(Script):
         return (yield from self.connect(address, node_id))
 
     def refresh(self) -> Steps[bool]:
-        """One attempt to get new metadata, over the connection that stands or, if there is none or it has not helped,
-        from the next node known. Where several share a board, only one of them asks at a time."""
+        """Tries once to get new metadata, over the open connection. If there is none, or it has not helped, the script
+        asks the next known node. Among scripts that share a board, only one asks at a time."""
         if self.board is None:
             return (yield from self._ask())
         news = self.board.news(self._seen_us, self.now.mono_us)
@@ -78,21 +80,21 @@ class ClusterScript(Script):
         elsewhere = self.connected_to is None or (self.KEEPS_CONNECTIONS and self.strand.failures > PATIENT_FAILURES)
         if elsewhere and not (yield from self._reach(self._next_address())):
             return False
-        operation = self.begin("metadata", self.now.mono_us)
-        answer = yield from self.call(METADATA, self.settings.versions.metadata, metadata_request(self.topics))
+        operation = self.journal.begin("metadata")
+        answer = yield from self.call(ApiKey.METADATA, self.settings.versions.metadata, metadata_request(self.topics))
         if isinstance(answer, str):
-            self.end(operation, "fail", answer)
+            self.journal.end(operation, "fail", answer)
             return False
         update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
         self.metadata = self.metadata.apply(update)
         if self.board is not None:
             self.board.post(update, self.now.mono_us)
-        self.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, answer)
         return True
 
     def _next_address(self) -> Address:
-        """Known nodes and bootstrap addresses in turn, so that one dead node does not hold a client up; mostly those
-        that a connection stands to."""
+        """Known nodes and bootstrap addresses take turns, so that one dead node does not hold a client up. Two times
+        out of three only nodes with an open connection are chosen from."""
         known = dict.fromkeys(Address(each.host, each.port) for each in self.metadata.nodes.values())
         known.update(dict.fromkeys(self.settings.bootstrap))
         self._tried += 1
@@ -101,7 +103,7 @@ class ClusterScript(Script):
         return addresses[self._tried % len(addresses)]
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:
-        """Until each partition has a leader; False if the script gives up first."""
+        """Asks until each partition has a leader. Returns False if the script gives up first."""
         while True:
             if (yield from self.refresh()) and not self.metadata.missing(partitions):
                 self.succeeded()
@@ -113,13 +115,13 @@ class ClusterScript(Script):
     def bound_offsets(
         self, partitions: Sequence[TopicPartition], at: int = EARLIEST
     ) -> Steps[dict[TopicPartition, int]]:
-        """Log start offsets (or, LATEST, ends) of partitions that this connection's node leads; only those that it
-        answered."""
-        operation = self.begin("list_offsets", self.now.mono_us)
+        """Returns the log start offsets, or with LATEST the ends, of partitions that the connected node leads.
+        Partitions that it did not answer are left out."""
+        operation = self.journal.begin("list_offsets")
         body = list_offsets_request(partitions, at)
-        answer = yield from self.call(LIST_OFFSETS, self.settings.versions.list_offsets, body)
+        answer = yield from self.call(ApiKey.LIST_OFFSETS, self.settings.versions.list_offsets, body)
         if isinstance(answer, str):
-            self.end(operation, "fail", answer)
+            self.journal.end(operation, "fail", answer)
             return {}
         found: dict[TopicPartition, int] = {}
         error: str | None = None
@@ -130,5 +132,5 @@ class ClusterScript(Script):
                     found[TopicPartition(topic.name, int(each.partition_index))] = int(each.offset)
                 else:
                     error = error_name(code)
-        self.end(operation, "fail" if error else "ok", error, answer)
+        self.journal.end(operation, "fail" if error else "ok", error, answer)
         return found

@@ -132,7 +132,7 @@ class ConsumerHistory(ConsumerObserver):
             if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
                 self._sent[lane].node = node
             return
-        operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)), self._now_us)
+        operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)))
         operation.node = node
         if lane == METADATA_LANE:
             self._drafted = request.api_version == DRAFT_VERSION
@@ -254,7 +254,7 @@ class ConsumerHistory(ConsumerObserver):
     # -- offsets ------------------------------------------------------------------------------------------------
 
     def offsets_wanted(self, partitions: tuple[TopicPartition, ...]) -> None:  # noqa: ARG002
-        self._sent[COMMITTED_LANE] = self.journal.begin("offset_fetch", self._now_us)
+        self._sent[COMMITTED_LANE] = self.journal.begin("offset_fetch")
 
     def offsets_fetched(self, fetched: Fetched) -> None:
         operation = self._sent.pop(COMMITTED_LANE)
@@ -265,7 +265,7 @@ class ConsumerHistory(ConsumerObserver):
             self._record_offset("fetched", operation.index, where, at, fetched.asked_as, draft, None)
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
-        operation = self._sent[COMMIT_LANE] = self.journal.begin("offset_commit", self._now_us)
+        operation = self._sent[COMMIT_LANE] = self.journal.begin("offset_commit")
         operation.partitions_sent = len(partitions)
 
     def committed(self, committed: Committed) -> None:

@@ -117,7 +117,7 @@ class ConsumerLanes:
 
     def _connect(self, lane: Lane, node: NodeAddress) -> None:
         self._disconnect(lane)
-        lane.opening = self.journal.begin("connect", self.journal.now.mono_us)
+        lane.opening = self.journal.begin("connect")
         lane.opening.node = node.node_id
         address = Address(node.host, node.port)
         dialled = self.settings.dial.get(address, address)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from bench.fleet.behaviours.bodies import FETCH
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
@@ -12,6 +11,7 @@ from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import EndRow, PositionRow, RunRow
@@ -95,13 +95,13 @@ class FinalReader(ClusterScript):
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
-        operation = self.begin(self._operation, self.now.mono_us)
+        operation = self.journal.begin(self._operation)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES)
-        answer = yield from self.call(FETCH, version, request, MAX_WAIT_MS * 1000)
+        answer = yield from self.call(ApiKey.FETCH, version, request, MAX_WAIT_MS * 1000)
         if isinstance(answer, str):
-            self.end(operation, "info", answer)
+            self.journal.end(operation, "info", answer)
             return False
         body = cast(FetchResponse, answer.body)
         handled = handler.handle_response(body)
@@ -111,7 +111,9 @@ class FinalReader(ClusterScript):
             for where, data in handled.partitions:
                 error = self._take(operation.index, where, data, rows) or error
         count = len(handled.partitions)
-        self.end(operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(self._told(rows)))
+        self.journal.end(
+            operation, "fail" if error else "ok", error, answer, body.session_id, count, tuple(self._told(rows))
+        )
         return error is None
 
     def _wanted(self, where: TopicPartition) -> Wanted:

@@ -1,8 +1,8 @@
-"""What one member of a consumer group does, and one that copies from a cluster to another, as values.
+"""The plans of a member of a consumer group, and of a client that copies from one cluster to another.
 
-Clients differ from stock ones only where a plan says so: ``metadata_epoch`` speaks the draft versions of Metadata,
-OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10; ``leader_epochs`` keeps KIP-320 (stale news of a partition
-dropped, fetches name its leader epoch). With neither a client believes whatever a node says of the cluster.
+Clients differ from stock clients only where a plan says so. With ``metadata_epoch`` a client speaks the draft versions
+of Metadata, OffsetCommit and OffsetFetch and keeps M-5, M-6 and M-10. With ``leader_epochs`` it keeps KIP-320: it drops
+stale news of a partition, and its fetches name the leader epoch. With neither, it believes what any node says.
 """
 
 from dataclasses import dataclass
@@ -13,23 +13,24 @@ from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 
 ASSIGNED: Final = "assigned"
 PROTOCOLS: Final = ("eager", "cooperative", ASSIGNED)
-"""``assigned``: no membership; reads all partitions of its topics and commits as a simple consumer does."""
+"""An ``assigned`` client is no member. It reads all partitions of its topics and commits as a simple consumer."""
 RESETS: Final = ("earliest", "latest", "none")
-"""What a client does about a position that the leader does not have, or without a committed offset (Kafka's
-``auto.offset.reset``). With ``none`` it keeps a position that is out of range and asks again; without a committed
-offset it begins at the log's start."""
+"""What a client does without a committed offset, or if the leader does not have its position (Kafka's
+``auto.offset.reset``). With ``none`` it keeps a position that is out of range and asks again. Without a committed
+offset it then begins at offset 0."""
 OUTSIDE: Final = "outside"
 OFFSETS: Final = ("kafka", OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """``partitions``: all of the topics that it subscribes to (or, ``assigned``, reads). ``instance_id``: of a static
-    member, empty: a dynamic one. ``offsets`` outside: kept in ``store``, each with its metadata epoch.
+    """``partitions`` are all partitions of the topics that it subscribes to or, if ``assigned``, reads. A static member
+    has an ``instance_id``; that of a dynamic one is empty. With ``offsets`` outside, ``store`` keeps each offset with
+    its metadata epoch.
 
-    ``metadata_from``: the node that is asked for metadata, ANY_NODE (one drawn each time) or ALTERNATING (one after
-    the other). ``metadata_interval_us``: how often, although nothing is wrong. ``stay_us``: leaves after so long,
-    forgets all that it knows, and joins again; 0 stays.
+    ``metadata_from`` is the node that is asked for metadata, ANY_NODE (one is drawn each time) or ALTERNATING (nodes
+    take turns). Metadata is asked for every ``metadata_interval_us``, even if nothing is wrong. After ``stay_us`` the
+    member leaves, forgets all that it knows, and joins again; 0 means that it stays.
     """
 
     process: str
@@ -56,8 +57,8 @@ class MemberPlan:
 
     @property
     def store(self) -> str:
-        """Whose offsets are together that are kept outside: a group's whose members take over from each other, else
-        this client's own."""
+        """The name of the store of its outside offsets. Members of a group share one, because they take over from each
+        other. An ``assigned`` client has its own."""
         return self.process if self.protocol == ASSIGNED else self.group
 
     @property
@@ -67,9 +68,8 @@ class MemberPlan:
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlan:
-    """Copies what ``member`` reads to the topics of the same names in another cluster, partition by partition and value
-    by value; an offset is committed once the target has acknowledged the records before it. ``target``: how that
-    cluster is reached."""
+    """Copies what ``member`` reads to the same partitions in another cluster. An offset is committed once the target
+    has acknowledged the records before it. ``target`` says how that cluster is reached."""
 
     member: MemberPlan
     target: ClientSettings

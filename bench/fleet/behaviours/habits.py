@@ -1,4 +1,4 @@
-"""What fetchers do: the variants as a table of habits, and the plan of one fetcher."""
+"""The variants of fetchers as a table of habits, and the plan of one fetcher."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from reference_broker.client.partitions import TopicPartition
 
 NO_SESSIONS: Final = "none"
 REVISIONS: Final = ("final", "first", NO_SESSIONS)
-"""Of fetch sessions; with ``none`` each fetch is a full one, whatever the variant."""
+"""The revisions of fetch sessions. With ``none`` each fetch is a full one, whatever the variant."""
 
 
 class OnLost(Enum):
-    """What a fetcher does when the answer did not come. Stock clients FALL_BACK."""
+    """What a fetcher does when no answer comes. Stock clients FALL_BACK."""
 
     FALL_BACK = "full fetch in a new session"
     RESEND = "the same request with the same epoch again"  # In the first revision all do, unless they PRESUME.
@@ -22,8 +22,8 @@ class OnLost(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """``forget_every`` / ``seek_every``: each so many polls some hot partitions are dropped (and taken back at the next
-    such poll), or some are read from offset 0 again; 0 never."""
+    """Every ``forget_every`` polls some hot partitions are dropped, or taken back if some are. Every ``seek_every``
+    polls some are read from the log's start again. 0 means never."""
 
     sessionless: bool = False
     on_lost: OnLost = OnLost.FALL_BACK
@@ -48,9 +48,9 @@ VARIANTS: Final[Mapping[str, Habits]] = {
 
 @dataclass(frozen=True, slots=True)
 class FetcherPlan:
-    """``partitions``: what it reads, its own idle one first. ``poll_interval_us``: from one poll's intended time to the
-    next at the same node; a poll that is due while another runs is due when that one ends (a fetcher waits at the
-    broker, so it is a closed loop by nature). ``revision``: of its sessions, REVISIONS."""
+    """``partitions`` are what it reads, its own idle partition first. ``poll_interval_us`` is the time between the
+    intended times of two polls at the same node. A fetcher waits at the broker, so it is a closed loop: a poll that is
+    due while another runs is due when that one ends. ``revision`` is one of REVISIONS."""
 
     process: str
     variant: str

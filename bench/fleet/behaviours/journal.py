@@ -1,4 +1,4 @@
-"""What one client writes down: its operations from their beginning to their end, and rows that belong to them."""
+"""What one client records: its operations from their beginning to their end, and the rows that belong to them."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from reports.rows import OperationRow
 
 @dataclass(slots=True)
 class Operation:
-    """An operation whose end is not known yet. ``invoke_us`` -1: not sent yet."""
+    """An operation whose end is not known yet. ``invoke_us`` is -1 until it is sent."""
 
     index: int
     f: str
@@ -22,8 +22,8 @@ class Operation:
 
 @dataclass(slots=True)
 class Journal:
-    """``now``: set before each event. ``actions``: what the driver is to do, rows among it, in order. ``begun``: how
-    many operations there were so far."""
+    """``now`` is set before each event. ``actions`` holds what the driver shall do, in order, with the rows to record.
+    ``begun`` counts the operations so far."""
 
     process: str
     now: Now = field(default_factory=lambda: Now(0, 0))
@@ -32,12 +32,14 @@ class Journal:
     _open: dict[int, Operation] = field(default_factory=dict)
 
     def take_actions(self) -> list[FleetAction]:
-        """Those since the last call."""
+        """Returns the actions since the last call."""
         actions, self.actions = self.actions, []
         return actions
 
-    def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
-        operation = Operation(self.begun, f, intended_us, self.now.mono_us if sent else -1)
+    def begin(self, f: str, intended_us: int | None = None, *, sent: bool = True) -> Operation:
+        """Begins an operation that the history calls ``f``. ``intended_us`` is by default now."""
+        now_us = self.now.mono_us
+        operation = Operation(self.begun, f, now_us if intended_us is None else intended_us, now_us if sent else -1)
         self.begun += 1
         self._open[operation.index] = operation
         return operation
@@ -52,7 +54,7 @@ class Journal:
         partitions_answered: int = -1,
         rows: tuple[HistoryRow, ...] = (),
     ) -> None:
-        """``kind``: ok, fail or info. ``rows``: those that belong to it."""
+        """Ends an operation as ok, fail or info. ``rows`` are the rows that belong to it."""
         del self._open[operation.index]
         row = self._row(operation, kind, error, answer, answered_session_id, partitions_answered)
         self.actions.append(Record((row, *rows)))
@@ -62,7 +64,7 @@ class Journal:
             self.actions.append(Record(rows))
 
     def end_all(self, error: str) -> list[HistoryRow]:
-        """Rows of all that is open, whose end nobody will learn."""
+        """Ends all open operations, whose end nobody will learn, and returns their rows."""
         rows: list[HistoryRow] = [self._row(each, "info", error) for each in self._open.values()]
         self._open.clear()
         return rows

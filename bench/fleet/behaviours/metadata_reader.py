@@ -15,6 +15,7 @@ from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow
 from bench.fleet.behaviours.script import Operation, Steps
 from bench.fleet.behaviours.topic_sets import TopicSet, set_of
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import MetadataReadRow
 
@@ -71,11 +72,11 @@ class Topics:
 
     def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
         """None: no answer, and the operation is recorded; else whoever asked ends it."""
-        operation = self.script.begin(f, intended_us)
+        operation = self.script.journal.begin(f, intended_us)
         operation.node = node.node_id
-        answer = yield from self.script.call(bodies.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS)
+        answer = yield from self.script.call(ApiKey.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS)
         if isinstance(answer, str):
-            self.script.end(operation, "fail", answer)
+            self.script.journal.end(operation, "fail", answer)
             return None
         body = cast("MetadataResponse", answer.body)
         self._add_nodes(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in body.brokers)
@@ -114,7 +115,7 @@ class MetadataReader(ClusterScript):
 
     def run(self) -> Steps[None]:
         interval = self.plan.poll_interval_us
-        due_us = self.now.mono_us + (self.random.randrange(interval) if interval else 0)
+        due_us = self.first_due_us(interval)
         while not self.stopping:
             if self.now.mono_us < due_us:
                 yield from self.sleep_until(due_us)
@@ -135,7 +136,7 @@ class MetadataReader(ClusterScript):
         found = yield from self.known.ask("metadata_read", due_us, node)
         if found is not None:
             operation, answer, view = found
-            self.end(operation, "ok", None, answer, rows=tuple(self._news(operation, view)))
+            self.journal.end(operation, "ok", None, answer, rows=tuple(self._news(operation, view)))
             self.succeeded()
 
     def _news(self, operation: Operation, view: View) -> list[HistoryRow]:
@@ -195,25 +196,25 @@ class FinalDescriber(ClusterScript):
             return None
         operation, answer, view = found
         if not view:
-            self.end(operation, "ok", None, answer)
+            self.journal.end(operation, "ok", None, answer)
             return operation, view
         body = bodies.describe_topic_config_request(tuple(view), CONFIG_KEY)
-        configs = yield from self.call(bodies.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
+        configs = yield from self.call(ApiKey.DESCRIBE_CONFIGS, self.settings.versions.describe_configs, body)
         if isinstance(configs, str):
-            self.end(operation, "fail", configs, answer)
+            self.journal.end(operation, "fail", configs, answer)
             return None
         results = cast("DescribeConfigsResponse", configs.body).results
         wrong = next((int(each.error_code.value) for each in results if each.error_code.value), 0)
         if wrong:
-            self.end(operation, "fail", error_name(wrong), answer)
+            self.journal.end(operation, "fail", error_name(wrong), answer)
             return None
         for each in results:
             value = next((int(one.value) for one in each.configs if one.name == CONFIG_KEY and one.value), NO_VALUE)
             if value >= FIRST_VALUE:  # Else it is the broker's own default.
                 view[each.resource_name] = view[each.resource_name]._replace(value=value)
-        self.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, answer)
         return operation, view
 
     def _write_down(self, last: dict[int, tuple[Operation, View]]) -> None:
         for operation, view in last.values():
-            self.record(*(self.known.row(operation, topic, seen, final=True) for topic, seen in view.items()))
+            self.journal.record(*(self.known.row(operation, topic, seen, final=True) for topic, seen in view.items()))

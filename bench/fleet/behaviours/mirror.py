@@ -20,7 +20,6 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MirrorPlan
 from bench.fleet.behaviours.protocol import (
-    Answered,
     ClientSettings,
     Finished,
     FleetAction,
@@ -36,8 +35,7 @@ from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import Run, compress
 from bench.fleet.values import read_value
 from reference_broker.client.consumer_partitions import ConsumerRecord
-from reference_broker.client.producer import Next, ProducerState
-from reference_broker.records.builder import build
+from reference_broker.client.producer import Batch, ProducerState
 from reference_broker.records.record import Record
 from reports.rows import CopyRow
 
@@ -112,7 +110,7 @@ class MirrorWriter(ClusterScript):
         super().__init__(f"{plan.member.process}{WRITER_SUFFIX}", plan.target, random, plan.member.topics)
         self.plan = plan
         self.pipe = pipe
-        self.delivery = BatchDelivery(self, ProducerState(), self._encode, request_wait_ms=plan.request_wait_ms)
+        self.delivery = BatchDelivery(self, ProducerState(), self._records, self._rows, -1, plan.request_wait_ms)
         self._pieces: list[Record] = []
 
     @property
@@ -133,22 +131,13 @@ class MirrorWriter(ClusterScript):
 
     def _copy(self, where: TopicPartition) -> Steps[None]:
         self._pieces = self.pipe.take(where)
-        operation = self.begin("copy", self.now.mono_us, sent=False)
+        operation = self.journal.begin("copy", sent=False)
         deadline_us = self.now.mono_us + self.plan.delivery_timeout_us
         slot = Slot(operation, where, 0, deadline_us, len(self._pieces))
-        result, error, answer = yield from self.delivery.deliver(slot)
-        self._settle(slot, result, error, answer)
-        if result is Next.DONE:
+        if (yield from self.delivery.deliver(slot)):
             self.pipe.settle(where, self._pieces)
 
-    def _settle(self, slot: Slot, result: Next, error: str | None, answer: Answered | None) -> None:
-        kind = {Next.DONE: "ok", Next.UNKNOWN: "info"}.get(result, "fail")
-        rows = self._copy_rows(slot) if slot.batch is not None else ()
-        self.end(slot.operation, kind, error, answer, -1, -1 if answer is None else 1, rows)
-
-    def _copy_rows(self, slot: Slot) -> tuple[CopyRow, ...]:
-        batch = slot.batch
-        assert batch is not None, "what was never sent was not copied"
+    def _rows(self, slot: Slot, batch: Batch) -> tuple[CopyRow, ...]:
         rows: list[CopyRow] = []
         done = 0
         for run in _runs(self._pieces):
@@ -170,21 +159,11 @@ class MirrorWriter(ClusterScript):
         return tuple(rows)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Hard end: what is in flight may be in the target."""
-        slot, rows = self.delivery.pending, super().close(now)
-        if slot is not None and slot.batch is not None:
-            rows.extend(self._copy_rows(slot))
-        return rows
+        """Hard end. What is in flight may be in the target."""
+        return [*super().close(now), *self.delivery.rows_in_flight()]
 
-    def _encode(self, slot: Slot) -> bytes:
-        batch = slot.batch
-        assert batch is not None, "a slot is encoded before its batch is made"
-        return build(
-            self._pieces,
-            producer_id=batch.producer_id,
-            producer_epoch=batch.producer_epoch,
-            base_sequence=batch.base_sequence,
-        )
+    def _records(self, slot: Slot) -> list[Record]:  # noqa: ARG002
+        return self._pieces
 
 
 class Mirror:

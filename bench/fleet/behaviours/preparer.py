@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, cast
 
-from bench.fleet.behaviours.bodies import CREATE_TOPICS, create_topics_request, new_topic
+from bench.fleet.behaviours.bodies import create_topics_request, new_topic
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Steps
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 
 if TYPE_CHECKING:
@@ -70,21 +71,21 @@ class TopicPreparer(ClusterScript):
         return controller is None or (yield from self.connect_to_node(controller))
 
     def _create(self) -> Steps[bool]:
-        operation = self.begin("create_topics", self.now.mono_us)
+        operation = self.journal.begin("create_topics")
         topics = [new_topic(each.name, each.partitions, each.replicas, each.config) for each in self.wanted]
         body = create_topics_request(topics, CREATE_TIMEOUT_MS)
         version = self.settings.versions.create_topics
-        answer = yield from self.call(CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
+        answer = yield from self.call(ApiKey.CREATE_TOPICS, version, body, CREATE_TIMEOUT_MS * 1000)
         if isinstance(answer, str):
-            self.end(operation, "info", answer)
+            self.journal.end(operation, "info", answer)
             return False
         for result in cast("CreateTopicsResponse", answer.body).topics:
             code = int(result.error_code.value)
             if code not in (0, TOPIC_ALREADY_EXISTS):
                 self.failure = f"Topic {result.name} was not created: {error_name(code)}."
-                self.end(operation, "fail", error_name(code), answer)
+                self.journal.end(operation, "fail", error_name(code), answer)
                 return False
-        self.end(operation, "ok", None, answer)
+        self.journal.end(operation, "ok", None, answer)
         return True
 
 

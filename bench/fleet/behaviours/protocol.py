@@ -22,13 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias
 
-from reference_broker.client.partitions import TopicPartition
-from reference_broker.ports.now import Now
-from reports.rows import HistoryRow
+from reference_broker.client.partitions import TopicPartition as TopicPartition
+from reference_broker.ports.now import Now as Now
+from reports.rows import HistoryRow as HistoryRow
 
 
 class Address(NamedTuple):
-    """Where a node listens, as Metadata advertises it. The simulator's hosts are any names that it knows."""
+    """The address that a node advertises in Metadata. In the simulator a host is any name that it knows."""
 
     host: str
     port: int
@@ -41,14 +41,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection asked for stands."""
+    """The connection that was asked for is open."""
 
     lane: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """It does not. ``reason``: one word for the history (refused, timeout, unreachable)."""
+    """The connection could not be opened. ``reason`` is one word for the history: refused, timeout or unreachable."""
 
     reason: str
     lane: int = 0
@@ -56,9 +56,9 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer to the request in flight, decoded: a value of wire.fetch / wire.produce, else kio's latest class.
+    """The answer to the request in flight. ``body`` is a value of wire.fetch or wire.produce, or of kio's latest class.
 
-    Sizes are those of the frames with their length prefix; 0 where nothing was encoded (simulator).
+    Sizes are those of the frames with their length prefix. In the simulator they are 0, because it encodes nothing.
     """
 
     body: object
@@ -76,7 +76,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The peer or the network closed the connection (or its bytes were not the protocol's)."""
+    """The peer or the network closed the connection, or the bytes that came were not the protocol's."""
 
     reason: str
     lane: int = 0
@@ -96,7 +96,7 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """This client goes while others stay: as Stopping, but what it is assigned ends now, caught up or not."""
+    """This client goes while others stay. Its assignments end now, even if it has not caught up."""
 
 
 FleetEvent: TypeAlias = (
@@ -106,7 +106,7 @@ FleetEvent: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open the connection; ConnectFailed("timeout") after ``timeout_us``."""
+    """Open the connection. After ``timeout_us`` ConnectFailed("timeout") follows."""
 
     address: Address
     timeout_us: int
@@ -122,9 +122,9 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Send one request. ``body`` belongs to the receiver from now on: a behaviour never changes it later.
+    """Send one request. ``body`` belongs to the receiver from now on, and the behaviour never changes it.
 
-    ``client_id`` goes into the request header; interceptors count by it.
+    ``client_id`` goes into the request header. Interceptors count by it.
     """
 
     api_key: int
@@ -137,7 +137,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Give Woken at ``at_us`` (of ``now.mono_us``), at once if that is past."""
+    """Give Woken when ``now.mono_us`` reaches ``at_us``, or at once if that time has passed."""
 
     at_us: int
     lane: int = 0
@@ -152,7 +152,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The behaviour is done; its connections are closed by the driver."""
+    """The behaviour has ended. The driver closes its connections."""
 
 
 FleetAction: TypeAlias = Connect | Disconnect | Request | Wake | Record | Finished
@@ -163,21 +163,21 @@ class Behaviour(Protocol):
 
     @property
     def process(self) -> str:
-        """Unique in the run; the history's ``process`` and the client ID on the wire."""
+        """The name of the client, which is unique in the run. It is the history's ``process`` and the client ID."""
         ...
 
     def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
-        """One event in, the actions to carry out now, in order."""
+        """Takes one event and returns the actions to carry out now, in order."""
         ...
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Hard end: rows of what is still open."""
+        """Ends the behaviour at once and returns the rows of what is still open."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """API versions that a fleet speaks: negotiated once for the whole run, the newest that both sides know."""
+    """The API versions that a fleet speaks, negotiated once for the whole run: the newest that both sides know."""
 
     fetch: int = 17
     produce: int = 13
@@ -200,45 +200,17 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What all behaviours share. Durations in microseconds unless the name says otherwise."""
+    """The settings that all behaviours share."""
 
     bootstrap: tuple[Address, ...]
     versions: Versions = Versions()
     connect_timeout_us: int = 2_000_000
     request_timeout_us: int = 3_000_000
-    """Beyond the time that the request asks the broker to wait."""
+    """It counts beyond the time that the request asks the broker to wait."""
     backoff_us: int = 50_000
-    """First wait after a failure; doubles up to ``max_backoff_us``, with up to 20 % of jitter."""
+    """The first wait after a failure. It doubles up to ``max_backoff_us``, with up to 20 % of jitter."""
     max_backoff_us: int = 1_000_000
     drain_us: int = 15_000_000
     """How long a behaviour may go on after Stopping."""
     dial: Mapping[Address, Address] = field(default_factory=dict)
-    """Where to connect instead of where a node says it is: a proxy on the way to it."""
-
-
-__all__ = [
-    "Address",
-    "Answered",
-    "Behaviour",
-    "ClientSettings",
-    "Connect",
-    "ConnectFailed",
-    "Connected",
-    "Disconnect",
-    "Disconnected",
-    "Finished",
-    "FleetAction",
-    "FleetEvent",
-    "HistoryRow",
-    "Leaving",
-    "Now",
-    "Record",
-    "Request",
-    "Started",
-    "Stopping",
-    "TimedOut",
-    "TopicPartition",
-    "Versions",
-    "Wake",
-    "Woken",
-]
+    """The address of a proxy to connect to, by the address that the node behind it advertises."""

@@ -1,8 +1,8 @@
-"""The common ground of the behaviours: a script that reads like a blocking client and runs as a state machine.
+"""Scripts: behaviours that read like blocking clients and run as state machines.
 
-A script is a generator that yields whenever it waits; ``step`` feeds it the event that it waits for. It may begin
-further ones beside it (``beside``), which share its state and take turns with it; each works on one lane at a time.
-Nothing here reads a clock or draws a random number that was not given.
+A script is a generator that yields whenever it waits. ``step`` gives it the event that it waits for. A script may begin
+further generators with ``beside``. They share its state and take turns with it, and each works on one lane at a time.
+Scripts read no clock, and they draw random numbers only from the generator that they were given.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ _AWAITED: Final[dict[str, tuple[type, ...]]] = {
 
 @dataclass(slots=True)
 class Strand:
-    """One generator of a script. ``lane``: the one it works on; ``waits``: what for (_AWAITED), empty: it runs."""
+    """One generator of a script. It works on ``lane``. ``waits`` is a key of _AWAITED, and empty while it runs."""
 
     steps: Steps[None]
     lane: int = 0
@@ -60,7 +60,7 @@ class Strand:
 
 
 class Script(ABC):
-    """One logical client: see ``protocol`` for what it owes its driver."""
+    """One logical client. ``protocol`` says which rules it keeps towards its driver."""
 
     def __init__(self, process: str, settings: ClientSettings, random: Chance) -> None:
         self.settings = settings
@@ -75,10 +75,10 @@ class Script(ABC):
 
     @abstractmethod
     def run(self) -> Steps[None]:
-        """The script; its end is the behaviour's end."""
+        """Does what the client does. The behaviour ends when all of its strands have ended."""
 
     def still_open(self) -> list[HistoryRow]:
-        """At the end, also the hard one: rows of what has lasted until now (assignments)."""
+        """Returns the rows of what has lasted until now, such as assignments, at any kind of end."""
         return []
 
     # -- what a driver calls ------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Script(ABC):
             self._strands.remove(strand)
             if not self._strands:
                 self._finished = True
-                self.record(*self.still_open())
+                self.journal.record(*self.still_open())
                 self.journal.actions.append(Finished())
         self._strand = before or strand
 
@@ -153,43 +153,47 @@ class Script(ABC):
 
     @property
     def strand(self) -> Strand:
-        """The one that runs."""
+        """The strand that runs."""
         assert self._strand is not None, f"{self.process} was not started"
         return self._strand
 
     @property
     def connected_to(self) -> Address | None:
-        """Of the lane that the running strand works on."""
+        """The address to which the running strand's lane is connected."""
         return self._connected.get(self.strand.lane)
 
     def connected_on(self, lane: int) -> Address | None:
         return self._connected.get(lane)
 
     def beside(self, steps: Steps[None], lane: int) -> None:
-        """Begin another strand, on a lane on which no other works. The script ends when all its strands have."""
+        """Begins another strand on a lane on which no other strand works."""
         self._begin(Strand(steps, lane))
 
     @property
     def out_of_time(self) -> bool:
-        """The time allowed after Stopping is over."""
+        """Whether the time that is allowed after Stopping is over."""
         return self.stopping_at_us is not None and self.now.mono_us - self.stopping_at_us >= self.settings.drain_us
 
     def sleep_until(self, at_us: int) -> Steps[None]:
-        """Ends earlier when Stopping comes."""
+        """Waits until that time, or until Stopping comes."""
         self.strand.wake_at_us = at_us
         self.strand.waits = "sleep"
         self.journal.actions.append(Wake(at_us, self.strand.lane))
         yield
 
+    def first_due_us(self, interval_us: int) -> int:
+        """The time of a schedule's first step, drawn from its first interval, so that clients do not act in step."""
+        return self.now.mono_us + (self.random.randrange(interval_us) if interval_us else 0)
+
     def hurry(self, lane: int) -> None:
-        """If the strand on that lane sleeps, it shall look around now."""
+        """Wakes the strand on that lane now, if it sleeps."""
         for strand in self._strands:
             if strand.lane == lane and strand.waits == "sleep" and strand.wake_at_us > self.now.mono_us:
                 strand.wake_at_us = self.now.mono_us
                 self.journal.actions.append(Wake(self.now.mono_us, lane))
 
     def back_off(self) -> Steps[None]:
-        """Wait after a failure, longer each time until ``succeeded`` is called."""
+        """Waits after a failure, longer each time until ``succeeded`` is called."""
         base = min(self.settings.backoff_us << min(self.strand.failures, 20), self.settings.max_backoff_us)
         self.strand.failures += 1
         yield from self.sleep_until(self.now.mono_us + base + self.random.randrange(base // 5 + 1))
@@ -198,20 +202,20 @@ class Script(ABC):
         self.strand.failures = 0
 
     def connect(self, address: Address, node: int = -1) -> Steps[bool]:
-        """Ends with the lane's connection to ``address`` standing (True) or none at all."""
+        """Connects the lane to ``address``, and returns whether that worked. If not, the lane has no connection."""
         self.disconnect()
         lane = self.strand.lane
-        operation = self.begin("connect", self.now.mono_us)
+        operation = self.journal.begin("connect")
         operation.node = node
         self.strand.waits = "connect"
         dialled = self.settings.dial.get(address, address)
         self.journal.actions.append(Connect(dialled, self.settings.connect_timeout_us, lane))
         event = yield
         if isinstance(event, ConnectFailed):
-            self.end(operation, "fail", event.reason)
+            self.journal.end(operation, "fail", event.reason)
             return False
         self._connected[lane] = address
-        self.end(operation, "ok")
+        self.journal.end(operation, "ok")
         return True
 
     def disconnect(self) -> None:
@@ -219,13 +223,15 @@ class Script(ABC):
             self.journal.actions.append(Disconnect(self.strand.lane))
 
     def call(self, api_key: int, api_version: int, body: object, waits_us: int = 0) -> Steps[Answered | str]:
-        """One request; the answer, or why there is none (then there is no connection any more either).
+        """Sends one request and returns the answer, or the reason why none came. Then the connection is closed too.
 
-        ``waits_us``: how long the broker was told that it may wait.
+        ``waits_us`` is how long the request allows the broker to wait.
         """
         self.strand.waits = "call"
         timeout_us = waits_us + self.settings.request_timeout_us
-        self.journal.actions.append(Request(api_key, api_version, self.process, body, timeout_us, self.strand.lane))
+        self.journal.actions.append(
+            Request(int(api_key), api_version, self.process, body, timeout_us, self.strand.lane)
+        )
         event = yield
         if isinstance(event, Answered):
             return event
@@ -233,24 +239,3 @@ class Script(ABC):
             self.disconnect()
             return "timeout"
         return "disconnected"
-
-    # -- history ------------------------------------------------------------------------------------------------
-
-    def begin(self, f: str, intended_us: int, *, sent: bool = True) -> Operation:
-        return self.journal.begin(f, intended_us, sent=sent)
-
-    def end(
-        self,
-        operation: Operation,
-        kind: str,
-        error: str | None = None,
-        answer: Answered | None = None,
-        answered_session_id: int = -1,
-        partitions_answered: int = -1,
-        rows: tuple[HistoryRow, ...] = (),
-    ) -> None:
-        """As ``Journal.end``."""
-        self.journal.end(operation, kind, error, answer, answered_session_id, partitions_answered, rows)
-
-    def record(self, *rows: HistoryRow) -> None:
-        self.journal.record(*rows)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from bench.fleet.behaviours.assigned import AssignmentBook, Reading
-from bench.fleet.behaviours.bodies import FETCH
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
@@ -27,6 +26,7 @@ from reference_broker.client.session_handler import (
     Wanted,
     make_session_handler,
 )
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import END_OF_RUN_US, PositionRow
@@ -97,8 +97,7 @@ class SessionFetcher(ClusterScript):
             return
         for where in self.plan.partitions:
             self.reading.consumer.seek(where, 0)
-        interval = self.plan.poll_interval_us
-        self._first_poll_us = self.now.mono_us + (self.random.randrange(interval) if interval else 0)
+        self._first_poll_us = self.first_due_us(self.plan.poll_interval_us)
         home = next((each for each in self._leaders() if self._address(each) == self.connected_to), None)
         if home is None:
             self.disconnect()  # A node that leads nothing here; the others get connections of their own.
@@ -231,7 +230,7 @@ class SessionFetcher(ClusterScript):
     def _poll(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
         plan, session.resend = session.resend or session.handler.build(self._wanted(node_id)), None
         self.reading.polls += 1
-        operation = self.begin("fetch", intended_us)
+        operation = self.journal.begin("fetch", intended_us)
         operation.node = node_id
         operation.session_id, operation.session_epoch = plan.session_id, plan.session_epoch
         operation.partitions_sent = len(plan.to_send)
@@ -240,9 +239,9 @@ class SessionFetcher(ClusterScript):
         wait_ms = self.plan.max_wait_ms
         version = plan.version(self.settings.versions.fetch)
         request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
-        answer = yield from self.call(FETCH, version, request, wait_ms * 1000)
+        answer = yield from self.call(ApiKey.FETCH, version, request, wait_ms * 1000)
         if isinstance(answer, str):
-            self.end(operation, "info", answer)
+            self.journal.end(operation, "info", answer)
             session.quiet_polls = 0
             self._lost(session, plan)
             self._stale_metadata = True  # A proxy goes on accepting for a leader that is dead.
@@ -280,7 +279,7 @@ class SessionFetcher(ClusterScript):
         if handled.problem is not None:
             error = error_name(body.error_code) if body.error_code else "INVALID_ANSWER"
         kind, count = "ok" if error is None else "fail", len(handled.partitions)
-        self.end(operation, kind, error, answered, body.session_id, count, tuple(found.rows))
+        self.journal.end(operation, kind, error, answered, body.session_id, count, tuple(found.rows))
         # Only polls after the load's end tell that a fetcher has caught up.
         quiet = self.stopping and error is None and not found.failed and found.runs == 0
         session.quiet_polls = session.quiet_polls + 1 if quiet else 0

@@ -8,34 +8,34 @@ from reference_broker.client.consumer_partitions import ConsumerRecord
 
 
 class Sink(Protocol):
-    """What a member asks of it."""
+    """Takes a member's records and says how far they have been dealt with."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        """These have been read."""
+        """Takes records that have been read."""
         ...
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:
-        """The offset to commit: what lies before it has been dealt with. ``read``: the next to read."""
+        """Returns the offset to commit. All before it has been dealt with. ``read`` is the next offset to read."""
         ...
 
     def is_full(self, where: TopicPartition) -> bool:
-        """Nothing more of this partition shall be read for now."""
+        """Whether nothing more of this partition shall be read for now."""
         ...
 
     def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether something of these has not been dealt with."""
+        """Whether records of these partitions have not been dealt with."""
         ...
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """They are read by somebody else now, or from elsewhere."""
+        """Forgets these partitions, because another member reads them now, or the position has moved."""
         ...
 
 
 class Nowhere:
-    """What has been read has been dealt with."""
+    """A sink for which records are dealt with as soon as they are read."""
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        """Nothing comes of it."""
+        """Keeps nothing."""
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
         return read
@@ -47,4 +47,4 @@ class Nowhere:
         return False
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Nothing is there."""
+        """There is nothing to forget."""

@@ -1,7 +1,7 @@
-"""The topics that admins create, in sets with names that say all of it.
+"""The sets of topics that admins create, and their names.
 
-A set is what one request creates: ``<base>.<process>.<number>.<k>of<topics>.p<partitions>`` for its k-th topic. So
-whoever reads a name knows how many topics and partitions must be there with it, and no name is ever used twice.
+One request creates one set. Its k-th topic is ``<base>.<process>.<number>.<k>of<topics>.p<partitions>``. So a name says
+how many topics and partitions must be there with it. No name is used twice.
 """
 
 import re
@@ -14,7 +14,7 @@ _TAIL: Final = re.compile(r"\.(\d+)\.(\d+)of(\d+)\.p(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class TopicSet:
-    """``name``: ``<base>.<process>.<number>``. ``partitions``: of each topic."""
+    """``name`` is ``<base>.<process>.<number>``. Each topic has ``partitions`` partitions."""
 
     name: str
     topics: int
@@ -27,7 +27,7 @@ class TopicSet:
 
 @lru_cache(maxsize=65_536)
 def set_of(base: str, topic: str) -> TopicSet | None:
-    """The set that a topic belongs to; None: no admin of this fleet gave it its name."""
+    """Returns the set of a topic, or None if no admin of this fleet has named the topic."""
     found = _TAIL.search(topic)
     if found is None or not topic.startswith(f"{base}."):
         return None

@@ -36,6 +36,7 @@ from kio.static.primitive import i8, i16, i32, i64
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Address, Behaviour, Disconnected, Request, TimedOut
 from bench.fleet.tests.conftest import TICK_US, World
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 ADDRESSES = tuple(Address(f"node-{number}", 9092) for number in range(3))
@@ -63,12 +64,11 @@ class FakeQuorum:
 
     def handle(self, node: int, request: Request) -> object:
         self.requests.append((node, request))
-        body: Any = request.body
-        if request.api_key == bodies.METADATA:
-            return self.metadata(node, body)
-        if request.api_key == bodies.DESCRIBE_CONFIGS:
-            return self.describe(body)
-        if request.api_key == bodies.API_VERSIONS:
+        if request.api_key == ApiKey.METADATA:
+            return self.metadata(node, request.body)
+        if request.api_key == ApiKey.DESCRIBE_CONFIGS:
+            return self.describe(request.body)
+        if request.api_key == ApiKey.API_VERSIONS:
             return ApiVersionsResponse(
                 error_code=ErrorCode.none,
                 api_keys=(),
@@ -84,13 +84,12 @@ class FakeQuorum:
                 ),
             )
         refused = ErrorCode.not_controller if node != self.controller else None
-        changes: dict[int, Callable[[Any, ErrorCode | None], object]] = {
-            bodies.CREATE_TOPICS: self.create,
-            bodies.DELETE_TOPICS: self.delete,
-            bodies.INCREMENTAL_ALTER_CONFIGS: self.alter,
-            bodies.UPDATE_FEATURES: self.update,
-        }
-        return changes[request.api_key](body, refused)
+        return {
+            ApiKey.CREATE_TOPICS: self.create,
+            ApiKey.DELETE_TOPICS: self.delete,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter,
+            ApiKey.UPDATE_FEATURES: self.update,
+        }[request.api_key](request.body, refused)
 
     def create(self, body: CreateTopicsRequest, refused: ErrorCode | None) -> CreateTopicsResponse:
         results = []

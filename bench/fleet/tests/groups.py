@@ -30,10 +30,7 @@ from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, R
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
 from reference_broker.client.draft_versions import NEEDED_DRAFTS
 from reference_broker.wire import drafts
-from reference_broker.wire.drafts import (
-    OffsetCommitResponse1000,
-    OffsetFetchResponse1000,
-)
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
@@ -102,13 +99,13 @@ class GroupsBroker(FakeBroker):
         return Log(list(log.batches), log.end, log.start)
 
     def handle_at(self, node: int, request: Request) -> object:
-        if request.api_key == bodies.API_VERSIONS:
+        if request.api_key == ApiKey.API_VERSIONS:
             return self.api_versions(node)
         view = self.old.get(node)
         if view is None:
             return self._tell_epoch(request, super().handle_at(node, request), self.epoch)
         leaders, logs = self.leaders, self.logs
-        if request.api_key == bodies.PRODUCE:  # No replica of its own era acknowledges anything.
+        if request.api_key == ApiKey.PRODUCE:  # No replica of its own era acknowledges anything.
             self.leaders = dict.fromkeys(leaders, -1)
         else:
             self.leaders, self.logs = dict(view.leaders), {**logs, **view.logs}
@@ -126,8 +123,8 @@ class GroupsBroker(FakeBroker):
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
 
-    def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
-        if request.api_key != bodies.METADATA or request.api_version != DRAFT_VERSION:
+    def _tell_epoch(self, request: Request, answer: object, epoch: int) -> object:
+        if request.api_key != ApiKey.METADATA or request.api_version != DRAFT_VERSION:
             return answer
         return drafts.MetadataResponse1000(
             brokers=tuple(
@@ -158,17 +155,16 @@ class GroupWorld(World):
         self.commits: list[tuple[int, str, TopicPartition, int, int]] = []
         """(time, member ID, partition, offset, metadata epoch), as accepted"""
 
-    def send(self, behaviour: Behaviour, request: Request) -> None:
-        kinds: dict[int, Callable[[Behaviour, int, Request], object]] = {
-            bodies.FIND_COORDINATOR: self.find,
-            bodies.JOIN_GROUP: self.join,
-            bodies.SYNC_GROUP: self.sync,
-            bodies.HEARTBEAT: self.heartbeat,
-            bodies.LEAVE_GROUP: self.leave,
-            bodies.OFFSET_COMMIT: self.commit,
-            bodies.OFFSET_FETCH: self.offset_fetch,
-        }
-        kind = kinds.get(request.api_key)
+    def send(self, behaviour, request: Request) -> None:
+        kind = {
+            ApiKey.FIND_COORDINATOR: self.find,
+            ApiKey.JOIN_GROUP: self.join,
+            ApiKey.SYNC_GROUP: self.sync,
+            ApiKey.HEARTBEAT: self.heartbeat,
+            ApiKey.LEAVE_GROUP: self.leave,
+            ApiKey.OFFSET_COMMIT: self.commit,
+            ApiKey.OFFSET_FETCH: self.offset_fetch,
+        }.get(request.api_key)
         node, lane = self.at_node[behaviour.process, request.lane], request.lane
         if kind is None:
             super().send(behaviour, request)
@@ -179,7 +175,7 @@ class GroupWorld(World):
         else:
             self.fake.requests.append(request)
             body = kind(behaviour, node, request)
-            if body is not None and request.api_key == bodies.OFFSET_COMMIT and self.commits_take_us:
+            if body is not None and request.api_key == ApiKey.OFFSET_COMMIT and self.commits_take_us:
                 self.at(self.now_us + self.commits_take_us, behaviour, Answered(body, 10, 20, lane))
             elif body is not None:
                 self.answer(behaviour, body, lane)

@@ -13,7 +13,7 @@ from bench.fleet.behaviours.topic_sets import set_of
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
-from reports.rows import ChangeRow, OperationRow
+from reference_broker.wire.apis import ApiKey
 from scenarios.load import Admins, Load
 
 BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
@@ -61,7 +61,7 @@ def test_a_lost_answer_is_asked_again_with_the_same_names_and_counts_once(
     world: QuorumWorld, quorum: FakeQuorum
 ) -> None:
     lost = iter([True])
-    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS and next(lost, False) else None
+    world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS and next(lost, False) else None
     operations = played(world, admin())
     assert {each.type for each in operations} == {"ok"}
     assert quorum.created == 3 * len(operations)
@@ -86,7 +86,7 @@ def test_the_new_controller_is_found_after_not_controller(world: QuorumWorld, qu
     world.run(3)
     world.stop(behaviour)
     world.run(10)
-    created = [(node, each.api_key) for node, each in quorum.requests if each.api_key == bodies.CREATE_TOPICS]
+    created = [(node, each.api_key) for node, each in quorum.requests if each.api_key == ApiKey.CREATE_TOPICS]
     assert [node for node, _ in created].count(2) >= 5
     assert sum(node == 0 for node, _ in created[-5:]) == 0
     assert {each.type for each in world.rows("operations") if each.f == "create_topics"} == {"ok"}
@@ -108,8 +108,8 @@ def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, 
     assert len(operations) >= 11
 
 
-def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world: QuorumWorld) -> None:
-    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
+def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world):
+    world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     assert {each.type for each in operations} == {"info"}
     assert {each.type for each in world.rows("changes")} == {"info"}
@@ -133,13 +133,7 @@ def test_sets_of_uncertain_origin_are_never_deleted(world: QuorumWorld, quorum: 
     assert {f"{name.rsplit('.', 2)[0]}" for name in quorum.topics} == left
 
 
-def test_a_bound_on_standing_sets_turns_creates_into_deletes(world: QuorumWorld, quorum: FakeQuorum) -> None:
-    played(world, admin(max_sets=4), 20)
-    assert len(quorum.topics) <= 4 * 3
-    assert quorum.created > 6 * 3
-
-
-def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQuorum) -> None:
+def test_each_configuration_names_its_request(world, quorum):
     played(world, admin({"create": 1, "configure": 3}), 10)
     rows = [each for each in world.rows("changes") if each.change == "configure"]
     assert len({each.value for each in rows}) == len({each.index for each in rows}) >= 5
@@ -151,14 +145,14 @@ def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQu
 
 def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: FakeQuorum) -> None:
     lost = iter([True])
-    world.fault = lambda each: "lose_response" if each.api_key == bodies.UPDATE_FEATURES and next(lost, False) else None
+    world.fault = lambda each: "lose_response" if each.api_key == ApiKey.UPDATE_FEATURES and next(lost, False) else None
     operations = played(world, admin({"upgrade": 1}, 0.5), 5)
     assert {(each.f, each.type) for each in operations} == {("update_features", "ok")}
     assert quorum.level == 20 + len(operations)
 
 
-def test_a_hard_end_leaves_what_is_in_flight_unknown(world: QuorumWorld) -> None:
-    world.fault = lambda each: "lose_response" if each.api_key == bodies.CREATE_TOPICS else None
+def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
+    world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     behaviour = admin()
     world.start(behaviour)
     world.run(2)

@@ -5,15 +5,14 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.habits import REVISIONS
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
-from reports.rows import OperationRow
+from bench.fleet.tests.conftest import read_offsets
+from reference_broker.wire.apis import ApiKey
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -244,8 +243,8 @@ def test_the_first_request_of_each_revision(world: World, settings: ClientSettin
     subject = fetcher("incremental", settings, revision=revision)
     sent = []
 
-    def keep(request: Request) -> str | None:
-        if request.api_key == bodies.FETCH:
+    def keep(request):
+        if request.api_key == ApiKey.FETCH:
             sent.append(request)
             return "lose_request"
         return None

@@ -28,10 +28,7 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.driver import BlockingDriver
-from reference_broker.ports.now import Now
-from reports.rows import HistoryRow
-
-Serve: TypeAlias = Callable[[float | None], Address]
+from reference_broker.wire.apis import ApiKey
 
 
 class Server:
@@ -79,8 +76,8 @@ class Scripted:
         return []
 
 
-def ask(lane: int, timeout_us: int = 2_000_000) -> Request:
-    return Request(bodies.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
+def ask(lane, timeout_us=2_000_000):
+    return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
 
 
 @pytest.fixture

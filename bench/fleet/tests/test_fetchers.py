@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
-from reports.rows import END_OF_RUN_US, OperationRow
+from bench.fleet.tests.conftest import read_offsets
+from reference_broker.wire.apis import ApiKey
+from reports.rows import END_OF_RUN_US
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -31,8 +31,8 @@ def producer(settings: ClientSettings, partitions: tuple[TopicPartition, ...] = 
 def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request: Request) -> str | None:
-        if request.api_key == bodies.FETCH:
+    def fault(request):
+        if request.api_key == ApiKey.FETCH:
             seen.append(request)
             if len(seen) == number:
                 return fate
@@ -93,7 +93,7 @@ def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fe
     assert (lost.type, lost.error) == ("info", "timeout")
     assert (again.type, again.error, again.answered_session_id) == ("fail", "INVALID_FETCH_SESSION_EPOCH", 0)
     assert (full.session_id, full.session_epoch) == (lost.session_id, 0)
-    requests = [each.body for each in broker.requests if each.api_key == bodies.FETCH]
+    requests = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH]
     assert requests[3] == requests[4], "the resent request differs"
     assert requests[3] is not requests[4]
 

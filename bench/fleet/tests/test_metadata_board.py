@@ -2,7 +2,6 @@
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.board import ASKING_US, MetadataBoard
 from bench.fleet.behaviours.protocol import ClientSettings, Request
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
@@ -16,6 +15,7 @@ from bench.fleet.tests.test_clients_of_a_cluster import (
     settings,
     spread,
 )
+from reference_broker.wire.apis import ApiKey
 
 __all__ = ["settings", "spread"]
 
@@ -42,8 +42,8 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
 ) -> None:
     lost: list[Request] = []
 
-    def lose_the_first(request: Request) -> str | None:
-        if request.api_key == bodies.METADATA and not lost:
+    def lose_the_first(request):
+        if request.api_key == ApiKey.METADATA and not lost:
             lost.append(request)
             return "lose_response"
         return None

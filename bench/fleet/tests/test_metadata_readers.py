@@ -79,8 +79,8 @@ def test_the_final_description_waits_until_all_nodes_say_the_same(world: QuorumW
     assert describer is not None
     create(quorum, SET)
     first, second = SET
-    quorum.alter(bodies.set_topic_config_request((first,), "retention.ms", str(FIRST_VALUE + 7)), None)
-    quorum.alter(bodies.set_topic_config_request((second,), "retention.ms", "604800000"), None)
+    quorum.alter(bodies.set_topic_configs_request((first,), {"retention.ms": str(FIRST_VALUE + 7)}), None)
+    quorum.alter(bodies.set_topic_configs_request((second,), {"retention.ms": "604800000"}), None)
     quorum.behind[2] = {}
     world.start(describer)
     world.run(2)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
@@ -17,7 +16,7 @@ from bench.fleet.tests.conftest import FakeBroker, World
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate
 from reference_broker.records.reader import read_records
-from reports.rows import OperationRow, RunRow
+from reference_broker.wire.apis import ApiKey
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = tuple(TopicPartition("idle", each) for each in range(2))
@@ -39,8 +38,8 @@ def sends(world: World) -> dict[int, RunRow]:
 def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request: Request) -> str | None:
-        if request.api_key == bodies.PRODUCE:
+    def fault(request):
+        if request.api_key == ApiKey.PRODUCE:
             seen.append(request)
             if len(seen) in numbers:
                 return fate
@@ -207,7 +206,7 @@ def test_the_preparer_ends_well_when_every_partition_has_a_leader(world: World, 
 
 def test_the_preparer_says_why_topics_are_not_there(world: World, settings: ClientSettings) -> None:
     subject = TopicPreparer("preparer", settings, Random(1), [NewTopic("hot", 4), NewTopic("idle", 9)])
-    world.fault = lambda request: "cut" if request.api_key == bodies.CREATE_TOPICS else None
+    world.fault = lambda request: "cut" if request.api_key == ApiKey.CREATE_TOPICS else None
     world.start(subject)
     world.run(100)
     assert subject.process in world.finished

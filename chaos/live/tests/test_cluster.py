@@ -14,17 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from bench.fleet.behaviours.bodies import (
-    ALL_TOPICS,
-    CREATE_TOPICS,
-    METADATA,
-    create_topics_request,
-    metadata_request,
-    new_topic,
-)
+from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, metadata_request, new_topic
 from bench.ports import free_port
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 pytestmark = pytest.mark.live
@@ -99,7 +93,7 @@ class Admin:
                 if found is None:
                     continue
                 body = create_topics_request([new_topic(topic, 1, 1, {})], 1000)
-                answer = ask(found[1], CREATE_TOPICS, 7, body)
+                answer = ask(found[1], ApiKey.CREATE_TOPICS, 7, body)
                 if answer is not None and answer.topics[0].error_code in (
                     ErrorCode.none,
                     ErrorCode.topic_already_exists,
@@ -109,11 +103,11 @@ class Admin:
         raise AssertionError(f"nobody made {topic}")
 
     def topics(self, address: str) -> list[str]:
-        answer = ask(address, METADATA, 12, ALL_TOPICS)
+        answer = ask(address, ApiKey.METADATA, 12, ALL_TOPICS)
         return [] if answer is None else sorted(topic.name for topic in answer.topics)
 
     def _controller(self, address: str) -> tuple[int, str] | None:
-        answer = ask(address, METADATA, 12, metadata_request(()))
+        answer = ask(address, ApiKey.METADATA, 12, metadata_request(()))
         if answer is None:
             return None
         brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
