@@ -12,6 +12,7 @@ from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import DiskError
+from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
@@ -118,6 +119,20 @@ def led_elsewhere(broker: HasNodeId, there: PartitionImage, request_epoch: int) 
     if broker.node_id in there.replicas:
         return leader_epoch_error(there.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
     return ErrorCode.not_leader_or_follower
+
+
+def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
+    """Finds a led partition by the name of its topic, or the error that says why it is not led here.
+
+    ``current_leader_epoch`` is the leader epoch that the requester knows, -1 if it does not say.
+    """
+    partition = broker.partitions.by_name.get((topic, index))
+    if partition is None:
+        known = broker.controller.image.topics.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        return led_elsewhere(broker, known.partitions[index], current_leader_epoch)
+    return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
 def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:

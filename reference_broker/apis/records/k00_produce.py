@@ -119,7 +119,7 @@ def _marked(
 
     def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
         error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-        if error is None or answer.error_code != ErrorCode.none:
+        if error is None or answer.error_code:
             return answer
         leader = None
         if error == ErrorCode.not_leader_or_follower:
@@ -190,8 +190,7 @@ def _append(
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
-    by_id = topic.topic_id != NO_TOPIC_ID
-    if by_id:
+    if topic.topic_id != NO_TOPIC_ID:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
@@ -243,15 +242,12 @@ def _append(
 
 
 def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
-    known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
-    if known is None:
-        return _refused(index, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
-    if not 0 <= index < len(known.partitions):
-        return _refused(index, ErrorCode.unknown_topic_or_partition)
-    there = known.partitions[index]
-    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
+    leader = _leader_of(broker, topic.topic, topic.topic_id, index)
+    if leader is not None:
+        return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
+    if topic.topic_id != NO_TOPIC_ID and broker.controller.image.topic_by_id(topic.topic_id) is None:
+        return _refused(index, ErrorCode.unknown_topic_id)
+    return _refused(index, ErrorCode.unknown_topic_or_partition)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
@@ -272,7 +268,7 @@ def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
     """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
     for topic in response.responses:
         for answer in topic.partitions:
-            if answer.error_code != ErrorCode.none:
+            if answer.error_code:
                 call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
                 return
     call.respond(None)

@@ -29,8 +29,13 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import READ_COMMITTED, LooksUpPartitions, Reader, readable_end
+from reference_broker.apis.records.fetch_reading import (
+    READ_COMMITTED,
+    LooksUpPartitions,
+    Reader,
+    led_partition,
+    readable_end,
+)
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -134,7 +139,7 @@ def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = 
     found = found or Found()
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
-        error_code=ErrorCode(int(error)),
+        error_code=ErrorCode(error),
         timestamp=i64(found.timestamp_ms),
         offset=i64(found.offset),
         leader_epoch=i32(found.leader_epoch),

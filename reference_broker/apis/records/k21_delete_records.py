@@ -22,8 +22,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import LooksUpPartitions
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
@@ -69,7 +68,7 @@ API = Api.of(DeleteRecordsRequest, handle)
 def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if isinstance(partition, Error):
-        return _Done(None, ErrorCode(int(partition)))
+        return _Done(None, ErrorCode(partition))
     offset = partition.log.high_watermark if entry.offset == TO_HIGH_WATERMARK else entry.offset
     error = _refused(partition, offset)
     if error is not None:
@@ -115,7 +114,7 @@ def _result(
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:
-        error = ErrorCode(int(errors.get(one.partition, ErrorCode.none)))
+        error = ErrorCode(errors.get(one.partition, ErrorCode.none))
         low_watermark = one.partition.log.log_start_offset
         if one.partition.followers is not None:
             low_watermark = broker.replication.leaders.low_watermark(one.partition)

@@ -70,7 +70,7 @@ class InitProducerId:
 
     def _replied(self, answer: object) -> None:
         assert isinstance(answer, AllocateProducerIdsResponse), f"producer IDs: answered by {type(answer).__name__}"
-        if answer.error_code is ErrorCode.none:
+        if not answer.error_code:
             self.ids.refill(int(answer.producer_id_start))
             self._request_block()
         else:

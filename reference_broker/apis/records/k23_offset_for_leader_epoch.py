@@ -18,8 +18,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import LooksUpPartitions
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -42,7 +41,7 @@ API = Api.of(OffsetForLeaderEpochRequest, handle)
 def _answer(broker: LooksUpPartitions, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = led_partition(broker, topic, wanted.partition, wanted.current_leader_epoch)
     if isinstance(partition, Error):
-        return EpochEndOffset(error_code=ErrorCode(int(partition)), partition=wanted.partition)
+        return EpochEndOffset(error_code=ErrorCode(partition), partition=wanted.partition)
     end = partition.log.end_offset_for_epoch(wanted.leader_epoch)
     return EpochEndOffset(
         error_code=ErrorCode.none,

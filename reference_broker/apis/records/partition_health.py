@@ -2,7 +2,7 @@
 
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
-from reference_broker.metrics.metrics import Gauge, Metrics
+from reference_broker.metrics.metrics import Metrics
 
 DOMAIN, KIND = "kafka.controller", "KafkaController"
 
@@ -15,8 +15,8 @@ class PartitionHealth:
 
     def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
         """Walks over ``image`` once."""
-        self._offline: Gauge = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
-        self._imbalanced: Gauge = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
+        self._offline = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
+        self._imbalanced = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
         self._offline.value = self._imbalanced.value = 0
         for topic in image.topics.values():
             for partition in topic.partitions:

@@ -58,10 +58,6 @@ class Leaders:
         self.high_watermarks.keep_only(self._brokers.has_replica_here)
         self._lag_check.start()
 
-    def halt(self) -> None:
-        """Writes the file for the last time, at a clean end. Raises DiskError."""
-        self.high_watermarks.write()
-
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
@@ -72,7 +68,8 @@ class Leaders:
         if len(state.replicas) == 1 and partition.followers is None:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
-            self._own_all(partition)
+            if partition.log.advance_high_watermark(partition.log.log_end_offset):  # Everything is committed.
+                partition.changed()
             return
         followers = partition.followers
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
@@ -110,11 +107,6 @@ class Leaders:
         """The log's settings changed: a lower min.insync.replicas may let the high watermark move."""
         self._metrics.count(partition)
         if partition.followers is not None and self._advance(partition, partition.followers):
-            partition.changed()
-
-    def _own_all(self, partition: Partition) -> None:
-        """With one replica, everything in the log is committed."""
-        if partition.log.advance_high_watermark(partition.log.log_end_offset):
             partition.changed()
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
