@@ -35,7 +35,7 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import DraftError, Error, ErrorCode
+from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
 
 TOPIC_IDS_FROM = 13
@@ -59,7 +59,10 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
         return None
-    if sum(len(topic.partitions) for topic in body.topics) > MAX_NAMED_PARTITIONS:
+    named = 0
+    for topic in body.topics:
+        named += len(topic.partitions)
+    if named > MAX_NAMED_PARTITIONS:
         if call.api_version < FIRST_DRAFT_VERSION:
             return FetchResponse(int(ErrorCode.invalid_request))
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
@@ -79,21 +82,22 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchRespons
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
-    draft = sessions.draft(call.client_id, request.replica_id, call.api_version >= TOPIC_IDS_FROM)
+    with_ids = call.api_version >= TOPIC_IDS_FROM
+    draft = sessions.draft(call.client_id, request.replica_id, with_ids)
     draft.touch(broker.now)
-    _name_partitions(draft, request, call.api_version >= TOPIC_IDS_FROM)
+    _name_partitions(draft, request, with_ids)
     return Fetch(broker, call, draft, request, creates).begin()
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
     """Incremental: the answer holds what changed."""
-    sessions = broker.fetch_sessions
-    session = sessions.lookup(request.session_id, request.session_epoch, call.api_version >= TOPIC_IDS_FROM)
-    if isinstance(session, Error):
+    sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
+    session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
+    if not isinstance(session, FetchSession):
         return refusal(session, request)
     sessions.accept(session, request.session_epoch, broker.now)
     before = len(session.partitions)
-    _name_partitions(session, request, call.api_version >= TOPIC_IDS_FROM)
+    _name_partitions(session, request, with_ids)
     for topic in request.forgotten:
         session.forget(topic.topic, topic.topic_id, topic.partitions)
     sessions.resized(session, before)
@@ -125,7 +129,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     if request.fetch_type != INCREMENTAL_FETCH:
         return refusal(ErrorCode.invalid_request, request, named)
     session = sessions.lookup_first(request.session_id, request.session_epoch)
-    if isinstance(session, Error):
+    if not isinstance(session, FetchSession):
         return refusal(session, request, named)
     if not _holds_all(session, request):
         return refusal(ErrorCode.invalid_request, request, session)
