@@ -62,10 +62,7 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
     written: list[tuple[Partition, bool, int]] = []
-    responses = [
-        _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
-        for topic in body.topics
-    ]
+    responses = [_append_topic(broker, call.client_id, body, topic, written) for topic in body.topics]
     response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -155,24 +152,20 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], api_ver
     return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders))
 
 
-def _may_be_written(broker: HasPartitions, call: Call, topic: ProduceTopic) -> bool:
-    """The broker's own topics are written by Kafka's own tools only."""
-    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
-    return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
-
-
-def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
-    answers = [
-        _refused(wanted.partition, ErrorCode.invalid_topic_exception, "the topic is internal")
-        for wanted in topic.partitions
-    ]
-    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
-
-
 def _append_topic(
-    broker: Needs, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
+    broker: Needs,
+    client_id: str,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    written: list[tuple[Partition, bool, int]],
 ) -> ProduceTopicResponse:
-    answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
+    """Only Kafka's own tools may write to the broker's own topics."""
+    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+    if is_internal(name) and client_id != ADMIN_CLIENT_ID:
+        error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
+        answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
+    else:
+        answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 

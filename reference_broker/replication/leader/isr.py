@@ -160,21 +160,17 @@ class IsrProposals:
             return True
         if answer is None:
             return False
-        if not answer.error_code:
-            del self._pending[partition]
+        error = answer.error_code
+        if error:
+            self._failures.value += 1
+            self._ports.note("isr_proposal_refused", ("partition", partition.log.directory), ("error", int(error)))
+            if error not in _REFUSED | _WAIT_FOR_METADATA:
+                return False
+        del self._pending[partition]
+        if not error:
             self._committed(partition, tuple(int(one) for one in answer.isr), int(answer.partition_epoch))
-            return True
-        self._failures.value += 1
-        self._ports.note(
-            "isr_proposal_refused", ("partition", partition.log.directory), ("error", int(answer.error_code))
-        )
-        if answer.error_code in _REFUSED:
-            del self._pending[partition]
+        elif error in _REFUSED:
             self._refused(partition)
-        elif answer.error_code in _WAIT_FOR_METADATA:
-            del self._pending[partition]
-        else:
-            return False
         return True
 
 
