@@ -202,10 +202,7 @@ class Followers:
     def appended(self, leader_end: int) -> None:
         """The leader's log grew. First settles which followers were up to date until now. Costs one step for each."""
         before = self.leader_end
-        for state in self.in_sync:
-            if state.log_end_offset == before:
-                state.settle(before)
-        for state in self.outside:
+        for state in self.states.values():
             if state.log_end_offset == before:
                 state.settle(before)
         self.leader_end = leader_end
