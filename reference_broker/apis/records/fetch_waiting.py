@@ -36,7 +36,7 @@ class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions,
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """``creates`` says that it is a full fetch that asks for a session. ``looks`` holds a look at each marked partition.
+    """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
     ``urgent`` says that there is an error or a divergence that is new, has changed, or was asked for by this request.
     One that lasts is told in each answer but ends no wait. Each connection has at most one fetch that waits.

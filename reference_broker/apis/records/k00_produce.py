@@ -46,10 +46,10 @@ LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
 ADMIN_CLIENT_ID = "__admin_client"
-"""Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
+"""The client ID that Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
 
 ALL = -1
-"""acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
+"""acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
 
 
 _Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
@@ -110,7 +110,7 @@ def _acknowledge(
 def _marked(
     broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
-    """What was appended and is not known to be replicated: the client tries again, and may find it written."""
+    """Puts in the errors of what was appended and may not be replicated. A client that tries again may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
 
@@ -139,7 +139,7 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
 
 
 def _response(broker: HasController, topics: list[ProduceTopicResponse], api_version: int) -> ProduceResponse:
-    """Versions that can say who leads instead also say where that is."""
+    """A version that can tell who leads instead also tells the address of that node."""
     leaders: dict[int, None] = {}
     for topic in topics:
         for answer in topic.partitions:
@@ -176,8 +176,10 @@ def _append(
     wanted: ProducePartition,
     written: list[tuple[Partition, bool, int]],
 ) -> ProducePartitionResponse:
-    """``written`` gets the partition, whether something new was written there, and where that ends: a duplicate changes
-    nothing, but is not acknowledged before its first writing may be."""
+    """``written`` gets the partition, whether something new was written, and where that ends.
+
+    A duplicate changes nothing, but it is not acknowledged before its first writing may be.
+    """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
@@ -244,7 +246,7 @@ def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProduceP
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
-    """What the first batch's length field says it takes; whether that is right is the log's to judge."""
+    """Returns the size that the first batch's length field tells. The log judges whether that is right."""
     return int.from_bytes(records[8:12], "big", signed=True) + 12
 
 
@@ -258,7 +260,7 @@ def _refused(index: int, error: Error, message: str | None = None) -> ProducePar
 
 
 def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
-    """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
+    """With acks=0 there is no answer. The client learns of an error by losing its connection, as in Kafka."""
     for topic in response.responses:
         for answer in topic.partitions:
             if answer.error_code:

@@ -46,7 +46,7 @@ MAX_NAMED_PARTITIONS = MAX_SESSION_PARTITIONS
 
 
 def is_metadata_fetch(body: object) -> bool:
-    """A replica of the metadata log reads it, by its topic ID; that is the quorum's to answer."""
+    """Whether a replica of the metadata log reads it, by its topic ID. The quorum answers such a fetch."""
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
@@ -55,7 +55,7 @@ class Needs(FetchNeeds, HasQuorum, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """A top-level error stands for every partition; its session ID is 0."""
+    """Answers with what there is, or later. A top-level error stands for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
         return None
@@ -77,7 +77,7 @@ API = Api.of(FetchRequest, handle)
 
 
 def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Full: every named partition is answered. Closes the session that it names, if there is one."""
+    """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
     sessions = broker.fetch_sessions
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
@@ -90,7 +90,7 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchRespons
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Incremental: the answer holds what changed."""
+    """Answers an incremental fetch with what changed."""
     sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
     session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
     if not isinstance(session, FetchSession):
@@ -119,7 +119,7 @@ def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: boo
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """A request of the first revision (Fetch 1000); refusals tell the session's ID while there is one."""
+    """Answers a request of the first revision (Fetch 1000). Refusals tell the session's ID while there is one."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
@@ -141,7 +141,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
 def _fetch_all_first(
     broker: Needs, call: Call, request: FetchRequest, session: FetchSession | None
 ) -> FetchResponse | None:
-    """Without a session a new one is made, if possible; else the request's partitions replace the session's."""
+    """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
     sessions = broker.fetch_sessions
     if session is None:
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
@@ -156,7 +156,7 @@ def _fetch_all_first(
 
 
 def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
-    """The session of the first revision that a request of it names."""
+    """Returns the session that a request of the first revision names."""
     sessions = broker.fetch_sessions
     return sessions.find(request.session_id, sessions.first) if call.api_version >= FIRST_DRAFT_VERSION else None
 

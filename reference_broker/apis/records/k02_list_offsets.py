@@ -64,7 +64,7 @@ class Found:
 
 
 def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Every partition has its own error code; one that is named twice is an invalid request."""
+    """Every partition gets its own error code. A partition that is named twice is an invalid request."""
     named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
 
@@ -103,8 +103,10 @@ def _answer(
 
 
 def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
-    """``timestamp_ms``: a time, or one of the special ones; only offsets that the reader may read are found.
-    OFFSET_NOT_AVAILABLE for what a consumer may have been told by the leader before (KIP-207)."""
+    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones.
+
+    Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207).
+    """
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
     lags = followers is not None and followers.epoch_start_offset > end_offset

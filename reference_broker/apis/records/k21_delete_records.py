@@ -35,7 +35,7 @@ _NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of one entry at this leader. ``offset``: where the logs of all its replicas must start at least."""
+    """What became of one entry at this leader. The logs of all its replicas must start at ``offset`` or later."""
 
     partition: Partition | None
     error: ErrorCode
@@ -47,7 +47,7 @@ class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
-    """One result for each partition, in the request's order."""
+    """Answers later, with one result for each partition, in the request's order."""
     done = [[_delete(broker, topic.name, entry) for entry in topic.partitions] for topic in body.topics]
     offsets = [(one.partition, one.offset) for topic in done for one in topic if one.partition is not None]
 

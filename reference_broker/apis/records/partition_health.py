@@ -1,4 +1,4 @@
-"""How many partitions of the cluster have no leader, or not the preferred one: by what each publication changed."""
+"""Counts the partitions of the cluster that have no leader, or not the preferred one, at each publication."""
 
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
@@ -8,9 +8,9 @@ DOMAIN, KIND = "kafka.controller", "KafkaController"
 
 
 class PartitionHealth:
-    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount; a partition without a leader counts in both.
+    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount. A partition without a leader counts in both.
 
-    Every node keeps them, as all that is known of the metadata.
+    Every node keeps them, since every node knows the metadata.
     """
 
     def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
@@ -23,7 +23,7 @@ class PartitionHealth:
                 self._count(partition, 1)
 
     def changed(self, change: TopicChange) -> None:
-        """Costs the partitions that are new, changed or deleted."""
+        """Looks only at the partitions that are new, changed or deleted."""
         old = () if change.before is None else change.before.partitions
         if change.after is None:
             for partition in old:
