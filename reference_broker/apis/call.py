@@ -10,7 +10,7 @@ class Call(Protocol):
     connection: int
     client_id: str
     client_host: str
-    """The host that the request came from. Groups tell it of their members. It is empty for this node's own requests."""
+    """The host that the request came from, as groups tell it of their members. This node's own requests have none."""
     api_version: int
     closed: bool
     """True once it is answered or the connection is gone. Then ``respond`` does nothing."""

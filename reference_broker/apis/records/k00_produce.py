@@ -110,7 +110,7 @@ def _acknowledge(
 def _marked(
     broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
-    """Puts in the errors of what was appended and may not be replicated. A client that tries again may find it written."""
+    """Adds the errors of what was appended and may not be replicated. A client that tries again may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
 
