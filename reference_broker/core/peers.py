@@ -44,7 +44,7 @@ class Peers:
     ) -> None:
         self.last += 1
         self.asked.setdefault((peer, channel), {})[self.last] = _Asked(replied, failed)
-        tag = tag_of(api_key, api_version, node_name(self.node_id), "peer", body)
+        tag = _tag(api_key, api_version, node_name(self.node_id), body)
         self.effects.append(
             Send(peer, channel, self.last, api_key, api_version, body, tag, timeout_ms, self.client_id())
         )
@@ -60,15 +60,14 @@ class Peers:
             asked.failed()
 
 
-def tag_of(api_key: int, api_version: int, who: str, role: str, body: object) -> Tag:
-    """``who`` is the client ID, or the name of a node without its incarnation."""
+def _tag(api_key: int, api_version: int, client_id: str, body: object) -> Tag:
     if isinstance(body, FetchRequest):
-        return Tag(api_key, api_version, who, body.session_id, body.session_epoch, role=role)
-    position = _position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
-    return Tag(api_key, api_version, who, position=position, role=role)
+        return Tag(api_key, api_version, client_id, body.session_id, body.session_epoch, role="peer")
+    position = snapshot_position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
+    return Tag(api_key, api_version, client_id, position=position, role="peer")
 
 
-def _position(body: object) -> int:
+def snapshot_position(body: object) -> int:
     """The position of a snapshot fetch, or -1 if it names no partition."""
     topics = getattr(body, "topics", ())
     return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1
