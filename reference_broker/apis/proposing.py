@@ -5,17 +5,8 @@ from uuid import UUID
 
 from kio.static.primitive import i32Timedelta
 
-from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
-
-__all__ = [
-    "CLUSTER_OPERATIONS",
-    "NOT_CONTROLLER",
-    "NO_THROTTLE",
-    "OPERATIONS_NOT_ASKED",
-    "TOPIC_OPERATIONS",
-    "Refusal",
-    "as_uuid",
-]
+from reference_broker.controller.refusal import NOT_CONTROLLER as NOT_CONTROLLER
+from reference_broker.controller.refusal import Refusal as Refusal
 
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
