@@ -1,4 +1,4 @@
-"""What an API is: the class of its requests and the function that answers them, checked against each other by mypy."""
+"""Declares an API: the class of its requests, and the function that answers them. mypy checks that the two fit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ BodyT = TypeVar("BodyT")
 
 @dataclass(frozen=True, slots=True)
 class Api(Generic[BodyT]):
-    """``bodies``: the class of its requests, or their classes where drafts have their own.
+    """``bodies`` is the class of its requests. It is a tuple of classes if private drafts have classes of their own.
 
-    ``bind`` makes the handler of one node, ``handler(call, body)``. That returns the response, or None after it has
-    kept ``call`` to respond later.
+    ``bind`` makes the handler of one node, ``handler(call, body)``. The handler returns the response, or None if it
+    keeps ``call`` to respond later.
     """
 
     bodies: type[BodyT] | tuple[type[BodyT], ...]
@@ -26,7 +26,7 @@ class Api(Generic[BodyT]):
     def of(
         bodies: type[BodyT] | tuple[type[BodyT], ...], handle: Callable[[Broker, Call, BodyT], object | None]
     ) -> "Api[BodyT]":
-        """An API that keeps nothing of its own between two requests.
+        """Makes an API that keeps no state of its own between requests.
 
         ``handle`` names the few parts of the broker that it uses (``parts.py``).
         """

@@ -1,29 +1,29 @@
-"""One request, as handlers see it."""
+"""A request as the handlers of the APIs see it."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 
 class Call(Protocol):
-    """One request being answered."""
+    """A request that is being answered."""
 
     connection: int
     client_id: str
     client_host: str
-    """From where it came, as groups tell it of their members; empty for a request of this node's own."""
+    """The host that the request came from, as groups tell it of their members. This node's own requests have none."""
     api_version: int
     closed: bool
-    """Answered already, or the connection is gone: responding is no error and does nothing."""
+    """True once it is answered or the connection is gone. Then ``respond`` does nothing."""
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
-        """Answers the request; None: no frame is sent (produce with acks=0), the request is done.
+        """Answers the request. With None the request is done, but no frame is sent (produce with acks=0).
 
-        ``api_version``: of the answer, where it is not the request's (ApiVersions for an unknown version).
+        ``api_version`` is the answer's if it differs from the request's (ApiVersions for an unknown version).
         """
         ...
 
     def close(self, reason: str) -> None:
-        """Ends the connection instead of answering: the peer broke the protocol."""
+        """Closes the connection instead of answering, because the peer broke the protocol."""
         ...
 
     def on_closed(self, forget: Callable[[], None]) -> None:

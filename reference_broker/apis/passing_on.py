@@ -1,8 +1,8 @@
-"""Admin requests that clients send to any broker, at one that is not the active controller: it asks that one for them.
+"""A broker that is not the active controller passes the admin requests of clients on to it, as in Kafka (KIP-590).
 
-As Kafka's brokers do (KIP-590), so that clients need not know who is the controller. NOT_CONTROLLER is the answer
-where none is known or the one that was known does not answer: it may have acted. Clients try again then, and are told
-what the first attempt did: that the topic exists, or is gone.
+So clients need not know who is the controller. The answer is NOT_CONTROLLER if none is known, or if the known one does
+not answer. It may have acted all the same. A client that tries again is told what the first attempt did: that the topic
+exists, or is gone.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,12 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 def comes_from_node(broker: HasLoader, call: Call) -> bool:
-    """Such a request is not passed on again: two nodes that take each other for the leader would never end that."""
+    """Such a request is not passed on again, since two nodes that take each other for the leader would never stop."""
     return is_registered_node(call.client_id, broker.loader.image)
 
 
 class PassesOn(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
-    """What it takes to ask the active controller."""
+    """What a handler needs to ask the active controller."""
 
 
 def propose(

@@ -56,17 +56,17 @@ MODULES: Final[Mapping[int, str]] = {
 
 _DRAFTS_ONLY: Final = (FIRST_DRAFT_VERSION, FIRST_DRAFT_VERSION)
 SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(key, _DRAFTS_ONLY)[:2] for key in MODULES}
-"""Least and greatest version of each API, by API key, in its order. Private drafts (``wire.drafts``) lie outside."""
+"""The least and greatest version of each API, in the order of API keys. Private drafts (``wire.drafts``) lie outside."""
 
 
 def serves(api_key: int, api_version: int) -> bool:
-    """Whether requests of this version are answered: those of the range, and private drafts of the API."""
+    """Whether requests of this version are answered: a version in the range, or a private draft of the API."""
     versions = SERVED.get(api_key)
     return versions is not None and (versions[0] <= api_version <= versions[1] or (api_key, api_version) in DRAFTS)
 
 
 def load(api_key: int) -> Api[Any]:
-    """One that is served; its module loads unless it has before."""
+    """Loads the module of an API that is served, unless it is loaded already."""
     api = import_module(f"reference_broker.apis.{MODULES[api_key]}").API
     assert isinstance(api, Api), f"{MODULES[api_key]} declares no Api"
     return api

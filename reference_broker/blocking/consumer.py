@@ -40,7 +40,7 @@ _BEATS_PER_INTERVAL: Final = 4
 
 
 class ConsumerError(Exception):
-    """``error``: Kafka's, which no retry cures."""
+    """``error`` is Kafka's. Trying again does not help."""
 
     def __init__(self, error: Error | int, detail: str = "") -> None:
         super().__init__(f"{name_of(error)}{detail}")
@@ -48,7 +48,7 @@ class ConsumerError(Exception):
 
 
 class CommitError(ConsumerError):
-    """At least one partition is not committed, or it is not known whether; ``result`` says which."""
+    """At least one partition is not committed, or nobody knows whether it is. ``result`` says which."""
 
     def __init__(self, result: Committed) -> None:
         failed = {where: error for where, error in result.errors.items() if error}
@@ -58,7 +58,7 @@ class CommitError(ConsumerError):
 
 
 class InvalidMetadataEpochError(CommitError):
-    """The coordinator has a commit with a newer metadata epoch (spec M-7); never retried."""
+    """The coordinator has a commit with a newer metadata epoch (spec M-7). It is never tried again."""
 
 
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ T = TypeVar("T")
 def _locked(
     method: Callable[Concatenate["BlockingConsumer", P], T],
 ) -> Callable[Concatenate["BlockingConsumer", P], T]:
-    """The thread of heartbeats waits until the method is done."""
+    """Holds the lock while the method runs. The thread of the heartbeats waits until it is done."""
 
     @wraps(method)
     def locked(consumer: "BlockingConsumer", /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -122,24 +122,24 @@ class BlockingConsumer:
 
     @_locked
     def subscribe(self, topics: Iterable[str]) -> None:
-        """As a member of the group; ``poll`` joins it."""
+        """Subscribes to the topics as a member of the group. ``poll`` joins the group."""
         self.consumer.subscribe(tuple(topics))
         self._polled_at_us = _now_us()
         self._heartbeats.start()
 
     @_locked
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these, as no member."""
+        """Takes exactly these partitions, without being a member of a group."""
         self.consumer.assign(partitions)
 
     @_locked
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """What is assigned now."""
+        """Returns the partitions that are assigned now."""
         return tuple(self.consumer.partitions.held)
 
     @_locked
     def poll(self, timeout_ms: int = 1000, max_records: int = 500) -> list[ConsumerRecord]:
-        """Records as soon as there are any; none when the time is over.
+        """Returns records as soon as there are any, or none when the time is over.
 
         :raises ConsumerError: the member was refused for good, or a partition cannot be read.
         """
@@ -164,7 +164,7 @@ class BlockingConsumer:
 
     @_locked
     def partitions_for(self, topic: str, timeout_ms: int = 5000) -> list[TopicPartition]:
-        """All partitions of a topic; none where it does not exist for so long."""
+        """Returns all partitions of a topic, or none if it does not exist within the time."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.look_up(topic)
         while True:
@@ -188,22 +188,22 @@ class BlockingConsumer:
 
     @_locked
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from there."""
+        """Continues to read at this offset."""
         self.consumer.seek(partition, offset)
 
     @_locked
     def position(self, partition: TopicPartition) -> int:
-        """The next offset that ``poll`` would return; -1 while that is not known."""
+        """Returns the next offset that ``poll`` would return, or -1 while that is not known."""
         return self.consumer.position(partition)
 
     @_locked
     def metadata_epoch(self) -> int:
-        """Of the last accepted metadata; -1 before any."""
+        """Returns the epoch of the last accepted metadata, or -1 before there is any."""
         return self.consumer.metadata_epoch()
 
     @_locked
     def wait_for_metadata_update(self, min_metadata_epoch: int, timeout_ms: int) -> bool:
-        """Until metadata with at least this epoch has been accepted: True; False when the time is over."""
+        """Waits for metadata with at least this epoch. Returns False if the time is over before that."""
         deadline_us = _now_us() + timeout_ms * 1000
         self.consumer.want_epoch(min_metadata_epoch)
         try:
@@ -217,11 +217,11 @@ class BlockingConsumer:
 
     @_locked
     def take_resets(self) -> list[PositionReset]:
-        """Positions that moved by the reset policy or a truncation, since the last call."""
+        """Returns the positions that the reset policy or a truncation moved since the last call."""
         return self.consumer.take_resets()
 
     def close(self) -> None:
-        """Ends the thread, then leaves the group, committing first where that is automatic. Again: nothing."""
+        """Ends the thread and leaves the group. Commits first if that is automatic. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -235,8 +235,10 @@ class BlockingConsumer:
     # -- the loop -----------------------------------------------------------------------------------------------
 
     def _turn(self, deadline_us: int, placing: bool = False) -> None:
-        """Send what is to be sent, then take what comes, not beyond the deadline. ``placing``: positions that nobody
-        has set are looked up; a seek may still come otherwise."""
+        """Sends what is to be sent, then takes what comes until the deadline.
+
+        With ``placing``, positions that nobody has set are looked up. Otherwise a seek may still come.
+        """
         self._send(self.consumer.next_requests(_now_us(), placing))
         wake_us = self.consumer.wake_at_us
         until_us = min(deadline_us, wake_us if wake_us is not None else deadline_us, _now_us() + _IDLE_US)

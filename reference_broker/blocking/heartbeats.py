@@ -1,4 +1,4 @@
-"""A thread that does something at intervals until it is stopped: the consumer's heartbeats between polls."""
+"""The thread that sends a consumer's heartbeats between polls."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ THREAD_NAME: Final = "consumer-heartbeats"
 
 @dataclass(slots=True)
 class Heartbeats:
-    """``beat`` is called every ``period_s``, in the thread. ``failure``: what it raised; the thread has ended then."""
+    """Calls ``beat`` in a thread every ``period_s``. The thread ends if that raises; ``failure`` is what it raised."""
 
     beat: Callable[[], None]
     period_s: float
@@ -19,13 +19,13 @@ class Heartbeats:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Again: nothing."""
+        """Starts the thread. A second call does nothing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Returns once the thread has ended. Whoever calls must not hold a lock that ``beat`` waits for."""
+        """Ends the thread and waits for it. The caller must not hold a lock that ``beat`` waits for."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""A blocking driver's connections, one for each lane. A request is answered on its own connection or fails.
+"""The connections of a blocking driver, one for each lane. A request is answered on its own connection or fails.
 
 This file and ``transport`` are the only ones of the client that do I/O. Each new connection asks for ApiVersions first,
 so that drafts go only to nodes that announce them.
@@ -35,7 +35,7 @@ class _Lane:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``body`` None: no answer came, or none that can be read."""
+    """``body`` is None if no answer came, or none that can be read."""
 
     lane: str
     body: object | None
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class LaneConnections:
-    """``told``: called with what each new connection's node announces."""
+    """``told(node, announced)`` is called for each new connection. It tells whether the node announces the drafts."""
 
     client_id: str
     connect_timeout_us: int
@@ -51,9 +51,10 @@ class LaneConnections:
     _lanes: dict[str, _Lane] = field(default_factory=dict)
 
     def send(self, lane: str, request: GroupRequest) -> None:
-        """Connecting first where the lane leads elsewhere or nowhere.
+        """Sends a request. Connects first if the lane has no connection, or one to another node.
 
-        :raises TransportError: it could not be sent. :raises NoDraftError: it must not be.
+        :raises TransportError: it could not be sent.
+        :raises NoDraftError: the node does not announce the draft.
         """
         assert request.to is not None, "a request to nobody"
         try:
@@ -90,7 +91,7 @@ class LaneConnections:
         return held
 
     def receive(self, until: float) -> list[Outcome]:
-        """What has ended, waiting for the first until that time of the monotonic clock."""
+        """Returns the requests that have ended. Waits for the first one until that time of the monotonic clock."""
         waiting = {name: each for name, each in self._lanes.items() if each.sent is not None}
         until = min((each.deadline for each in waiting.values() if each.deadline < until), default=until)
         timeout = max(until - time.monotonic(), 0.0)
@@ -116,12 +117,11 @@ class LaneConnections:
             return None
 
     def close(self, lane: str) -> None:
-        """Whatever is in flight on it has no answer."""
+        """Closes the lane's connection. A request in flight gets no answer."""
         held = self._lanes.pop(lane, None)
         if held is not None:
             held.connection.close()
 
     def close_all(self) -> None:
-        """Every lane."""
         for lane in list(self._lanes):
             self.close(lane)

@@ -17,7 +17,7 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class TransportError(Exception):
-    """``reason``: one word for the history."""
+    """``reason`` is one word for the history."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -25,20 +25,20 @@ class TransportError(Exception):
 
 
 class ConnectError(TransportError):
-    """The connection was not made: refused, timeout, unreachable."""
+    """The connection was not made. The reason is refused, timeout or unreachable."""
 
 
 class LostError(TransportError):
-    """The connection broke: closed, reset, garbled. Whether the request was processed is unknown."""
+    """The connection broke. The reason is closed, reset or garbled. Nobody knows whether the request was processed."""
 
 
 class DeadlineError(TransportError):
-    """No answer in time; the connection still stands but must not be used again."""
+    """No answer came in time. The connection still stands, but it must not be used again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sizes are the whole frames', with their 4-byte length."""
+    """The sizes are those of whole frames, with their 4-byte length."""
 
     body: object
     request_bytes: int
@@ -56,7 +56,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Connection:
-    """Use ``Connection.open``. Not shared between threads."""
+    """Make one with ``Connection.open``. Threads must not share it."""
 
     sock: socket.socket
     max_response_bytes: int = MAX_RESPONSE_BYTES
@@ -77,16 +77,16 @@ class Connection:
         return cls(sock)
 
     def call(self, api_key: int, api_version: int, client_id: str, body: object, timeout_us: int) -> Reply:
-        """Send one request and wait for its answer.
+        """Sends one request and waits for its answer.
 
-        :raises DeadlineError: none within ``timeout_us``.
-        :raises LostError: the connection broke, or what came is not an answer to this request.
+        :raises DeadlineError: no answer came within ``timeout_us``.
+        :raises LostError: the connection broke, or what came is not the answer to this request.
         """
         deadline = time.monotonic() + timeout_us / 1e6
         return self.receive(self.send(api_key, api_version, client_id, body, timeout_us), deadline)
 
     def send(self, api_key: int, api_version: int, client_id: str, body: object, timeout_us: int) -> Sent:
-        """The first half of ``call``, for who waits at several connections: ``receive`` must follow.
+        """Sends one request, as the first half of ``call``. ``receive`` must follow. Several connections can wait so.
 
         :raises DeadlineError: it could not be sent within ``timeout_us``. :raises LostError: the connection broke.
         """
@@ -102,7 +102,7 @@ class Connection:
         return Sent(api_key, api_version, len(request))
 
     def receive(self, sent: Sent, deadline: float) -> Reply:
-        """The answer to it; ``deadline`` on the monotonic clock, in seconds. Errors as ``call``."""
+        """Waits for the answer until ``deadline``, in seconds of the monotonic clock. Raises the errors of ``call``."""
         try:
             frame = self._receive_frame(deadline)
         except TimeoutError as error:
@@ -124,7 +124,7 @@ class Connection:
         return self._receive(length, deadline)
 
     def _receive(self, size: int, deadline: float) -> bytearray:
-        """Memory grows with what has come, not with what was promised."""
+        """Takes memory only as bytes come, so that a wrong length costs nothing."""
         buffer = bytearray(min(size, _CHUNK_BYTES))
         filled = 0
         while filled < size:

@@ -68,18 +68,17 @@ class ActiveCall:
         error = getattr(body, "error_code", 0)
         tag = request.tag if not error else request.tag._replace(error=int(error))
         version = request.api_version if api_version is None else api_version
-        self.closed = True
-        self._forget = None
-        self._effects.append(Reply(request.connection, request.correlation_id, request.api_key, version, body, tag))
-        self._finished(request.connection)
+        self._end(Reply(request.connection, request.correlation_id, request.api_key, version, body, tag))
 
     def close(self, reason: str) -> None:
         """Ends the connection instead of answering: the peer broke the protocol."""
-        if self.closed:
-            return
+        if not self.closed:
+            self._end(Close(self.connection, reason))
+
+    def _end(self, effect: Effect) -> None:
         self.closed = True
         self._forget = None
-        self._effects.append(Close(self.connection, reason))
+        self._effects.append(effect)
         self._finished(self.connection)
 
     def on_closed(self, forget: Callable[[], None]) -> None:

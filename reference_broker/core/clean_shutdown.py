@@ -5,13 +5,14 @@ the controller removes the broker from the in-sync replicas, since it may have l
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from reference_broker.core.syncs import Syncs
-from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.durable import sync_then
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
@@ -46,30 +47,19 @@ def write_mark(disk: Disk, broker_epoch: int) -> str:
     return CLEAN_SHUTDOWN_FILE
 
 
-@dataclass(frozen=True, slots=True)
-class SyncedEnd:
-    """Makes all ``logs()`` durable, then writes the mark with ``broker_epoch``, then calls ``done``."""
+def sync_and_mark(
+    ports: Ports, disk: Disk, logs: Callable[[], Iterable[PartitionLog]], broker_epoch: int, done: Callable[[], None]
+) -> None:
+    """Makes all ``logs()`` durable, then writes the mark with ``broker_epoch``, then calls ``done``.
 
-    syncs: Syncs
-    disk: Disk
-    logs: Callable[[], Iterable[PartitionLog]]
-    broker_epoch: int
-    done: Callable[[], None]
-
-    def sync(self) -> None:
-        """Syncs again until nothing is left, since work in flight when the end began may still append."""
-        points: list[tuple[PartitionLog, SyncPoint]] = []
-        for log in self.logs():
-            log.close_cleanly()
-            point = log.sync_point()
-            if point.paths:
-                points.append((log, point))
-        if points:
-            self.syncs.request(tuple(path for _, point in points for path in point.paths), lambda: self._synced(points))
-        else:
-            self.syncs.request((write_mark(self.disk, self.broker_epoch),), self.done)
-
-    def _synced(self, points: Sequence[tuple[PartitionLog, SyncPoint]]) -> None:
-        for log, point in points:
-            log.mark_synced(point)
-        self.sync()
+    It syncs again until nothing is left, since work in flight when the end began may still append.
+    """
+    unsynced = []
+    for log in logs():
+        log.close_cleanly()
+        if log.sync_point().paths:
+            unsynced.append(log)
+    if unsynced:
+        sync_then(ports, unsynced, partial(sync_and_mark, ports, disk, logs, broker_epoch, done))
+    else:
+        ports.sync((write_mark(disk, broker_epoch),), done)

@@ -1,34 +1,27 @@
-"""Long and periodic work in slices, one slice per event, so that requests are served in between."""
+"""Periodic work in slices, one slice per event, so that requests are served in between."""
 
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from reference_broker.apis.broker import Broker
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.replication.partitions import Partition
 
 PARTITIONS_PER_SLICE = 64
 """Retention of this many partitions stays well below the 5 ms that one slice may take."""
 
-Slices = Generator[None, None, None]
-
 
 @dataclass(slots=True)
 class Housekeeping:
-    """Runs generators one slice per event, and starts the periodic ones again after their interval.
+    """Each piece of work begins again after its interval.
 
     ``other_logs`` are those of replicas that are not led here. Their records go when the leader's log start says so.
     """
 
     broker: Broker
-    other_logs: Callable[[], Iterable[PartitionLog]] = tuple
-    running: int = field(default=0)
-
-    def run(self, work: Slices, then: Callable[[], None]) -> None:
-        """Runs ``work`` to its end, one slice per timer event, then calls ``then``."""
-        self.running += 1
-        self._slice(work, then)
+    other_logs: Callable[[], Iterable[PartitionLog]]
 
     def start(self) -> None:
         """Starts retention, age-based rolls and the forgetting of idle producers, each at its interval."""
@@ -36,20 +29,11 @@ class Housekeeping:
         self._every(config.log_retention_check_interval_ms, self._retention)
         self._every(config.producer_id_expiration_check_interval_ms, self._forget_producers)
 
-    def _slice(self, work: Slices, then: Callable[[], None]) -> None:
-        try:
-            next(work)
-        except StopIteration:
-            self.running -= 1
-            then()
-        else:
-            self.broker.outside.set_timer(self.broker.now.mono_us, lambda: self._slice(work, then))
-
     def _every(self, interval_ms: int, work: Callable[[], Slices]) -> None:
         def again() -> None:
-            self.run(work(), lambda: self._every(interval_ms, work))
+            run_slices(self.broker.outside, work(), lambda: self._every(interval_ms, work))
 
-        self.broker.outside.set_timer(self.broker.now.mono_us + interval_ms * 1000, again)
+        later(self.broker.outside, interval_ms * 1000, again)
 
     def _retention(self) -> Slices:
         broker = self.broker

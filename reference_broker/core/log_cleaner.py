@@ -5,15 +5,17 @@ The dirtiest log that is due comes first. Logs are cleaned one at a time, in sli
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from reference_broker.apis.broker import Broker
-from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping, Slices
+from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE
 from reference_broker.log.cleaner.cleanable import cleanable
 from reference_broker.log.cleaner.cleaning import Cleaned, Cleaning, CleaningFailed, Overtaken, Step, Steps
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
-from reference_broker.metrics.metrics import Gauge, Metrics
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.records.batch import InvalidRecords
 
 Key = tuple[bytes, int]
@@ -56,33 +58,18 @@ class CompactedTopics:
                         yield topic.topic_id, index
 
 
-@dataclass(slots=True)
 class CleanerMetrics:
     """Kafka's gauges. Their names tell whether they are percent, milliseconds or seconds."""
 
-    recopy_percent: Gauge
-    max_buffer_utilization_percent: Gauge
-    max_clean_time_secs: Gauge
-    uncleanable_partitions_count: Gauge
-    max_dirty_percent: Gauge
-    time_since_last_run_ms: Gauge
-
-    @staticmethod
-    def of(metrics: Metrics) -> "CleanerMetrics":
-        def cleaner(name: str) -> Gauge:
-            return metrics.gauge("kafka.log", "LogCleaner", name)
-
-        def manager(name: str) -> Gauge:
-            return metrics.gauge("kafka.log", "LogCleanerManager", name)
-
-        return CleanerMetrics(
-            cleaner("cleaner-recopy-percent"),
-            cleaner("max-buffer-utilization-percent"),
-            cleaner("max-clean-time-secs"),
-            manager("uncleanable-partitions-count"),
-            manager("max-dirty-percent"),
-            manager("time-since-last-run-ms"),
-        )
+    def __init__(self, metrics: Metrics) -> None:
+        cleaner = partial(metrics.gauge, "kafka.log", "LogCleaner")
+        self.recopy_percent = cleaner("cleaner-recopy-percent")
+        self.max_buffer_utilization_percent = cleaner("max-buffer-utilization-percent")
+        self.max_clean_time_secs = cleaner("max-clean-time-secs")
+        manager = partial(metrics.gauge, "kafka.log", "LogCleanerManager")
+        self.uncleanable_partitions_count = manager("uncleanable-partitions-count")
+        self.max_dirty_percent = manager("max-dirty-percent")
+        self.time_since_last_run_ms = manager("time-since-last-run-ms")
 
 
 @dataclass(slots=True)
@@ -104,7 +91,6 @@ class LogCleaner:
     """
 
     broker: Broker
-    housekeeping: Housekeeping
     log_of: Callable[[Key], PartitionLog | None]
     topics: CompactedTopics = field(init=False)
     metrics: CleanerMetrics = field(init=False)
@@ -118,7 +104,7 @@ class LogCleaner:
 
     def __post_init__(self) -> None:
         self.topics = CompactedTopics(self.broker.config.log_cleanup_policy)
-        self.metrics = CleanerMetrics.of(self.broker.metrics)
+        self.metrics = CleanerMetrics(self.broker.metrics)
 
     def start(self) -> None:
         """Cleans from now on, unless ``log.cleaner.enable`` is false."""
@@ -137,7 +123,7 @@ class LogCleaner:
         self._forget_gone(self.set_back)
         self.metrics.uncleanable_partitions_count.value = len(self.uncleanable)
         self.metrics.max_dirty_percent.value = 0
-        self.housekeeping.run(self._choose(), self._chosen)
+        run_slices(self.broker.outside, self._choose(), self._chosen)
 
     def _forget_gone(self, logs: dict[Key, PartitionLog]) -> None:
         """Few: what failed."""

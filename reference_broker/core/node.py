@@ -15,7 +15,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.calls import ActiveCall, LocalCall
-from reference_broker.core.clean_shutdown import LastEnd, SyncedEnd, take_mark
+from reference_broker.core.clean_shutdown import LastEnd, sync_and_mark, take_mark
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -44,6 +44,7 @@ from reference_broker.metadata.node_names import client_id_of
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
+from reference_broker.ports.timing import run_slices
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
@@ -170,7 +171,6 @@ class Node:
             groups=groups,
         )
         self._dispatcher = Dispatcher(self.broker)
-        self._housekeeping = Housekeeping(self.broker)
         self._publisher = PartitionPublisher(
             node_id,
             config,
@@ -178,11 +178,11 @@ class Node:
             partitions,
             replication,
             now=lambda: self.broker.now,
-            later=lambda step: _ignore_number(self._timers.set(self.broker.now.mono_us, step)),
+            later=lambda step: self._timers.set(self.broker.now.mono_us, step),
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
-        self._housekeeping.other_logs = self._publisher.resting_logs
-        self._cleaner = LogCleaner(self.broker, self._housekeeping, self._publisher.log_of)
+        self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
+        self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
         self._requests = {key: _request_counter(metrics, key) for key in SERVED}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
@@ -260,7 +260,7 @@ class Node:
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
         self._last_end = take_mark(self.broker.disk)
-        self._housekeeping.run(self.broker.replica.load(self._last_end.clean), self._loaded)
+        run_slices(self.broker.outside, self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
         if self._stopping:
@@ -298,7 +298,8 @@ class Node:
             self._opening = True
             self.broker.replication.start()
             known = read_high_watermarks(self.broker.disk)
-            self._housekeeping.run(self._publisher.start(image, self._last_end.clean, known), lifecycle.want_unfenced)
+            opening = self._publisher.start(image, self._last_end.clean, known)
+            run_slices(self.broker.outside, opening, lifecycle.want_unfenced)
         elif lifecycle.is_unfenced and not self._publisher.is_behind:
             self._opened_all()
 
@@ -324,7 +325,7 @@ class Node:
                 self._cleaner.halted = True
                 self.broker.replication.halt()
                 epoch = replica.lifecycle.registered_epoch
-                SyncedEnd(self._syncs, self.broker.disk, self.logs, epoch, self._stop).sync()
+                sync_and_mark(self.broker.outside, self.broker.disk, self.logs, epoch, self._stop)
 
         replica = self.broker.replica
         self._timers.set(self.broker.now.mono_us + LEAVE_LIMIT_US, leave)
@@ -402,10 +403,6 @@ def _request_counter(metrics: Metrics, api_key: int) -> Counter:
 
 def _failed(failure: DiskError) -> NodeFailed:
     return NodeFailed(f"the disk failed where no client can be told ({failure}), so the node ends")
-
-
-def _ignore_number(_: int) -> None:
-    """A timer that nobody will cancel."""
 
 
 def _is_of_a_follower(event: Request) -> bool:

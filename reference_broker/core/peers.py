@@ -63,11 +63,11 @@ class Peers:
 def _tag(api_key: int, api_version: int, client_id: str, body: object) -> Tag:
     if isinstance(body, FetchRequest):
         return Tag(api_key, api_version, client_id, body.session_id, body.session_epoch, role="peer")
-    position = _position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
+    position = snapshot_position(body) if api_key == ApiKey.FETCH_SNAPSHOT else -1
     return Tag(api_key, api_version, client_id, position=position, role="peer")
 
 
-def _position(body: object) -> int:
-    """The position of a snapshot fetch, for the tag."""
-    topics = getattr(body, "topics", None)
-    return int(topics[0].partitions[0].position) if isinstance(topics, tuple) and topics else -1
+def snapshot_position(body: object) -> int:
+    """The position of a snapshot fetch, or -1 if it names no partition."""
+    topics = getattr(body, "topics", ())
+    return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1

@@ -27,10 +27,6 @@ class Syncs:
     waiting: dict[str, list[_Request]] = field(default_factory=dict)
     last: int = 0
 
-    @property
-    def idle(self) -> bool:
-        return not self.in_flight
-
     def request(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
         """Calls ``done`` when every byte appended so far to ``paths`` is durable; at once if there is no path."""
         if not paths:

@@ -1,14 +1,10 @@
 """Long work in slices: one slice an event, one piece of work after the other."""
 
 from collections import deque
-from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from reference_broker.ports.node_ports import Ports
-
-Slices: TypeAlias = Generator[None, None, None]
-"""A piece of work that yields after each slice."""
+from reference_broker.ports.timing import Slices, later
 
 
 @dataclass(slots=True)
@@ -27,7 +23,7 @@ class SliceQueue:
     def _arm(self) -> None:
         if self._work and not self._is_armed:
             self._is_armed = True
-            self._ports.set_timer(self._ports.now().mono_us, self._step)
+            later(self._ports, 0, self._step)
 
     def _step(self) -> None:
         self._is_armed = False

@@ -10,6 +10,7 @@ from reference_broker.log.config import UNBOUNDED
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 from reference_broker.replication.partitions import Partition
 
 
@@ -30,7 +31,7 @@ def plan_timed_flush(ports: Ports, partition: Partition) -> None:
     if flush_ms >= UNBOUNDED or partition.flush_planned:
         return
     partition.flush_planned = True
-    ports.set_timer(ports.now().mono_us + flush_ms * 1000, partial(_flush, ports, partition))
+    later(ports, flush_ms * 1000, partial(_flush, ports, partition))
 
 
 def _flush(ports: Ports, partition: Partition) -> None:

@@ -12,6 +12,7 @@ from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 
 FILE_NAME = "replication-offset-checkpoint"
 
@@ -92,8 +93,7 @@ class HighWatermarks:
         self._plan(min(self._interval_ms, FORGETTING_MS))
 
     def _plan(self, after_ms: int) -> None:
-        deadline_us = self._ports.now().mono_us + after_ms * 1000
-        self._timer = self._ports.set_timer(deadline_us, self._write_in_time)
+        self._timer = later(self._ports, after_ms * 1000, self._write_in_time)
 
     def _write_in_time(self) -> None:
         """If the disk fails here, nothing important is lost: the next round tries again."""

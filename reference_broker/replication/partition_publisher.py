@@ -12,7 +12,7 @@ At start all partitions are recovered in slices. Directories that no topic claim
 
 import re
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -26,6 +26,7 @@ from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataI
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
+from reference_broker.ports.timing import Slices
 from reference_broker.replication.partition_roles import PartitionRoles
 from reference_broker.replication.partitions import Partition, Partitions
 
@@ -59,7 +60,6 @@ def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
     return topic[: _MAX_NAME_BYTES - len(ending)] + ending
 
 
-Slices = Generator[None, None, None]
 NONE_KNOWN: Mapping[tuple[str, int], int] = {}
 
 
@@ -73,7 +73,7 @@ class PartitionPublisher:
     partitions: Partitions
     roles: PartitionRoles
     now: Callable[[], Now]
-    later: Callable[[Callable[[], None]], None]
+    later: Callable[[Callable[[], None]], object]
     on_caught_up: Callable[[], None] = lambda: None
     """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)

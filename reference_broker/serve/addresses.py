@@ -1,4 +1,4 @@
-"""HOST:PORT, listening sockets, and the sentences for when they cannot be had."""
+"""Parses HOST:PORT and opens listening sockets. Each failure has a sentence that says what to do."""
 
 import errno
 import socket
@@ -7,7 +7,7 @@ from reference_broker.serve.errors import StartError
 
 
 def parse_address(text: str, option: str) -> tuple[str, int]:
-    """``HOST:PORT``, IPv6 in brackets; port 0 lets the system choose. Raises StartError."""
+    """Parses ``HOST:PORT``. An IPv6 address stands in brackets. Port 0 lets the system choose. Raises StartError."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise StartError(f"{option} is {text!r}: give HOST:PORT, such as 127.0.0.1:9092.")
@@ -15,7 +15,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 
 
 def listening_socket(host: str, port: int, option: str) -> socket.socket:
-    """Bound, not yet listening. Raises StartError."""
+    """Returns a socket that listens, so that clients can connect before anyone accepts. Raises StartError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -32,7 +32,8 @@ def listening_socket(host: str, port: int, option: str) -> socket.socket:
         sock.close()
         shown = shown_address(host, port)
         if failure.errno == errno.EADDRINUSE:
-            raise StartError(f"{option}: {shown} is in use; stop who listens there or give another port.") from failure
+            fix = "stop the process that listens there or give another port"
+            raise StartError(f"{option}: {shown} is in use; {fix}.") from failure
         raise StartError(f"{option}: cannot listen on {shown} ({failure.strerror}); give another address.") from failure
     return sock
 

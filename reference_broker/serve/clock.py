@@ -1,4 +1,4 @@
-"""The live driver's two clocks."""
+"""The two clocks of the live driver: monotonic time and wall-clock time."""
 
 import time
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from reference_broker.ports.now import Now
 
 @dataclass(slots=True)
 class Clock:
-    """``wall_offset_ms`` moves the wall clock that the node sees (a fault); 0 is the machine's own."""
+    """``wall_offset_ms`` is added to the wall clock that the node sees. Faults set it."""
 
     wall_offset_ms: int = 0
 

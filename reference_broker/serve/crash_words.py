@@ -1,4 +1,4 @@
-"""What the log says of a bug that ends the node: one line of bounded length."""
+"""Describes the bug that ends a node, in one line of limited length for the log."""
 
 MAX_SAID = 2000
 """Characters of one argument of the exception."""
@@ -6,7 +6,7 @@ PLACES = 6
 
 
 def told(bug: Exception) -> str:
-    """The exception, and the last places that it passed."""
+    """Returns the exception and the last places that it passed."""
     places = []
     trace = bug.__traceback__
     while trace is not None:

@@ -1,4 +1,4 @@
-"""SetTimer's deadlines: one heap and one timer of the event loop."""
+"""Keeps the deadlines of SetTimer in a heap, so that the event loop has only one timer."""
 
 from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable
@@ -10,7 +10,10 @@ _SHORTEST_S = 0.0005
 
 @dataclass(slots=True)
 class Deadlines:
-    """Calls ``fire(timer)`` once at or after each deadline, in their order. Times: the clock's ``mono_us``."""
+    """Calls ``fire(timer)`` once for each deadline, at that time or later, the earliest deadline first.
+
+    Times are those of ``mono_us()``, in microseconds.
+    """
 
     _loop: AbstractEventLoop
     _mono_us: Callable[[], int]

@@ -50,7 +50,7 @@ class FileDisk:
         return self._files.get(path).size_bytes
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        file = self._files.get_or_create(path)
+        file = self._files.get(path, create=True)
         position = file.size_bytes
         try:
             if len(buffers) == 1:
@@ -84,7 +84,7 @@ class FileDisk:
         file.size_bytes = size
 
     def write(self, path: str, data: Buffer) -> None:
-        file = self._files.get_or_create(path)
+        file = self._files.get(path, create=True)
         try:
             os.ftruncate(file.descriptor, 0)
             file.size_bytes = 0

@@ -1,5 +1,5 @@
-"""What stops a node from starting."""
+"""The error that stops a node from starting."""
 
 
 class StartError(Exception):
-    """The node cannot start; the message is one sentence that says what to do. Exit code 2."""
+    """The node cannot start. The message is one sentence that says what to do. The exit code is 2."""

@@ -1,4 +1,4 @@
-"""A node's data folder: made, checked and locked before anything is read from it."""
+"""The data folder of a node. It is created, checked and locked before anything is read from it."""
 
 import fcntl
 import os
@@ -10,7 +10,7 @@ from reference_broker.serve.errors import StartError
 
 
 class DataFolder:
-    """Held by one process at a time (flock on ``.lock``), until ``release``; the lock goes with the process."""
+    """Only one process can use the folder: a lock (flock on ``.lock``) lasts until ``release`` or the process's end."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -34,7 +34,7 @@ class DataFolder:
 
 
 def raise_open_files_limit() -> int:
-    """Lifts the soft limit of open files to the hard one (at most 65,536); returns the limit."""
+    """Raises the soft limit of open files to the hard one, but not above 65,536. Returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     if soft != resource.RLIM_INFINITY and soft < wanted:

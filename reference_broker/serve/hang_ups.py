@@ -1,4 +1,4 @@
-"""Notices that the peer of a connection which is not being read has gone."""
+"""Notices when a peer closes a connection that is not being read. The event loop would not notice."""
 
 import asyncio
 import select
@@ -12,11 +12,11 @@ _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 @dataclass(slots=True)
 class HangUps:
-    """Looks once a second at the watched sockets alone, and aborts those whose peer closed or reset."""
+    """Looks at the watched sockets once a second, and aborts the connections that their peers closed or reset."""
 
     _loop: asyncio.AbstractEventLoop
     _watched: dict[Connection, int] = field(default_factory=dict)
-    """With the descriptor of its socket."""
+    """The descriptor of each watched connection's socket."""
     _handle: asyncio.TimerHandle | None = None
 
     def watch(self, connection: Connection, watch: bool) -> None:

@@ -1,4 +1,4 @@
-"""What keeps the start of a node short: nothing loads that it will not use, and nothing is collected meanwhile."""
+"""Keeps the start of a node short. Nothing loads that it will not use, and no garbage is collected meanwhile."""
 
 import gc
 import sys
@@ -8,7 +8,7 @@ from types import ModuleType
 
 
 def leave_out() -> None:
-    """Before the node loads: what its libraries would load for nothing.
+    """Keeps libraries from loading what a node never uses. Call it before the node loads.
 
     kio registers strategies with hypothesis wherever that is installed, which costs 0.1 s and 15 MiB. A node runs no
     property tests, so here hypothesis counts as not installed. crc32c reads its own version from its package's
@@ -24,11 +24,11 @@ def leave_out() -> None:
     try:
         package.crc32c = import_module("crc32c._crc32c").crc32c  # type: ignore[attr-defined]
     except ImportError:
-        del sys.modules["crc32c"]  # Another release of it, built differently: as a whole, then.
+        del sys.modules["crc32c"]  # Another release, which is built differently, is loaded as a whole.
 
 
 def collect_nothing() -> None:
-    """While the node loads: all that loading makes stays, so that the collector's passes find nothing."""
+    """Stops the garbage collector while the node loads. All that loading creates stays, so it would find nothing."""
     gc.disable()
 
 

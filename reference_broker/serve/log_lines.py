@@ -1,4 +1,4 @@
-"""The node's log: one JSON object a line on stderr, never a traceback over many lines."""
+"""The log of a node: one JSON object in each line of stderr. A traceback never spreads over several lines."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import TextIO
 
 
 class LogLines:
-    """``event`` names what happened; the rest are its facts."""
+    """``event`` names what happened, and ``facts`` describe it."""
 
     def __init__(self, node_id: int, stream: TextIO | None = None) -> None:
         self._node_id = node_id
@@ -33,5 +33,5 @@ class LogLines:
             self._stream.write(json.dumps(line, default=str) + "\n")
             self._stream.flush()
         except (BrokenPipeError, ValueError):
-            # Whoever read the log has gone; the node's work does not depend on it.
+            # The reader of the log is gone. The node does not need it.
             return

@@ -1,4 +1,4 @@
-"""``crucible broker``: from words on the command line to a served node and an exit code."""
+"""``crucible broker``: turns the options of the command line into a running node, and its end into an exit code."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,11 @@ def run_broker(
     wrapper: "Wrapper | None" = None,
     wall_offset_ms: int = 0,
 ) -> int:
-    """Serves one combined node until SIGTERM; returns the exit code (0 clean, 2 set-up error, 4 crash).
+    """Runs one node, which is broker and controller, until SIGTERM. Returns the exit code: 0 for a clean end, 2 for a
+    node that cannot start, 4 for a crash.
 
-    Owns the process: signals, stdout (the ready line) and stderr (the log). ``config``: Kafka's names, as a mapping
-    or as KEY=VALUE words. ``wrapper``: what fault injection and tracing add.
+    It uses the whole process: its signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's
+    names, as a mapping or as a list of KEY=VALUE. ``wrapper`` is what fault injection and tracing add.
     """
     leave_out()
     collect_nothing()
@@ -40,7 +41,7 @@ def run_broker(
         options = Options(listen, Path(data), node_id, parsed, advertised, metrics_listen, wall_offset_ms)
         return Server(options, print_ready, wrapper).run()
     except StartError as wrong:
-        print(f"crucible broker: {wrong}", file=sys.stderr)  # noqa: T201  (a sentence for the person who started it)
+        print(f"crucible broker: {wrong}", file=sys.stderr)  # noqa: T201  (one sentence for the person who started it)
         return 2
 
 
@@ -55,7 +56,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 
 def main() -> int:
-    """``python -m reference_broker.serve.main``: the same options as ``crucible broker``."""
+    """Runs ``python -m reference_broker.serve.main``, which has the options of ``crucible broker``."""
     import argparse
 
     parser = argparse.ArgumentParser(prog="crucible broker", description="One combined node.")

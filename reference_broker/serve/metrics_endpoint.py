@@ -1,16 +1,16 @@
-"""``GET /metrics`` for Prometheus: a few lines of HTTP, so that a node carries no web server."""
+"""Answers ``GET /metrics`` for Prometheus. It speaks just enough HTTP, so that a node needs no web server."""
 
 import asyncio
 from collections.abc import Callable
 from typing import cast
 
 REQUEST_BYTES = 8192
-"""A longer request head closes the connection."""
+"""A request whose head is longer closes the connection."""
 IDLE_S = 10.0
 
 
 class MetricsProtocol(asyncio.Protocol):
-    """One request a connection; ``text()`` makes the exposition (text format 0.0.4)."""
+    """A connection serves one request. ``text()`` returns the metrics in Prometheus' text format 0.0.4."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text

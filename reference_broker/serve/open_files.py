@@ -1,4 +1,4 @@
-"""One table of open files for the whole node, the least recently used closed first."""
+"""The open files of the whole node. When there are too many, the least recently used one is closed."""
 
 import os
 from collections.abc import Callable
@@ -7,44 +7,34 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class OpenFile:
-    """``size_bytes`` is the file's true size: nobody else writes below the node's data folder."""
+    """``size_bytes`` is the size of the file. It stays right because only this node writes in its data folder."""
 
     descriptor: int
     size_bytes: int
 
 
 class OpenFiles:
-    """Dictionary order is order of use: the first entry is the one to close next."""
+    """The table is ordered by last use. The first entry is the next one to close."""
 
     def __init__(self, open_file: Callable[[str, bool], OpenFile], limit: int) -> None:
-        """``open_file(path, create)``; ``limit``: open descriptors at most, >= 1."""
+        """``open_file(path, create)`` opens a file. ``limit`` is the greatest number of open files, at least 1."""
         self._open = open_file
         self._limit = max(1, limit)
         self._files: dict[str, OpenFile] = {}
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def holds(self, path: str) -> bool:
         return path in self._files
 
-    def get(self, path: str) -> OpenFile:
-        """Raises DiskError if there is no such file."""
+    def get(self, path: str, create: bool = False) -> OpenFile:
+        """Opens the file if it is not open. Raises DiskError if there is none, unless it is to be created."""
         file = self._files.pop(path, None)
         if file is None:
-            file = self._opened(path, False)
-        self._files[path] = file
-        return file
-
-    def get_or_create(self, path: str) -> OpenFile:
-        file = self._files.pop(path, None)
-        if file is None:
-            file = self._opened(path, True)
+            file = self._opened(path, create)
         self._files[path] = file
         return file
 
     def forget(self, path: str) -> None:
-        """Closes the file, or all files below the folder, before a rename or deletion."""
+        """Closes a file, or all files in a folder, before it is renamed or deleted."""
         file = self._files.pop(path, None)
         if file is not None:
             os.close(file.descriptor)

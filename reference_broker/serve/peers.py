@@ -7,6 +7,7 @@ connection was accepted, PeerReply for each reply, and one PeerDown that ends ev
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from reference_broker.core.effects import Send
@@ -37,26 +38,19 @@ class _Outstanding(NamedTuple):
     """Measured on the event loop's clock."""
 
 
+@dataclass(slots=True)
 class Peers:
     """``find_address`` returns where a node is dialled, or None if that is not known.
 
     ``give`` takes events one at a time and is never called while ``send`` runs.
     """
 
-    def __init__(
-        self,
-        find_address: FindAddress,
-        loop: asyncio.AbstractEventLoop,
-        log: LogLines,
-        give: Callable[[Event], None],
-        max_frame_bytes: int,
-    ) -> None:
-        self.find_address = find_address
-        self.loop = loop
-        self.log = log
-        self.give = give
-        self.max_frame_bytes = max_frame_bytes
-        self._channels: dict[tuple[int, Channel], PeerChannel] = {}
+    find_address: FindAddress
+    loop: asyncio.AbstractEventLoop
+    log: LogLines
+    give: Callable[[Event], None]
+    max_frame_bytes: int
+    _channels: dict[tuple[int, Channel], "PeerChannel"] = field(default_factory=dict)
 
     def send(self, effect: Send) -> None:
         """Sends a request, after connecting if needed. A peer without an address is down."""

@@ -1,7 +1,8 @@
-"""What a live driver can do to its own node for a hook that asks."""
+"""What a hook can ask the live driver to do to its own node."""
 
 import os
 import signal
+from dataclasses import dataclass
 
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Event
@@ -10,13 +11,13 @@ from reference_broker.serve.driver import Driver
 from reference_broker.serve.log_lines import LogLines
 
 
+@dataclass(slots=True)
 class DriverPowers:
-    """Handed to the hooks' maker before the node exists; usable once the node runs."""
+    """The maker of the hooks gets it before the node exists. It can be used once the node runs."""
 
-    def __init__(self, clock: Clock, log: LogLines) -> None:
-        self._clock = clock
-        self._log = log
-        self.driver: Driver | None = None
+    _clock: Clock
+    _log: LogLines
+    driver: Driver | None = None
 
     def kill(self) -> None:
         """Sends SIGKILL to this process. Appended bytes stay in the page cache."""

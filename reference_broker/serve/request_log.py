@@ -1,6 +1,7 @@
 """One log line for each answered request (``crucible.request.log.enable``); fetches with their session (KIP-227)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
@@ -9,13 +10,13 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.wire.apis import ApiKey, api_name
 
 
+@dataclass(slots=True)
 class RequestLog:
     """A hook (``core.hooks``) that changes nothing. It stands last, so that it tells what the node saw and did."""
 
-    def __init__(self, log: LogLines) -> None:
-        self._log = log
-        self._arrived_us: dict[int, int] = {}
-        """The arrival time of the request that is with the node, by connection."""
+    _log: LogLines
+    _arrived_us: dict[int, int] = field(default_factory=dict)
+    """The arrival time of the request that is with the node, by connection."""
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:
         if isinstance(event, Request):

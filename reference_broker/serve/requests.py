@@ -1,8 +1,9 @@
-"""From a frame to the event that the node sees."""
+"""Decodes a frame into the event that the node gets."""
 
 from collections.abc import Mapping
 
 from reference_broker.core.events import Request
+from reference_broker.core.peers import snapshot_position
 from reference_broker.metadata.node_names import claimed_node, node_name
 from reference_broker.wire.apis import DRAFTS, ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
@@ -37,13 +38,7 @@ def decode(connection: int, frame: memoryview, versions: Mapping[int, tuple[int,
         assert isinstance(body, FetchRequest)
         tag = Tag(key, version, who, body.session_id, body.session_epoch, role=role)
     elif key == _FETCH_SNAPSHOT:
-        tag = Tag(key, version, who, position=_position(body), role=role)
+        tag = Tag(key, version, who, position=snapshot_position(body), role=role)
     else:
         tag = Tag(key, version, who, role=role)
     return Request(connection, header.correlation_id, key, version, client_id, body, tag, len(frame) + 4)
-
-
-def _position(body: object) -> int:
-    """The position of a snapshot fetch, or -1 if it names no partition."""
-    topics = getattr(body, "topics", ())
-    return int(topics[0].partitions[0].position) if topics and topics[0].partitions else -1

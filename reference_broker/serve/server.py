@@ -251,12 +251,13 @@ class Server:
     def _failed(self, reason: str) -> None:
         self._log.error("crashed", reason=reason)
         self._exit_code = EXIT_CRASH
-        self._let_through()
-        self._stopping = True
-        self._ended.set()
+        self._end_now()
 
     def _refused(self, reason: str) -> None:
         self._refusal = reason
+        self._end_now()
+
+    def _end_now(self) -> None:
         self._let_through()
         self._stopping = True
         self._ended.set()

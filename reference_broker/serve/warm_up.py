@@ -1,4 +1,4 @@
-"""After the start: APIs that nobody has asked for yet load one by one, so that nobody's first request waits for it."""
+"""Loads the remaining APIs one by one after the start, so that no first request has to wait for its API to load."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -8,13 +8,13 @@ from reference_broker.apis.registry import SERVED, load
 from reference_broker.quorum.snapshots.format import prepare
 
 AFTER_S = 1.0
-"""Whoever waited for the node to be ready is served first."""
+"""The clients that waited for the node are served first."""
 EVERY_S = 0.02
-"""An API's module and its schemas take 5 to 15 ms: requests have their turn between two."""
+"""Loading one API takes 5 to 15 ms. Requests are served between two of them."""
 
 
 def warm_up(loop: asyncio.AbstractEventLoop, done: Callable[[], None]) -> None:
-    """Calls ``done`` when all are there, and what a snapshot of the metadata needs."""
+    """Loads all APIs, and what a snapshot of the metadata needs, and then calls ``done``."""
     _later(loop, AFTER_S, iter([*(partial(load, api_key) for api_key in SERVED), prepare, done]))
 
 

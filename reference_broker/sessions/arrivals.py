@@ -9,14 +9,9 @@ from reference_broker.replication.partitions import Partition, Partitions, Watch
 class Expecting(Watcher, Protocol):
     """It is told when a partition with its topic name or ID and with its index arrives."""
 
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def topic_id(self) -> bytes: ...
-
-    @property
-    def index(self) -> int: ...
+    topic: str
+    topic_id: bytes
+    index: int
 
 
 @dataclass(slots=True, eq=False)

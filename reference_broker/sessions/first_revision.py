@@ -42,6 +42,11 @@ class FirstRevision(Revision):
             # The previous request never got its answer, so what that would have told is told now.
             for cached in session.changed:
                 cached.change_number = number
+        for cached in session.last_told:
+            if cached.available_bytes and cached.change_number <= session.number:
+                # The previous request was repeated, and got no second answer. The fetcher has processed the first one.
+                session.changed.pop(cached, None)
+                self._rest(session, cached, cached.change_number)
         session.number, session.epoch = number, number + 1
         session.last_told = {}
 
@@ -87,7 +92,11 @@ class FirstRevision(Revision):
             return
         # What a full answer told is settled, also if its number is repeated.
         dirty = 0 if session.answers_full else max(cached.change_number, session.number)
-        session.assess(cached, 0)  # It is not sent again before something changes.
+        self._rest(session, cached, dirty)
+
+    def _rest(self, session: FetchSession, cached: CachedPartition, dirty: int) -> None:
+        """The partition is not sent again before something changes."""
+        session.assess(cached, 0)
         cached.change_number = dirty
 
     def left_out(self, session: FetchSession, cached: CachedPartition) -> None:

@@ -65,9 +65,7 @@ def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | OffsetComm
             OffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=tuple(
-                    OffsetCommitResponsePartition(
-                        partition_index=one.partition_index, error_code=ErrorCode(int(next(told)))
-                    )
+                    OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=ErrorCode(next(told)))
                     for one in topic.partitions
                 ),
             )

@@ -79,9 +79,9 @@ def _wanted(asked: OffsetFetchRequestGroup) -> list[tuple[str, Sequence[int]]] |
 def _group(
     asked: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
 ) -> OffsetFetchResponseGroup:
-    if error is not ErrorCode.none and api_version < GROUP_ERROR_FROM:
+    if error and api_version < GROUP_ERROR_FROM:
         found = [FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked) or () for index in indexes]
-    told = ErrorCode(int(error))
+    told = ErrorCode(error)
     topics = tuple(
         OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
         for name, offsets in _by_topic(found).items()

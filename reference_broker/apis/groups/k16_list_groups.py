@@ -19,6 +19,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.state.group import Group
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 TYPE = "classic"
@@ -37,25 +38,22 @@ def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResp
         return _response(ErrorCode.none, [])
     states = frozenset(each.strip().lower() for each in body.states_filter)
     groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
-    _list_slice(broker, call, groups, states, [])
+    run_slices(broker.outside, _list(call, groups, states))
     return None
 
 
 API = Api.of(ListGroupsRequest, handle)
 
 
-def _list_slice(
-    broker: Needs, call: Call, groups: Iterator[Group], states: frozenset[str], listed: list[ListedGroup]
-) -> None:
-    if call.closed:
-        return
-    batch = tuple(islice(groups, GROUPS_A_SLICE))
-    listed.extend(_listed(each) for each in batch if not states or each.state.value.lower() in states)
-    if len(batch) < GROUPS_A_SLICE:
-        call.respond(_response(ErrorCode.none, listed))
-    else:
-        now_us = broker.outside.now().mono_us
-        broker.outside.set_timer(now_us, lambda: _list_slice(broker, call, groups, states, listed))
+def _list(call: Call, groups: Iterator[Group], states: frozenset[str]) -> Slices:
+    listed: list[ListedGroup] = []
+    while not call.closed:
+        batch = tuple(islice(groups, GROUPS_A_SLICE))
+        listed.extend(_listed(each) for each in batch if not states or each.state.value.lower() in states)
+        if len(batch) < GROUPS_A_SLICE:
+            call.respond(_response(ErrorCode.none, listed))
+            return
+        yield
 
 
 def _listed(group: Group) -> ListedGroup:

@@ -31,16 +31,14 @@ def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
             OffsetDeleteResponseTopic(
                 name=topic.name,
                 partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index, error_code=ErrorCode(int(next(told)))
-                    )
+                    OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=ErrorCode(next(told)))
                     for one in topic.partitions
                 ),
             )
             for topic in body.topics
-            if error is ErrorCode.none
+            if not error
         )
-        call.respond(OffsetDeleteResponse(error_code=ErrorCode(int(error)), throttle_time=NO_THROTTLE, topics=topics))
+        call.respond(OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics))
 
     broker.groups.commits.delete(body.group_id, wanted, answer)
 

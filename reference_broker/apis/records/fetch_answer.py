@@ -30,7 +30,7 @@ Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
 
 
 def response(broker: HasController, api_version: int, session: FetchSession, told: Told) -> FetchResponse:
-    """Topics in the order of the partitions; one that appears in two places of the list is named twice.
+    """Makes the answer, with topics in the order of the partitions. A topic in two places of the list is named twice.
 
     Only the first revision carries flags. Versions that name the leaders of partitions that are led elsewhere tell
     their addresses, too.
@@ -63,21 +63,23 @@ def response(broker: HasController, api_version: int, session: FetchSession, tol
 
 
 def refusal(error: Error, request: FetchRequest, session: FetchSession | None = None) -> FetchResponse:
-    """A top-level error. ``session``: the one that the request named, if it is still there and its revision says so."""
-    flags = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0
-    if session is None:
-        return FetchResponse(int(error), error_string=_TEXTS.get(error), response_flags=flags)
-    flags |= _may_follow(session)
-    return FetchResponse(int(error), session.session_id, error_string=_TEXTS.get(error), response_flags=flags)
+    """Makes an answer with a top-level error.
+
+    ``session`` is the one that the request named, if it is still there and its revision tells its ID.
+    """
+    flags, session_id = INCREMENTAL_FETCH_RESPONSE if request.fetch_type == INCREMENTAL_FETCH else 0, 0
+    if session is not None:
+        flags, session_id = flags | _may_follow(session), session.session_id
+    return FetchResponse(int(error), session_id, error_string=_TEXTS.get(error), response_flags=flags)
 
 
 def _flags(session: FetchSession) -> int:
-    """Of a successful answer in the first revision."""
+    """The flags of a successful answer in the first revision."""
     return _may_follow(session) | (0 if session.answers_full else INCREMENTAL_FETCH_RESPONSE)
 
 
 def _may_follow(session: FetchSession) -> int:
-    """Whether incremental requests may follow in it."""
+    """The flag that says that incremental requests may follow in the session."""
     return INCREMENTAL_FETCH_OK if session.session_id and not session.denied else 0
 
 

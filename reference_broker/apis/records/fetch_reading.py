@@ -1,7 +1,7 @@
-"""What there is to say about one partition of a fetch, and reading its records.
+"""Finds out what there is to say about one partition of a fetch, and reads its records.
 
-A look costs the same whatever the partition holds, and reads no records. Order of the checks and codes as in
-Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
+A look costs the same whatever the partition holds, and reads no records. The checks, their order and their errors are
+those of Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import DiskError
+from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
-    FetchRequest,
     LeaderIdAndEpoch,
     PartitionData,
 )
@@ -29,21 +29,21 @@ Offsets: TypeAlias = tuple[int, int, int]
 
 
 class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
-    """What it takes to find a partition, or why it is not led here."""
+    """What a handler needs to find a partition, or to say why it is not led here."""
 
 
 class Reader(Enum):
-    """Who reads, and so how far."""
+    """Who reads. This decides how far it may read."""
 
     FOLLOWER = "to the log end"
     UNCOMMITTED = "to the high watermark"
     COMMITTED = "to the last stable offset, with the aborted transactions"
 
 
-def reader_of(request: FetchRequest) -> Reader:
-    if request.replica_id >= 0:
+def reader_of(is_replica: bool, isolation_level: int) -> Reader:
+    if is_replica:
         return Reader.FOLLOWER
-    return Reader.COMMITTED if request.isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
+    return Reader.COMMITTED if isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
 
 
 @dataclass(slots=True)
@@ -106,22 +106,41 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
 
 
 def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
-    """``request_epoch``: the leader epoch that the fetcher knows, -1 if it does not say."""
+    """``request_epoch`` is the leader epoch that the fetcher knows, or -1 if it does not say."""
     if request_epoch < 0 or request_epoch == leader_epoch:
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def led_elsewhere(broker: HasNodeId, there: PartitionImage, request_epoch: int) -> Error:
-    """Why ``there`` is not served here. A follower compares the leader epoch first (KIP-320), since one that is behind
-    the requester does not know who leads."""
+    """Returns why ``there`` is not served here.
+
+    A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know who leads.
+    """
     if broker.node_id in there.replicas:
         return leader_epoch_error(there.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
     return ErrorCode.not_leader_or_follower
 
 
+def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_leader_epoch: int) -> Partition | Error:
+    """Finds a led partition by the name of its topic, or the error that says why it is not led here.
+
+    ``current_leader_epoch`` is the leader epoch that the requester knows, -1 if it does not say.
+    """
+    partition = broker.partitions.by_name.get((topic, index))
+    if partition is None:
+        known = broker.controller.image.topics.get(topic)
+        if known is None or not 0 <= index < len(known.partitions):
+            return ErrorCode.unknown_topic_or_partition
+        return led_elsewhere(broker, known.partitions[index], current_leader_epoch)
+    return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
+
+
 def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
-    """No partition led here answers to it: unknown, of another topic ID than its name has now, or led elsewhere."""
+    """Finds out why no partition is led here for it.
+
+    The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
+    """
     image = broker.controller.image
     if cached.session.uses_topic_ids:
         topic = image.topic_by_id(cached.topic_id)
@@ -150,9 +169,10 @@ def _failure(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -
 
 
 def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, at_least_one: bool) -> PartitionData:
-    """With its records: whole batches, at most ``max_bytes`` unless ``at_least_one`` is needed.
+    """Returns the partition's part of an answer, with its records.
 
-    A disk that fails turns into KAFKA_STORAGE_ERROR for this partition alone.
+    They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
+    the disk fails, only this partition gets an error: KAFKA_STORAGE_ERROR.
     """
     if cached.partition is None or not found.available_bytes:
         return told_of(cached, found, reader)
@@ -166,7 +186,7 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
 
 
 def told_of(cached: CachedPartition, found: Look, reader: Reader, records: bytes | memoryview = b"") -> PartitionData:
-    """The partition's part of an answer."""
+    """Returns the partition's part of an answer."""
     if found.problem is not None:
         return found.problem
     aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None  # No transaction is served.

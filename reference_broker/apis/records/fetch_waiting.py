@@ -1,6 +1,6 @@
-"""One accepted fetch: answered at once, or when enough can be read, something fails, or its time is over.
+"""One accepted fetch. It is answered at once, or when enough can be read, something fails, or its time is over.
 
-It waits on its session alone (a full fetch on the draft of one): a partition that changes marks itself there, and
+It waits only on its session; a full fetch waits on the draft of one. A partition that changes marks itself there, and
 only that partition is looked at. An answer costs what is marked plus what is sent.
 """
 
@@ -36,10 +36,10 @@ class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions,
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """``creates``: a full fetch that asks for a session. ``looks``: one for each marked partition of the session.
+    """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
-    ``urgent``: an error or a divergence that is new, has changed, or that this request asked for; a lasting one rides
-    in each answer but ends no wait. Fetches that wait are bounded by the connections: one for each.
+    ``urgent`` says that there is an error or a divergence that is new, has changed, or was asked for by this request.
+    One that lasts is told in each answer but ends no wait. Each connection has at most one fetch that waits.
     """
 
     broker: FetchNeeds
@@ -55,12 +55,12 @@ class Fetch:
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.reader = reader_of(self.request)
+        self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
         self.max_bytes = min(max(self.request.max_bytes, 0), self.broker.config.fetch_max_bytes)
         self.min_bytes = min(self.request.min_bytes, self.max_bytes)
 
     def begin(self) -> FetchResponse | None:
-        """The answer, or None: it waits and responds later."""
+        """Returns the answer, or None if it waits and responds later."""
         self.session.read_as(self.reader)
         for cached in self.session.changed:
             self._look(cached)
@@ -72,8 +72,11 @@ class Fetch:
         return None
 
     def _count_progress(self) -> bool:
-        """What a follower asks for, it has (F-22): all that is marked, which holds all that it named; the leader takes
-        the others from the session's contact time. False if those whom a high watermark let go on took its session."""
+        """Tells the leader how far a follower has each marked partition. It has all that it asks beyond (F-22).
+
+        All partitions that the request named are marked. For the others the leader uses the session's contact time. If
+        a high watermark moves, other fetches are answered, and may take this session's slot. Returns False then.
+        """
         replicated = [one for one in self.session.changed if one.partition and one.partition.followers is not None]
         if not replicated:
             return True
@@ -139,13 +142,13 @@ class Fetch:
         self.session.waiter = None
 
     def _forget(self) -> None:
-        """The connection closed: nothing was sent, so every mark stays."""
+        """The connection closed. Nothing was sent, so every mark stays."""
         self._stop_waiting()
         if not self.session.session_id:
             self.session.release()
 
     def respond(self) -> None:
-        """Now, with what there is: enough, or its time is over."""
+        """Answers now with what there is, because it is enough or the time is over."""
         self.call.respond(self._answer())
 
     def _answer(self) -> FetchResponse:
@@ -162,7 +165,7 @@ class Fetch:
         return answer
 
     def _keep(self) -> bool:
-        """Whether a session is left that caches what was asked for; a draft becomes one where there is room."""
+        """Returns whether a session caches what was asked for. A draft becomes a session if there is room."""
         session, sessions, now = self.session, self.broker.fetch_sessions, self.broker.now
         if session.session_id:
             if session.answers_full and sessions.is_too_large(session):
@@ -176,13 +179,13 @@ class Fetch:
         return not session.denied
 
     def _refresh_errors(self) -> None:
-        """Why a partition is not led here may have changed without a change of any partition that is."""
+        """Looks again at partitions in error. One that is led elsewhere is not marked when its leader changes."""
         for cached, found in list(self.looks.items()):
             if found.problem is not None and found.problem.error_code:
                 self._look(cached)
 
     def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
-        """What the answer tells, in list order: what was read within the limits, and all that is news."""
+        """Returns what the answer tells, in list order: what was read within the limits, and all that is news."""
         session, revision = self.session, self.session.revision
         answers = self._read_within_limits()
         for cached in session.changed:
@@ -220,7 +223,7 @@ class Fetch:
         return answers
 
     def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
-        """In list order, so that those that move to its end keep their order among themselves."""
+        """Settles in list order, so that partitions that move to the end of the list keep their order."""
         partitions, session = self.broker.partitions, self.session
         marked = session.answered()
         for cached, data in told:

@@ -46,10 +46,10 @@ LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
 ADMIN_CLIENT_ID = "__admin_client"
-"""Whom Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
+"""The client ID that Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
 
 ALL = -1
-"""acks=all: by every replica in sync, and those must be ``min.insync.replicas``."""
+"""acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
 
 
 _Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
@@ -62,10 +62,7 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
     written: list[tuple[Partition, bool, int]] = []
-    responses = [
-        _append_topic(broker, body, topic, written) if _may_be_written(broker, call, topic) else _internal(topic)
-        for topic in body.topics
-    ]
+    responses = [_append_topic(broker, call.client_id, body, topic, written) for topic in body.topics]
     response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -113,13 +110,13 @@ def _acknowledge(
 def _marked(
     broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
-    """What was appended and is not known to be replicated: the client tries again, and may find it written."""
+    """Adds the errors of what was appended and may not be replicated. A client that tries again may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
     by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
 
     def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
         error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-        if error is None or answer.error_code != ErrorCode.none:
+        if error is None or answer.error_code:
             return answer
         leader = None
         if error == ErrorCode.not_leader_or_follower:
@@ -142,7 +139,7 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
 
 
 def _response(broker: HasController, topics: list[ProduceTopicResponse], api_version: int) -> ProduceResponse:
-    """Versions that can say who leads instead also say where that is."""
+    """A version that can tell who leads instead also tells the address of that node."""
     leaders: dict[int, None] = {}
     for topic in topics:
         for answer in topic.partitions:
@@ -155,24 +152,20 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], api_ver
     return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders))
 
 
-def _may_be_written(broker: HasPartitions, call: Call, topic: ProduceTopic) -> bool:
-    """The broker's own topics are written by Kafka's own tools only."""
-    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
-    return not is_internal(name) or call.client_id == ADMIN_CLIENT_ID
-
-
-def _internal(topic: ProduceTopic) -> ProduceTopicResponse:
-    answers = [
-        _refused(wanted.partition, ErrorCode.invalid_topic_exception, "the topic is internal")
-        for wanted in topic.partitions
-    ]
-    return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
-
-
 def _append_topic(
-    broker: Needs, request: ProduceRequest, topic: ProduceTopic, written: list[tuple[Partition, bool, int]]
+    broker: Needs,
+    client_id: str,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    written: list[tuple[Partition, bool, int]],
 ) -> ProduceTopicResponse:
-    answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
+    """Only Kafka's own tools may write to the broker's own topics."""
+    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+    if is_internal(name) and client_id != ADMIN_CLIENT_ID:
+        error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
+        answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
+    else:
+        answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
@@ -183,15 +176,16 @@ def _append(
     wanted: ProducePartition,
     written: list[tuple[Partition, bool, int]],
 ) -> ProducePartitionResponse:
-    """``written`` gets the partition, whether something new was written there, and where that ends: a duplicate changes
-    nothing, but is not acknowledged before its first writing may be."""
+    """``written`` gets the partition, whether something new was written, and where that ends.
+
+    A duplicate changes nothing, but it is not acknowledged before its first writing may be.
+    """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
-    by_id = topic.topic_id != NO_TOPIC_ID
-    if by_id:
+    if topic.topic_id != NO_TOPIC_ID:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
@@ -243,19 +237,16 @@ def _append(
 
 
 def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    image, by_id = broker.controller.image, topic.topic_id != NO_TOPIC_ID
-    known = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.topic)
-    if known is None:
-        return _refused(index, ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
-    if not 0 <= index < len(known.partitions):
-        return _refused(index, ErrorCode.unknown_topic_or_partition)
-    there = known.partitions[index]
-    leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
-    return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
+    leader = _leader_of(broker, topic.topic, topic.topic_id, index)
+    if leader is not None:
+        return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
+    if topic.topic_id != NO_TOPIC_ID and broker.controller.image.topic_by_id(topic.topic_id) is None:
+        return _refused(index, ErrorCode.unknown_topic_id)
+    return _refused(index, ErrorCode.unknown_topic_or_partition)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
-    """What the first batch's length field says it takes; whether that is right is the log's to judge."""
+    """Returns the size that the first batch's length field tells. The log judges whether that is right."""
     return int.from_bytes(records[8:12], "big", signed=True) + 12
 
 
@@ -269,10 +260,10 @@ def _refused(index: int, error: Error, message: str | None = None) -> ProducePar
 
 
 def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
-    """acks=0: no answer. The client learns of an error by losing the connection, as from Kafka."""
+    """With acks=0 there is no answer. The client learns of an error by losing its connection, as in Kafka."""
     for topic in response.responses:
         for answer in topic.partitions:
-            if answer.error_code != ErrorCode.none:
+            if answer.error_code:
                 call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
                 return
     call.respond(None)

@@ -35,7 +35,7 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.errors import DraftError, Error, ErrorCode
+from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
 
 TOPIC_IDS_FROM = 13
@@ -46,7 +46,7 @@ MAX_NAMED_PARTITIONS = MAX_SESSION_PARTITIONS
 
 
 def is_metadata_fetch(body: object) -> bool:
-    """A replica of the metadata log reads it, by its topic ID; that is the quorum's to answer."""
+    """Whether a replica of the metadata log reads it, by its topic ID. The quorum answers such a fetch."""
     return isinstance(body, FetchRequest) and len(body.topics) == 1 and body.topics[0].topic_id == METADATA_TOPIC_ID
 
 
@@ -55,11 +55,14 @@ class Needs(FetchNeeds, HasQuorum, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | None:
-    """A top-level error stands for every partition; its session ID is 0."""
+    """Answers with what there is, or later. A top-level error stands for all partitions, and has session ID 0."""
     if is_metadata_fetch(body):
         broker.quorum.handle_fetch(body, call.respond)
         return None
-    if sum(len(topic.partitions) for topic in body.topics) > MAX_NAMED_PARTITIONS:
+    named = 0
+    for topic in body.topics:
+        named += len(topic.partitions)
+    if named > MAX_NAMED_PARTITIONS:
         if call.api_version < FIRST_DRAFT_VERSION:
             return FetchResponse(int(ErrorCode.invalid_request))
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
@@ -74,26 +77,27 @@ API = Api.of(FetchRequest, handle)
 
 
 def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Full: every named partition is answered. Closes the session that it names, if there is one."""
+    """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
     sessions = broker.fetch_sessions
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
-    draft = sessions.draft(call.client_id, request.replica_id, call.api_version >= TOPIC_IDS_FROM)
+    with_ids = call.api_version >= TOPIC_IDS_FROM
+    draft = sessions.draft(call.client_id, request.replica_id, with_ids)
     draft.touch(broker.now)
-    _name_partitions(draft, request, call.api_version >= TOPIC_IDS_FROM)
+    _name_partitions(draft, request, with_ids)
     return Fetch(broker, call, draft, request, creates).begin()
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Incremental: the answer holds what changed."""
-    sessions = broker.fetch_sessions
-    session = sessions.lookup(request.session_id, request.session_epoch, call.api_version >= TOPIC_IDS_FROM)
-    if isinstance(session, Error):
+    """Answers an incremental fetch with what changed."""
+    sessions, with_ids = broker.fetch_sessions, call.api_version >= TOPIC_IDS_FROM
+    session = sessions.lookup(request.session_id, request.session_epoch, with_ids)
+    if not isinstance(session, FetchSession):
         return refusal(session, request)
     sessions.accept(session, request.session_epoch, broker.now)
     before = len(session.partitions)
-    _name_partitions(session, request, call.api_version >= TOPIC_IDS_FROM)
+    _name_partitions(session, request, with_ids)
     for topic in request.forgotten:
         session.forget(topic.topic, topic.topic_id, topic.partitions)
     sessions.resized(session, before)
@@ -115,7 +119,7 @@ def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: boo
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """A request of the first revision (Fetch 1000); refusals tell the session's ID while there is one."""
+    """Answers a request of the first revision (Fetch 1000). Refusals tell the session's ID while there is one."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
@@ -125,7 +129,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     if request.fetch_type != INCREMENTAL_FETCH:
         return refusal(ErrorCode.invalid_request, request, named)
     session = sessions.lookup_first(request.session_id, request.session_epoch)
-    if isinstance(session, Error):
+    if not isinstance(session, FetchSession):
         return refusal(session, request, named)
     if not _holds_all(session, request):
         return refusal(ErrorCode.invalid_request, request, session)
@@ -137,7 +141,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
 def _fetch_all_first(
     broker: Needs, call: Call, request: FetchRequest, session: FetchSession | None
 ) -> FetchResponse | None:
-    """Without a session a new one is made, if possible; else the request's partitions replace the session's."""
+    """Makes a new session if there is none and there is room. Otherwise replaces the partitions of the session."""
     sessions = broker.fetch_sessions
     if session is None:
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
@@ -152,7 +156,7 @@ def _fetch_all_first(
 
 
 def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
-    """The session of the first revision that a request of it names."""
+    """Returns the session that a request of the first revision names."""
     sessions = broker.fetch_sessions
     return sessions.find(request.session_id, sessions.first) if call.api_version >= FIRST_DRAFT_VERSION else None
 

@@ -15,9 +15,8 @@ Version notes:
 KIPs: 79, 98, 207, 320, 405, 734.
 """
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
-from datetime import timedelta
 
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v10.response import (
@@ -25,16 +24,24 @@ from kio.schema.list_offsets.v10.response import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from kio.static.primitive import i32, i32Timedelta, i64
+from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import READ_COMMITTED, LooksUpPartitions, Reader, readable_end
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.records.fetch_reading import (
+    LooksUpPartitions,
+    Reader,
+    led_partition,
+    readable_end,
+    reader_of,
+)
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
+CONSUMER = -1
+"""The replica ID of consumers. Followers send their own, and Kafka's tools that look at any replica send -2."""
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -49,7 +56,7 @@ NOT_AVAILABLE_FROM = 5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer for one partition; all -1: nothing there."""
+    """The answer for one partition. All values are -1 if there is nothing."""
 
     offset: int = -1
     timestamp_ms: int = -1
@@ -57,17 +64,17 @@ class Found:
 
 
 def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Every partition has its own error code; one that is named twice is an invalid request."""
-    repeated = _repeated((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
-    reader = _reader(body)
+    """Every partition gets its own error code. A partition that is named twice is an invalid request."""
+    named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
+    reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
 
     def answer(topic: ListOffsetsTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        if (topic.name, wanted.partition_index) in repeated:
+        if named[topic.name, wanted.partition_index] > 1:
             return _response(wanted, ErrorCode.invalid_request)
         return _answer(broker, call.api_version, reader, topic.name, wanted)
 
     return ListOffsetsResponse(
-        throttle_time=i32Timedelta.parse(timedelta(0)),
+        throttle_time=NO_THROTTLE,
         topics=tuple(
             ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answer(topic, one) for one in topic.partitions))
             for topic in body.topics
@@ -76,19 +83,6 @@ def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> L
 
 
 API = Api.of(ListOffsetsRequest, handle)
-
-
-def _repeated(named: Iterable[tuple[str, int]]) -> dict[tuple[str, int], None]:
-    seen: dict[tuple[str, int], int] = {}
-    for one in named:
-        seen[one] = seen.get(one, 0) + 1
-    return {one: None for one, times in seen.items() if times > 1}
-
-
-def _reader(request: ListOffsetsRequest) -> Reader:
-    if request.replica_id != -1:  # a follower, or -2: Kafka's tools that look at any replica
-        return Reader.FOLLOWER
-    return Reader.COMMITTED if request.isolation_level == READ_COMMITTED else Reader.UNCOMMITTED
 
 
 def _answer(
@@ -109,8 +103,10 @@ def _answer(
 
 
 def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
-    """``timestamp_ms``: a time, or one of the special ones; only offsets that the reader may read are found.
-    OFFSET_NOT_AVAILABLE for what a consumer may have been told by the leader before (KIP-207)."""
+    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones.
+
+    Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207).
+    """
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
     lags = followers is not None and followers.epoch_start_offset > end_offset
@@ -134,7 +130,7 @@ def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = 
     found = found or Found()
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
-        error_code=ErrorCode(int(error)),
+        error_code=ErrorCode(error),
         timestamp=i64(found.timestamp_ms),
         offset=i64(found.offset),
         leader_epoch=i32(found.leader_epoch),

@@ -22,8 +22,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.records.fetch_lookup import led_partition
-from reference_broker.apis.records.fetch_reading import LooksUpPartitions
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
@@ -36,7 +35,7 @@ _NO_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of one entry at this leader. ``offset``: where the logs of all its replicas must start at least."""
+    """What became of one entry at this leader. The logs of all its replicas must start at ``offset`` or later."""
 
     partition: Partition | None
     error: ErrorCode
@@ -48,7 +47,7 @@ class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
-    """One result for each partition, in the request's order."""
+    """Answers later, with one result for each partition, in the request's order."""
     done = [[_delete(broker, topic.name, entry) for entry in topic.partitions] for topic in body.topics]
     offsets = [(one.partition, one.offset) for topic in done for one in topic if one.partition is not None]
 
@@ -69,7 +68,7 @@ API = Api.of(DeleteRecordsRequest, handle)
 def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if isinstance(partition, Error):
-        return _Done(None, ErrorCode(int(partition)))
+        return _Done(None, ErrorCode(partition))
     offset = partition.log.high_watermark if entry.offset == TO_HIGH_WATERMARK else entry.offset
     error = _refused(partition, offset)
     if error is not None:
@@ -115,7 +114,7 @@ def _result(
 ) -> DeleteRecordsPartitionResult:
     error, low_watermark = one.error, _NO_LOW_WATERMARK
     if one.partition is not None:
-        error = ErrorCode(int(errors.get(one.partition, ErrorCode.none)))
+        error = ErrorCode(errors.get(one.partition, ErrorCode.none))
         low_watermark = one.partition.log.log_start_offset
         if one.partition.followers is not None:
             low_watermark = broker.replication.leaders.low_watermark(one.partition)

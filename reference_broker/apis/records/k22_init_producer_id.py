@@ -37,13 +37,13 @@ class Needs(HasNodeId, HasController, HasLifecycle, Protocol):
 
 @dataclass(slots=True)
 class InitProducerId:
-    """Of one node. ``ids``: the block that it gives away now, and who waits for the next one."""
+    """The state of one node. ``ids`` is the block that it gives away now, with those who wait for the next one."""
 
     broker: Needs
     ids: ProducerIds = field(default_factory=ProducerIds)
 
     def handle(self, call: Call, body: InitProducerIdRequest) -> InitProducerIdResponse | None:
-        """Answers later where a new block of IDs must become durable first."""
+        """Answers later if a new block of IDs must become durable first."""
         error = _refused(body)
         if error is not None:
             return _response(error, NONE, NONE)
@@ -70,7 +70,7 @@ class InitProducerId:
 
     def _replied(self, answer: object) -> None:
         assert isinstance(answer, AllocateProducerIdsResponse), f"producer IDs: answered by {type(answer).__name__}"
-        if answer.error_code is ErrorCode.none:
+        if not answer.error_code:
             self.ids.refill(int(answer.producer_id_start))
             self._request_block()
         else:

@@ -1,4 +1,4 @@
-"""Where the leaders are that an answer names, for clients that asked the wrong broker (KIP-951)."""
+"""The addresses of the leaders that an answer names, for clients that asked the wrong broker (KIP-951)."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from reference_broker.wire.fetch import NodeEndpoint
 
 
 def endpoints_of(broker: HasController, leaders: Iterable[int]) -> list[NodeEndpoint]:
-    """Of those that are registered."""
+    """Returns the addresses of those leaders that are registered."""
     brokers = broker.controller.image.brokers
     known = [brokers[leader] for leader in leaders if leader in brokers]
     return [NodeEndpoint(one.broker_id, one.host, one.port, one.rack) for one in known]

@@ -1,29 +1,29 @@
-"""How many partitions of the cluster have no leader, or not the preferred one: by what each publication changed."""
+"""Counts the partitions of the cluster that have no leader, or not the preferred one, at each publication."""
 
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
-from reference_broker.metrics.metrics import Gauge, Metrics
+from reference_broker.metrics.metrics import Metrics
 
 DOMAIN, KIND = "kafka.controller", "KafkaController"
 
 
 class PartitionHealth:
-    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount; a partition without a leader counts in both.
+    """Kafka's OfflinePartitionsCount and PreferredReplicaImbalanceCount. A partition without a leader counts in both.
 
-    Every node keeps them, as all that is known of the metadata.
+    Every node keeps them, since every node knows the metadata.
     """
 
     def __init__(self, metrics: Metrics, image: MetadataImage) -> None:
         """Walks over ``image`` once."""
-        self._offline: Gauge = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
-        self._imbalanced: Gauge = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
+        self._offline = metrics.gauge(DOMAIN, KIND, "OfflinePartitionsCount")
+        self._imbalanced = metrics.gauge(DOMAIN, KIND, "PreferredReplicaImbalanceCount")
         self._offline.value = self._imbalanced.value = 0
         for topic in image.topics.values():
             for partition in topic.partitions:
                 self._count(partition, 1)
 
     def changed(self, change: TopicChange) -> None:
-        """Costs the partitions that are new, changed or deleted."""
+        """Looks only at the partitions that are new, changed or deleted."""
         old = () if change.before is None else change.before.partitions
         if change.after is None:
             for partition in old:

@@ -265,3 +265,15 @@ def test_a_quiet_fetch_of_many_partitions_touches_none(world: World) -> None:
     world.fetch_first(session_id, 3)
     touched = [index for index in range(500) if world.log("many", index).touches]
     assert touched == [7]
+
+
+@pytest.mark.clause("G-6")
+def test_a_next_number_after_a_repeated_request_without_answer_is_not_told_again_what_was_told(world: World) -> None:
+    session_id = opened(world, A0)
+    world.append("a")
+    assert names(world.fetch_first(session_id, 1).answer) == [A0]
+    repeated = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
+    assert names(world.fetch_first(session_id, 2).answer) == []
+    assert repeated.answer.error_code == NOT_VALID
+    world.append("a")
+    assert names(world.fetch_first(session_id, 3).answer) == [A0]

@@ -18,7 +18,7 @@ def test_a_request_becomes_one_sync_of_all_its_files() -> None:
     assert done == []
     syncs.synced(1)
     assert done == ["first"]
-    assert syncs.idle
+    assert not syncs.in_flight
 
 
 def test_no_file_is_done_at_once() -> None:

@@ -62,7 +62,7 @@ def _join_with_id(served: ServedGroup, request: JoinRequest, answer: Joined) -> 
         _add(served, request, member_id, answer)
         return
     error = group.check_member(member_id, request.group_instance_id)
-    if error is not ErrorCode.none:
+    if error:
         answer(JoinAnswer(error, member_id))
         return
     member = group.members[member_id]

@@ -23,7 +23,7 @@ def _leave(served: ServedGroup, leaving: Leaving) -> Error:
         member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
     elif member_id not in group.pending_joins:
         error = group.check_member(member_id, leaving.group_instance_id)
-        if error is not ErrorCode.none:
+        if error:
             return error
     if member_id == UNKNOWN_MEMBER:
         return ErrorCode.unknown_member_id

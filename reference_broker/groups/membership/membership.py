@@ -27,6 +27,7 @@ from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import fits
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 GROUPS_A_SLICE = 64
@@ -80,7 +81,7 @@ class Membership:
             return served
         group = served.group
         error = group.check_member(member_id, group_instance_id)
-        if error is not ErrorCode.none:
+        if error:
             return error
         if generation != group.generation:
             return ErrorCode.illegal_generation
@@ -115,7 +116,7 @@ class Membership:
             return
         group = partition.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_delete()
-        if group is None or error is not ErrorCode.none:
+        if group is None or error:
             answer(error)
             return
         self._delete(partition, group, answer)
@@ -145,14 +146,13 @@ class Membership:
         that is asked for before its turn is served at once."""
         assert partition not in self._served, f"partition {partition.index} is loaded twice"
         self._served[partition] = {}
-        self._serve_all(partition, iter(tuple(partition.groups.values())))
+        run_slices(self._around.ports, self._serve_all(partition))
 
     def unloaded(self, partition: OffsetsPartition) -> None:
         """The partition is closed. From now on nothing of it happens, and everybody who waits is told NOT_COORDINATOR,
         in slices."""
         assert not partition.is_led, f"partition {partition.index} is unloaded and led"
-        served = self._served.pop(partition, {})
-        self._drop(served, iter(tuple(each.group for each in served.values())))
+        run_slices(self._around.ports, self._drop(self._served.pop(partition, {})))
 
     def serve(self, partition: OffsetsPartition, group: Group) -> ServedGroup:
         """Returns the group as it is served. If it was not, the sessions of its members begin.
@@ -172,26 +172,21 @@ class Membership:
             rebalances.prepare(served, f"{len(group.members)} members are more than group.max.size")
         return served
 
-    def _serve_all(self, partition: OffsetsPartition, groups: Iterator[Group]) -> None:
-        if not partition.is_led:
-            return
-        batch = _slice_of(groups)
-        for group in batch:
-            if partition.groups.get(group.group_id) is group:
-                self.serve(partition, group)
-        if batch:
-            self._later(lambda: self._serve_all(partition, groups))
+    def _serve_all(self, partition: OffsetsPartition) -> Slices:
+        groups = iter(tuple(partition.groups.values()))
+        while partition.is_led and (batch := _slice_of(groups)):
+            for group in batch:
+                if partition.groups.get(group.group_id) is group:
+                    self.serve(partition, group)
+            yield
 
-    def _drop(self, served: dict[str, ServedGroup], groups: Iterator[Group]) -> None:
-        batch = _slice_of(groups)
-        for group in batch:
-            self._end(served[group.group_id])
-            served[group.group_id].fail_all(ErrorCode.not_coordinator)
-        if batch:
-            self._later(lambda: self._drop(served, groups))
-
-    def _later(self, step: Callable[[], None]) -> None:
-        self._around.ports.set_timer(self._around.ports.now().mono_us, step)
+    def _drop(self, served: dict[str, ServedGroup]) -> Slices:
+        groups = iter([each.group for each in served.values()])
+        while batch := _slice_of(groups):
+            for group in batch:
+                self._end(served[group.group_id])
+                served[group.group_id].fail_all(ErrorCode.not_coordinator)
+            yield
 
     def _end(self, served: ServedGroup) -> None:
         group = served.group

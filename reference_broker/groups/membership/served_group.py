@@ -19,6 +19,7 @@ from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 from reference_broker.wire.errors import Error, ErrorCode
 
 
@@ -150,8 +151,7 @@ class ServedGroup:
             if self.partition.is_led:
                 fire()
 
-        ports = self.around.ports
-        return ports.set_timer(ports.now().mono_us + delay_ms * 1000, fired)
+        return later(self.around.ports, delay_ms * 1000, fired)
 
     def halt(self) -> None:
         """No timer of this group fires any more."""

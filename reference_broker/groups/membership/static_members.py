@@ -58,7 +58,7 @@ def _keep_generation(
         unchanged = group.state is GroupState.STABLE and group.generation == generation
         if not served.partition.is_led or not unchanged or member_id not in served.joins:
             return
-        if error is ErrorCode.none:
+        if not error:
             served.answer_join(member_id, _kept(served, request, member_id, old_leader))
             served.expect(member_id, group.members[member_id].session_timeout_ms)
             return

@@ -13,7 +13,7 @@ def sync(served: ServedGroup, request: SyncRequest, answer: Synced) -> None:
     """Answers now, or when the leader's assignment is written."""
     group = served.group
     error = _refusal(group, request)
-    if error is not ErrorCode.none:
+    if error:
         answer(SyncAnswer(error))
     elif group.state is GroupState.STABLE:
         rebalances.synced(served, request.member_id)
@@ -29,7 +29,7 @@ def _refusal(group: Group, request: SyncRequest) -> Error:
     if group.state is GroupState.EMPTY:
         return ErrorCode.unknown_member_id
     error = group.check_member(request.member_id, request.group_instance_id)
-    if error is not ErrorCode.none:
+    if error:
         return error
     if request.generation != group.generation:
         return ErrorCode.illegal_generation
@@ -50,7 +50,7 @@ def _assign(served: ServedGroup, assignments: dict[str, bytes]) -> None:
         current = group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation
         if not served.partition.is_led or not current:
             return
-        if error is ErrorCode.none:
+        if not error:
             rebalances.stabilise(served)
         else:
             rebalances.fail_syncs(served, error)

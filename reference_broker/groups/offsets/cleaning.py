@@ -12,11 +12,12 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
-from reference_broker.groups.slices import SliceQueue, Slices
+from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.ports.timing import Slices, later
+from reference_broker.wire.errors import Error
 
 REMOVED_PER_SLICE = 200
 """How many tombstones are written in one event. They cost some 3 ms."""
@@ -43,8 +44,7 @@ class Cleaning:
 
     def start(self) -> None:
         """The first look comes after one interval."""
-        interval_us = self._config.offsets_retention_check_interval_ms * 1000
-        self._ports.set_timer(self._ports.now().mono_us + interval_us, self._look)
+        later(self._ports, self._config.offsets_retention_check_interval_ms * 1000, self._look)
 
     # --- offsets that are too old -----------------------------------------------------------------------------------
 
@@ -125,14 +125,14 @@ class Cleaning:
 
     def _removed(self, target: OffsetsPartition, again: Callable[[], Slices], error: Error) -> None:
         """An error may come before the tombstones are written or after. What is written is not written again."""
-        if error is ErrorCode.none or not target.is_led:
+        if not error or not target.is_led:
             return
 
         def retry() -> None:
             if target.is_led:
                 self._work.add(again())
 
-        self._ports.set_timer(self._ports.now().mono_us + RETRY_US, retry)
+        later(self._ports, RETRY_US, retry)
 
 
 def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:

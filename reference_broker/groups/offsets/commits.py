@@ -10,13 +10,14 @@ from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import OffsetKey
 from reference_broker.groups.offsets.judging import exists, judged, membership_error
 from reference_broker.groups.offsets.requests import CommitRequest, Committed, Deleted, Fetched, FetchedOffset
-from reference_broker.groups.slices import SliceQueue, Slices
+from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
@@ -73,7 +74,7 @@ class Commits:
 
     def _commit(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> None:
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
-        if error is not ErrorCode.none:
+        if error:
             answer([error] * len(request.offsets))
             return
         group = target.groups.get(request.group_id)
@@ -88,7 +89,7 @@ class Commits:
             return
 
         def written(refused: Error) -> None:
-            answer([refused if error is ErrorCode.none else error for error in errors])
+            answer([error or refused for error in errors])
 
         self._metrics.commits.value += len(accepted)
         target.commit(request.group_id, accepted, EPOCH_VALUE if with_epoch else CLASSIC_VALUE, written)
@@ -132,7 +133,7 @@ class Commits:
             return
         group = target.groups.get(group_id)
         error = ErrorCode.group_id_not_found if group is None else group.check_offset_delete()
-        if group is None or error is not ErrorCode.none:
+        if group is None or error:
             answer(error, [])
             return
         image = self._image()

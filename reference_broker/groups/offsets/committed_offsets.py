@@ -44,8 +44,6 @@ class CommitOffset:
 Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
 """None means that the offset is removed."""
 
-_NONE: Mapping[int, "Stored"] = {}
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -131,7 +129,7 @@ class CommittedOffsets:
 
     def find(self, key: OffsetKey) -> CommitOffset | None:
         """Returns the visible commit."""
-        stored = self._by_group.get(key.group, {}).get(key.topic, _NONE).get(key.partition)
+        stored = self._stored(key)
         return None if stored is None else stored.commit
 
     def is_older(self, key: OffsetKey, end_offset: int, *, counts_waiting: bool = False) -> bool:
@@ -140,8 +138,11 @@ class CommittedOffsets:
         newest = self._newest.get(key)
         if newest is not None:
             return counts_waiting and newest[1] is not None and newest[0] <= end_offset
-        stored = self._by_group.get(key.group, {}).get(key.topic, _NONE).get(key.partition)
+        stored = self._stored(key)
         return stored is not None and stored.end_offset <= end_offset
+
+    def _stored(self, key: OffsetKey) -> Stored | None:
+        return self._by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
 
     # --- the offsets of a group -------------------------------------------------------------------------------------
 

@@ -39,10 +39,10 @@ def judged(
         key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
         epoch = wanted.metadata_epoch if with_epoch else None
         error = _refusal(image, config, wanted)
-        if error is ErrorCode.none and epoch is not None:
+        if not error and epoch is not None:
             error = _epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
         errors.append(error)
-        if error is ErrorCode.none:
+        if not error:
             accepted[key] = _commit(wanted, epoch, now_ms)
     return errors, list(accepted.values())
 

@@ -5,6 +5,7 @@ here. The rules are those of Kafka's ClassicGroup. A method costs O(1) or O(prot
 look at each member once: they begin or end a generation, or replace a static member.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from reference_broker.groups.state.member import Member, MemberProtocol
@@ -227,7 +228,7 @@ class Group:
         if generation < 0 and not member_id and group_instance_id is None:
             return ErrorCode.unknown_member_id
         error = self.check_member(member_id, group_instance_id)
-        if error is not ErrorCode.none:
+        if error:
             return error
         if generation != self.generation:
             return ErrorCode.illegal_generation
@@ -250,15 +251,9 @@ class Group:
 
     # --- what the members subscribe to ------------------------------------------------------------------------------
 
-    def subscribed_topics(self) -> tuple[str, ...] | None:
-        """Returns all topics of the members, each once. Returns None where it is not a consumer group, or where the
-        metadata of its members cannot be read."""
-        topics = self._known_topics()
-        return None if topics is None else tuple(topics)
-
     def is_subscribed_to(self, topic: str) -> bool:
         """A consumer group whose topics cannot be read counts as subscribed to all topics."""
-        topics = self._known_topics()
+        topics = self.subscribed_topics()
         return self.protocol_type == CONSUMER if topics is None else topic in topics
 
     def expires_from_ms(self, commit_timestamp_ms: int) -> int | None:
@@ -272,21 +267,24 @@ class Group:
             return commit_timestamp_ms
         if self.state is GroupState.EMPTY:
             return commit_timestamp_ms if self.state_since_ms < 0 else self.state_since_ms
-        if self.state is GroupState.STABLE and self._known_topics() is not None:
+        if self.state is GroupState.STABLE and self.subscribed_topics() is not None:
             return commit_timestamp_ms
         return None
 
-    def _known_topics(self) -> dict[str, None] | None:
-        """This is asked for each offset of a group, so the answer is kept for the generation."""
+    def subscribed_topics(self) -> Collection[str] | None:
+        """Returns all topics of the members, each once. Returns None where it is not a consumer group, or where the
+        metadata of its members cannot be read.
+
+        This is asked for each offset of a group, so the answer is kept for the generation."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
-            return {}
+            return ()
         if self.protocol is None:
             return None
         if self._topics is None or self._topics[0] != self.generation:
             found = subscribed_topics(each.metadata(self.protocol) for each in self.members.values())
-            self._topics = (self.generation, None if found is None else dict.fromkeys(found))
+            self._topics = (self.generation, found)
         return self._topics[1]
 
     # --- transitions ------------------------------------------------------------------------------------------------

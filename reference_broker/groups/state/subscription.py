@@ -6,7 +6,7 @@ The metadata is read as version 0, since every later version begins in the same 
 from collections.abc import Iterable
 
 
-def subscribed_topics(metadatas: Iterable[bytes]) -> tuple[str, ...] | None:
+def subscribed_topics(metadatas: Iterable[bytes]) -> dict[str, None] | None:
     """Returns all topics, each once, in the order of first mention. Returns None if the metadata of one member cannot
     be read."""
     found: dict[str, None] = {}
@@ -15,7 +15,7 @@ def subscribed_topics(metadatas: Iterable[bytes]) -> tuple[str, ...] | None:
         if topics is None:
             return None
         found.update(dict.fromkeys(topics))
-    return tuple(found)
+    return found
 
 
 def _topics_of(metadata: bytes) -> list[str] | None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.groups.offsets.committed_offsets import OffsetKey
-from reference_broker.groups.slices import Slices
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.codec import GroupKey, read_group, read_key, read_offset_value
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import DamagedRecord
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices
 from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record

@@ -44,7 +44,7 @@ class OffsetsLog:
         are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after ``offsets.commit.timeout.ms``;
         the records may be replicated later."""
         refusal = self._refusal()
-        if refusal is not ErrorCode.none:
+        if refusal:
             written(refusal)
             return
         led, now = self.led, self._ports.now()

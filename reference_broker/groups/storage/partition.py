@@ -8,13 +8,14 @@ from typing import Final
 
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
-from reference_broker.groups.slices import SliceQueue, Slices
+from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.codec import group_key, group_value, offset_key, offset_value
 from reference_broker.groups.storage.log import KeyAndValue, OffsetsLog, Written
 from reference_broker.groups.storage.record_fields import TextTooLong
 from reference_broker.groups.storage.retention import Retention
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -95,7 +96,7 @@ class OffsetsPartition:
         def removed(error: Error) -> None:
             told.append(error)
             if len(told) == len(slices):
-                written(next((one for one in told if one is not ErrorCode.none), ErrorCode.none))
+                written(next((one for one in told if one), ErrorCode.none))
 
         records: list[KeyAndValue] = [(offset_key(*key), None) for key in slices[0]]
         records.append((group_key(group_id), None))

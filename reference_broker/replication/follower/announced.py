@@ -1,4 +1,4 @@
-"""Whether a node serves the first revision of fetch sessions, a private draft that ApiVersions announces."""
+"""Finds out whether a leader serves the first revision of fetch sessions. ApiVersions announces this private draft."""
 
 from typing import TYPE_CHECKING
 

@@ -15,6 +15,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 from reference_broker.replication.durable import must_be_durable, sync_then
 from reference_broker.replication.follower.announced import announces_first_revision, versions_request
 from reference_broker.replication.follower.delays import Delays, backoff_ms
@@ -248,8 +249,7 @@ class Fetcher:
             taken_bytes += len(data.records or b"")
             self._take_one(name, data)
             if number == PARTITIONS_PER_SLICE or taken_bytes >= BYTES_PER_SLICE:
-                ports = self._setting.ports
-                ports.set_timer(ports.now().mono_us, partial(self._take, partitions))
+                later(self._setting.ports, 0, partial(self._take, partitions))
                 return
         self._taken()
 

@@ -33,7 +33,7 @@ class Intake:
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
         """Takes an answer to what ``one`` asks now."""
-        if data.error_code != ErrorCode.none:
+        if data.error_code:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))

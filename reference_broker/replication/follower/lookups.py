@@ -12,7 +12,6 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.intake import Intake, Outcome
-from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -151,5 +150,5 @@ def _offsets(answer: object) -> Mapping[TopicPartition, int]:
         TopicPartition(topic.name, int(each.partition_index)): int(each.offset)
         for topic in answer.topics
         for each in topic.partitions
-        if each.error_code is ErrorCode.none and each.offset >= 0
+        if not each.error_code and each.offset >= 0
     }

@@ -139,5 +139,14 @@ class Acknowledgements:
             self._arm(deadlines[0][0])
 
 
+def acks_of(partition: Partition) -> Heap:
+    """The heap is empty for a partition that is no longer led here, since resigning has settled all requests."""
+    return [] if partition.followers is None else partition.followers.acks
+
+
+def deletions_of(partition: Partition) -> Heap:
+    return [] if partition.followers is None else partition.followers.deletions
+
+
 def _is_waiting(entry: tuple[int, int, object]) -> bool:
     return isinstance(entry[2], Waiting) and bool(entry[2].pending)

@@ -16,6 +16,7 @@ from kio.static.primitive import i8, i32, i64
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metrics.metrics import Counter
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 from reference_broker.replication.leader.replicas import Proposal
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -84,7 +85,7 @@ class IsrProposals:
         """Asks in a separate event, so that all that one request or one tick proposes goes in one AlterPartition."""
         if not self._asking and not self._retry_planned and self._pending:
             self._retry_planned = True
-            self._ports.set_timer(self._ports.now().mono_us + pause_ms * 1000, self._ask)
+            later(self._ports, pause_ms * 1000, self._ask)
 
     def _ask(self) -> None:
         self._retry_planned = False
@@ -137,7 +138,7 @@ class IsrProposals:
             f"AlterPartition was answered by {type(answer).__name__}"
         )
         self._asking = False
-        if answer.error_code is not ErrorCode.none:
+        if answer.error_code:
             self._ports.note("isr_proposal_failed", ("error", int(answer.error_code)))
             self._ask_soon(RETRY_MS)
             return
@@ -159,21 +160,17 @@ class IsrProposals:
             return True
         if answer is None:
             return False
-        if answer.error_code is ErrorCode.none:
-            del self._pending[partition]
+        error = answer.error_code
+        if error:
+            self._failures.value += 1
+            self._ports.note("isr_proposal_refused", ("partition", partition.log.directory), ("error", int(error)))
+            if error not in _REFUSED | _WAIT_FOR_METADATA:
+                return False
+        del self._pending[partition]
+        if not error:
             self._committed(partition, tuple(int(one) for one in answer.isr), int(answer.partition_epoch))
-            return True
-        self._failures.value += 1
-        self._ports.note(
-            "isr_proposal_refused", ("partition", partition.log.directory), ("error", int(answer.error_code))
-        )
-        if answer.error_code in _REFUSED:
-            del self._pending[partition]
+        elif error in _REFUSED:
             self._refused(partition)
-        elif answer.error_code in _WAIT_FOR_METADATA:
-            del self._pending[partition]
-        else:
-            return False
         return True
 
 

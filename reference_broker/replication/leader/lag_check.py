@@ -4,11 +4,12 @@ A partition is watched from its first append (or proposal) until all replicas ar
 A partition at rest is therefore not visited. A round runs in slices, one slice per event.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.replication.leader.replicas import Followers
 from reference_broker.replication.partitions import Partition
 
@@ -31,9 +32,6 @@ class LagCheck:
     _again: bool = False
     _shrinks_again: bool = False
 
-    def start(self) -> None:
-        self._plan()
-
     def watch(self, partition: Partition, followers: Followers) -> None:
         followers.is_watched = True
         self.watched[partition] = None
@@ -48,29 +46,24 @@ class LagCheck:
             self._shrinks_again = self._shrinks_again or shrinks
         elif self.watched:
             self._is_running = True
-            self._slice(self._round(shrinks))
+            run_slices(self._ports, self._round(shrinks), self._round_over)
 
-    def _plan(self) -> None:
-        deadline_us = self._ports.now().mono_us + self._max_lag_ms * 500
-        self._ports.set_timer(deadline_us, self._time_passed)
+    def start(self) -> None:
+        """The first look comes after half of ``replica.lag.time.max.ms``, and so does each further one."""
+        later(self._ports, self._max_lag_ms * 500, self._time_passed)
 
     def _time_passed(self) -> None:
-        self._plan()
+        self.start()
         self.begin(shrinks=True)
 
-    def _slice(self, work: Generator[None, None, None]) -> None:
-        try:
-            next(work)
-        except StopIteration:
-            self._is_running = False
-            if self._again:
-                shrinks = self._shrinks_again
-                self._again = self._shrinks_again = False
-                self.begin(shrinks=shrinks)
-        else:
-            self._ports.set_timer(self._ports.now().mono_us, lambda: self._slice(work))
+    def _round_over(self) -> None:
+        self._is_running = False
+        if self._again:
+            shrinks = self._shrinks_again
+            self._again = self._shrinks_again = False
+            self.begin(shrinks=shrinks)
 
-    def _round(self, shrinks: bool) -> Generator[None, None, None]:
+    def _round(self, shrinks: bool) -> Slices:
         for number, partition in enumerate(list(self.watched), 1):
             followers = partition.followers
             if followers is not None:

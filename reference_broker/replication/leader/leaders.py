@@ -15,7 +15,14 @@ from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.high_watermarks import HighWatermarks
-from reference_broker.replication.leader.acknowledgements import Abandon, Acknowledgements, Answered, Heap, Offsets
+from reference_broker.replication.leader.acknowledgements import (
+    Abandon,
+    Acknowledgements,
+    Answered,
+    Offsets,
+    acks_of,
+    deletions_of,
+)
 from reference_broker.replication.leader.follower_waits import FollowerWaits
 from reference_broker.replication.leader.isr import IsrProposals
 from reference_broker.replication.leader.lag_check import LagCheck
@@ -43,8 +50,8 @@ class Leaders:
         self._node_id = node_id
         self._max_lag_ms = config.replica_lag_time_max_ms
         self._brokers = Standings(node_id, replica)
-        self._acks = Acknowledgements(ports, _acks_of)
-        self._deletions = Acknowledgements(ports, _deletions_of)
+        self._acks = Acknowledgements(ports, acks_of)
+        self._deletions = Acknowledgements(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
         self._proposals = IsrProposals(
             ports, node_id, replica, self._isr_committed, self._isr_refused, self._metrics.failed_isr_updates
@@ -58,10 +65,6 @@ class Leaders:
         self.high_watermarks.keep_only(self._brokers.has_replica_here)
         self._lag_check.start()
 
-    def halt(self) -> None:
-        """Writes the file for the last time, at a clean end. Raises DiskError."""
-        self.high_watermarks.write()
-
     # --- roles ------------------------------------------------------------------------------------------------------
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
@@ -72,7 +75,8 @@ class Leaders:
         if len(state.replicas) == 1 and partition.followers is None:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
-            self._own_all(partition)
+            if partition.log.advance_high_watermark(partition.log.log_end_offset):  # Everything is committed.
+                partition.changed()
             return
         followers = partition.followers
         new_epoch = followers is None or followers.leader_epoch != state.leader_epoch
@@ -100,8 +104,7 @@ class Leaders:
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
         """Starts a round of the lag check if a broker changed.
 
-        A broker that came back may join, and a dead follower must not hold up a deletion. The round visits, in slices,
-        the partitions in which some replica is behind.
+        A broker that came back may join, and a dead follower must not hold up a deletion.
         """
         if delta.brokers:
             self._lag_check.begin(shrinks=False)
@@ -110,11 +113,6 @@ class Leaders:
         """The log's settings changed: a lower min.insync.replicas may let the high watermark move."""
         self._metrics.count(partition)
         if partition.followers is not None and self._advance(partition, partition.followers):
-            partition.changed()
-
-    def _own_all(self, partition: Partition) -> None:
-        """With one replica, everything in the log is committed."""
-        if partition.log.advance_high_watermark(partition.log.log_end_offset):
             partition.changed()
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
@@ -219,13 +217,10 @@ class Leaders:
         """Waits for acks=all: calls ``answered`` when every partition's high watermark has reached its offset.
 
         An offset is one past the last record written. ``answered`` gets the partitions that failed, with
-        NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. It is called at once if there is
-        nothing to wait for.
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER. A partition that this node
+        stopped leading while the append was being synced fails, since it may hold another leader's records by now.
 
-        A partition that this node stopped leading since the append (while the append was being synced) fails whatever
-        its high watermark is, since it may hold another leader's records by now.
-
-        Returns a function that ends the waiting without an answer, or None if the answer was already given.
+        Returns a function that ends the waiting without an answer, or None if the answer was given at once.
         """
         missing = []
         errors: dict[Partition, Error] = {}
@@ -300,14 +295,6 @@ class Leaders:
             isr = (*followers.isr, state.replica_id)
             self._propose(partition, followers, isr, state.replica_id)
 
-    def _shrink(self, partition: Partition, followers: Followers) -> None:
-        if followers.proposal is not None:
-            return
-        lagging = followers.lagging(self._now_us(), self._max_lag_ms)
-        if lagging:
-            isr = tuple(one for one in followers.isr if one not in lagging)
-            self._propose(partition, followers, isr, None)
-
     def _propose(self, partition: Partition, followers: Followers, isr: tuple[int, ...], joining: int | None) -> None:
         broker_epochs = tuple(map(self._brokers.epoch_of, isr))
         proposal = Proposal(isr, broker_epochs, followers.leader_epoch, partition.partition_epoch, joining)
@@ -369,8 +356,9 @@ class Leaders:
         for state in tuple(followers.outside):
             if state.was_here(self._now_us(), self._max_lag_ms):
                 self._let_join(partition, followers, state)
-        if shrinks:
-            self._shrink(partition, followers)
+        lagging = followers.lagging(self._now_us(), self._max_lag_ms) if shrinks and followers.proposal is None else ()
+        if lagging:
+            self._propose(partition, followers, tuple(one for one in followers.isr if one not in lagging), None)
         if self._advance(partition, followers):
             partition.changed()
         if followers.deletions:
@@ -382,12 +370,3 @@ class Leaders:
 
 def _resigned(partition: Partition) -> Error:
     return ErrorCode.unknown_topic_or_partition if partition.deleted_topic else ErrorCode.not_leader_or_follower
-
-
-def _acks_of(partition: Partition) -> Heap:
-    """The heap is empty for a partition that is no longer led here, since resigning has settled all requests."""
-    return [] if partition.followers is None else partition.followers.acks
-
-
-def _deletions_of(partition: Partition) -> Heap:
-    return [] if partition.followers is None else partition.followers.deletions

@@ -24,8 +24,7 @@ _NEVER_US = -(1 << 62)
 class Contact(Protocol):
     """The session that caches a partition (``sessions.fetch_session.FetchSession``)."""
 
-    @property
-    def contact_us(self) -> int: ...
+    contact_us: int
 
 
 class Cached(Protocol):
@@ -34,17 +33,10 @@ class Cached(Protocol):
     @property
     def session(self) -> Contact: ...
 
-    @property
-    def live(self) -> bool: ...
-
-    @property
-    def fetch_offset(self) -> int: ...
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def current_leader_epoch(self) -> int: ...
+    live: bool
+    fetch_offset: int
+    log_start_offset: int
+    current_leader_epoch: int
 
 
 @dataclass(slots=True, eq=False)
@@ -210,10 +202,7 @@ class Followers:
     def appended(self, leader_end: int) -> None:
         """The leader's log grew. First settles which followers were up to date until now. Costs one step for each."""
         before = self.leader_end
-        for state in self.in_sync:
-            if state.log_end_offset == before:
-                state.settle(before)
-        for state in self.outside:
+        for state in self.states.values():
             if state.log_end_offset == before:
                 state.settle(before)
         self.leader_end = leader_end

@@ -184,7 +184,7 @@ def test_the_file_is_written_at_the_interval_and_only_when_something_moved() -> 
     world.append(first)
     world.fetch(2, first, 1)
     world.fetch(3, first, 1)
-    world.leaders.halt()
+    world.leaders.high_watermarks.write()
     assert read_high_watermarks(world.disk)["events", 0] == 1
 
 
@@ -207,7 +207,7 @@ def test_a_deleted_partition_leaves_the_file() -> None:
     first.deleted_topic = True
     world.leaders.resigns(first)
     world.high_watermarks.moved(second.log)
-    world.leaders.halt()
+    world.leaders.high_watermarks.write()
     assert list(read_high_watermarks(world.disk)) == [("events", 1)]
 
 

@@ -34,7 +34,7 @@ def ask(peer: int, number: int) -> Send:
 
 
 class Node:
-    """Implements Drivable. ``first``: its effects at the start; answers each request at once."""
+    """It has what a driver needs of a node. ``first`` are its effects at the start. It answers each request at once."""
 
     listening = ready = True
     stopped = False
