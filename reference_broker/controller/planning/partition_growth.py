@@ -24,8 +24,8 @@ DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 @dataclass(frozen=True, slots=True)
 class WantedGrowth:
-    """``count``: of partitions in the end. ``assignments``: the replicas of each new partition; None: the controller
-    places them."""
+    """``count`` is the number of partitions in the end. ``assignments`` holds the replicas of each new partition, or is
+    None if the controller places them."""
 
     name: str
     count: int
@@ -34,7 +34,7 @@ class WantedGrowth:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGrowth:
-    """New partitions of ``topic``, up to ``count``. ``records`` uses up ``replicas``."""
+    """New partitions of ``topic``, up to ``count``. ``records`` can be called once, because it uses up ``replicas``."""
 
     topic: TopicImage
     count: int
@@ -45,7 +45,7 @@ class PlannedGrowth:
 
 
 GrowthOutcomes: TypeAlias = Mapping[str, PlannedGrowth | Refusal]
-"""By name, each once, in the request's order."""
+"""By name, in the order of the request."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The end of topics (DeleteTopics, KIP-516)."""
+"""Removes topics (DeleteTopics, KIP-516)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ DISABLED = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class NamedTopic:
-    """A topic by its name or by its ID: one of the two is None."""
+    """A topic, named by its name or by its ID. The other one is None."""
 
     name: str | None
     topic_id: bytes | None
 
 
 DeletionOutcomes: TypeAlias = Sequence[TopicImage | Refusal]
-"""For each entry of the request the topic that is gone, or why it is not."""
+"""For each entry of the request the removed topic, or why it was not removed."""
 
 
 @dataclass(slots=True)
