@@ -1,4 +1,4 @@
-"""What the admin APIs share: refusals as values, constants of answers."""
+"""What the admin APIs share: refusals as values, and constants of answers."""
 
 from datetime import timedelta
 from typing import TypedDict
@@ -24,7 +24,7 @@ __all__ = [
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Without an authorizer everyone may do to a topic what can be done to one (AclOperation bits, as Kafka answers)."""
+"""Without an authorizer everyone may do everything to a topic. These are AclOperation bits, as Kafka answers them."""
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 OPERATIONS_NOT_ASKED = -(2**31)
 

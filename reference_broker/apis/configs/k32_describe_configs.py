@@ -1,7 +1,7 @@
 """DescribeConfigs: tells the settings of topics and of this broker.
 
-* All settings are told, or those whose keys are asked for.
-* Each has its source and type. Synonyms and documentation are told where the request asks for them.
+* The answer holds all settings, or those whose keys the request names.
+* Each setting has its source and type. It has synonyms and documentation if the request asks for them.
 * The empty broker name means dynamic settings of the whole cluster, of which there are none.
 * Unlike Kafka: the settings of a broker are fixed at its start. Broker loggers, client metrics and groups get
   INVALID_REQUEST.
@@ -35,7 +35,7 @@ class Needs(HasConfig, HasController, HasNodeId, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse:  # noqa: ARG001
-    """One result for each resource, in the request's order."""
+    """Answers with one result for each resource, in the order of the request."""
     return DescribeConfigsResponse(
         throttle_time=NO_THROTTLE, results=tuple(_result(broker, body, resource) for resource in body.resources)
     )

@@ -1,7 +1,7 @@
 """CreateTopics: makes topics, durably, all good ones of a request at once or none.
 
 * The active controller answers once the records are committed and published there. Others pass the request on.
-* Errors are judged by all requests before, also by those that are still on their way.
+* A request is judged by all requests before it, also by those that are not committed yet.
 * A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
   none.
 * Unlike Kafka: the timeout is not used. A request may lead to 2,000,000 records, where Kafka stops at 10,000.
@@ -30,11 +30,11 @@ from reference_broker.controller.planning.topic_creation import PlannedTopic, To
 from reference_broker.wire.apis import ApiKey
 
 REMEMBERED_ROWS = 16
-"""Different settings of topics, in one process."""
+"""So many different sets of topic settings are remembered in one process."""
 
 
 def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
-    """Answers later. One result for each name of the request, in its order."""
+    """Answers later, with one result for each name in the order of the request."""
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
     def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
@@ -72,7 +72,7 @@ def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) ->
 
 @lru_cache(REMEMBERED_ROWS)
 def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> tuple[CreatableTopicConfigs, ...]:
-    """Made once for equal settings, which most topics have."""
+    """Is remembered, because most topics have equal settings."""
     return tuple(_config_row(row) for row in topic_rows(config, dict(configs)))
 
 
