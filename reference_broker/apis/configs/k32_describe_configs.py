@@ -25,6 +25,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.refusal import UNKNOWN_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
@@ -61,7 +62,7 @@ def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] |
         if problem is not None:
             return Refusal(ErrorCode.invalid_topic_exception, problem)
         if name not in broker.controller.image.topics:
-            return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+            return UNKNOWN_TOPIC
         return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
     if resource.resource_type != BROKER_RESOURCE:
         return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")

@@ -22,7 +22,7 @@ from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
+from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -73,14 +73,13 @@ def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) ->
 @lru_cache(REMEMBERED_ROWS)
 def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> tuple[CreatableTopicConfigs, ...]:
     """Is remembered, because most topics have equal settings."""
-    return tuple(_config_row(row) for row in topic_rows(config, dict(configs)))
-
-
-def _config_row(row: ConfigRow) -> CreatableTopicConfigs:
-    return CreatableTopicConfigs(
-        name=row.key.name,
-        value=row.value,
-        read_only=row.read_only,
-        config_source=i8(row.source),
-        is_sensitive=False,
+    return tuple(
+        CreatableTopicConfigs(
+            name=row.key.name,
+            value=row.value,
+            read_only=row.read_only,
+            config_source=i8(row.source),
+            is_sensitive=False,
+        )
+        for row in topic_rows(config, dict(configs))
     )

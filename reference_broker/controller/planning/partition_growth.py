@@ -14,7 +14,7 @@ from reference_broker.controller.planning.new_partitions import (
     too_many_partitions,
 )
 from reference_broker.controller.planning.replica_placement import placement
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.refusal import UNKNOWN_TOPIC, Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import PartitionRecord
 from reference_broker.wire.errors import ErrorCode
@@ -73,7 +73,7 @@ class PartitionGrowth(Change[GrowthOutcomes]):
 def _planned(situation: Situation, wanted: WantedGrowth) -> PlannedGrowth | Refusal:
     topic = situation.latest.topics.get(wanted.name)
     if topic is None:
-        return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+        return UNKNOWN_TOPIC
     current = len(topic.partitions)
     if wanted.count == current:
         return Refusal(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")
