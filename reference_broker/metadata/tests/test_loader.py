@@ -120,7 +120,7 @@ def test_a_gap_in_the_log_is_damage():
 def snapshot_of(topics, offset, slices=3):
     """As ``load_snapshot``: an image after some slices."""
 
-    def load(_disk, _store, snapshot):
+    def load(_disk, snapshot):
         assert snapshot.offset == offset
         for _ in range(slices):
             yield
