@@ -1,8 +1,8 @@
-"""A broker that is not the active controller passes the admin requests of clients on to it, as in Kafka (KIP-590).
+"""Admin requests may be sent to any broker. One that is not the active controller passes them on to it.
 
-So clients need not know who is the controller. The answer is NOT_CONTROLLER if none is known, or if the known one does
-not answer. It may have acted all the same. A client that tries again is told what the first attempt did: that the topic
-exists, or is gone.
+Kafka's brokers do the same (KIP-590), so that clients need not know the controller. The answer is NOT_CONTROLLER if no
+controller is known or if it does not answer. It may have acted then. A client that tries again sees what the first
+attempt did, for example that the topic exists.
 """
 
 from collections.abc import Callable
@@ -19,12 +19,13 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 def comes_from_node(broker: HasLoader, call: Call) -> bool:
-    """Such a request is not passed on again, since two nodes that take each other for the leader would never stop."""
+    """Whether another node sent the request. It is not passed on again, because two nodes that take each other for the
+    leader would never end that."""
     return is_registered_node(call.client_id, broker.loader.image)
 
 
 class PassesOn(HasNodeId, HasController, HasLoader, HasConfig, HasOutside, Protocol):
-    """What a handler needs to ask the active controller."""
+    """What it takes to propose a change or to ask the active controller for it."""
 
 
 def propose(

@@ -14,6 +14,7 @@ from reference_broker.controller.controller import Controller
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
+from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
 from reference_broker.metadata.uuids import random_uuid, uuid_text
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
@@ -142,7 +143,9 @@ class MetadataReplica:
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)
         self.controller.on_activated = self._activated
-        self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, home.metrics)
+        metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
+        self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, metrics)
+        self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
 
     def _around(self, purpose: str) -> Surroundings:

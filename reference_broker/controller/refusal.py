@@ -13,4 +13,5 @@ class Refusal:
     message: str
 
 
+UNKNOWN_TOPIC = Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
 NOT_CONTROLLER = Refusal(ErrorCode.not_controller, "This is not the active controller: ask for it and try there.")

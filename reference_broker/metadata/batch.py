@@ -1,6 +1,6 @@
 """A batch of the metadata log whose record values are decoded."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from reference_broker.metadata.record_codec import decode
 from reference_broker.metadata.records import MARKERS, MetadataRecord
@@ -10,17 +10,16 @@ from reference_broker.quorum.offset_and_epoch import Provenance
 
 @dataclass(frozen=True, slots=True)
 class MetadataBatch:
-    """Records that were appended together. ``provenance`` is that of the last one. ``markers`` are the transaction
-    markers among them."""
+    """Records that were appended together. ``provenance`` is that of the last one."""
 
     records: tuple[MetadataRecord, ...]
     provenance: Provenance
     size_bytes: int = 0
-    markers: tuple[MetadataRecord, ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        markers = tuple(record for record in self.records if isinstance(record, MARKERS))
-        object.__setattr__(self, "markers", markers)
+    @property
+    def markers(self) -> list[MetadataRecord]:
+        """The transaction markers among the records."""
+        return [record for record in self.records if isinstance(record, MARKERS)]
 
 
 def decoded(batch: LogBatch) -> MetadataBatch:

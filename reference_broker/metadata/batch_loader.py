@@ -60,9 +60,10 @@ class MetadataBatchLoader:
         Raises MetadataFault for a record that cannot follow the ones before it. For a transaction marker that cannot
         follow, it does so before anything of the batch is replayed.
         """
-        self._check_markers(batch.markers)
+        markers = batch.markers
+        self._check_markers(markers)
         for index, record in enumerate(batch.records):
-            if batch.markers and isinstance(record, MARKERS):
+            if markers and isinstance(record, MARKERS):
                 self._mark(record, batch, index)
             else:
                 replay(self.delta, record)
@@ -96,7 +97,7 @@ class MetadataBatchLoader:
         self.delta = MetadataDelta(self.image)
         self.publish(delta, self.image, aligned)
 
-    def _check_markers(self, markers: tuple[MetadataRecord, ...]) -> None:
+    def _check_markers(self, markers: list[MetadataRecord]) -> None:
         is_open = self.in_transaction
         for marker in markers:
             begins = isinstance(marker, BeginTransactionRecord)

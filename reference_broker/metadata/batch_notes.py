@@ -20,7 +20,7 @@ _KINDS: dict[type, str] = {
 }
 
 
-def kind_of(markers: tuple[MetadataRecord, ...], in_transaction: bool) -> str:
+def kind_of(markers: list[MetadataRecord], in_transaction: bool) -> str:
     """The kind of a batch. Its first marker makes it a begin, end or abort. Without a marker it is a batch if it is in
     a transaction, and otherwise single."""
     if markers:
@@ -56,12 +56,13 @@ class BatchNotes:
         if not batch.records:
             return
         offset = batch.provenance.offset
-        kind = kind_of(batch.markers, self.number >= 0)
+        markers = batch.markers
+        kind = kind_of(markers, self.number >= 0)
         if kind == "begin":
             self.number, self.of = 0, self.expected.pop(offset, UNKNOWN)
         elif kind == "batch":
             self.number += 1
         number, of = (1, 1) if kind == "single" else (self.number, self.of)
         self.ports.note("metadata_committed", ("offset", offset), ("kind", kind), ("number", number), ("of", of))
-        if batch.markers and not isinstance(batch.markers[-1], BeginTransactionRecord):
+        if markers and not isinstance(markers[-1], BeginTransactionRecord):
             self.number = -1

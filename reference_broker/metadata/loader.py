@@ -46,6 +46,8 @@ class MetadataLoader:
     last_offset: int = -1
     on_progress: Callable[[], None] = lambda: None
     """Is called after every slice, after all listeners got what the slice published."""
+    on_loaded: Callable[[OffsetAndEpoch, int], None] = lambda _snapshot, _latency_us: None
+    """Is called when a snapshot is loaded, with the time from the first slice to the last."""
     on_published: Callable[[MetadataImage, int], None] = lambda _image, _record_bytes: None
     _batches: MetadataBatchLoader = field(init=False)
     _notes: BatchNotes = field(init=False)
@@ -87,7 +89,7 @@ class MetadataLoader:
         """Loads the newest snapshot in slices at start, and publishes nothing. Raises StartRefused if it is damaged."""
         newest = self._store.latest
         if newest is not None:
-            self._take(newest, (yield from load_snapshot(self._surroundings.disk, self._store, newest)))
+            self._take(newest, (yield from self._loading(newest)))
 
     def split_at_epochs(self, wanted: bool) -> None:
         """Sets whether the record of a metadata epoch ends a publication."""
@@ -104,9 +106,15 @@ class MetadataLoader:
         meanwhile, it is loaded instead."""
         if self._reloading is not None:
             self._reloading.close()
-        self._reloading = load_snapshot(self._surroundings.disk, self._store, snapshot)
+        self._reloading = self._loading(snapshot)
         self._high_watermark = max(self._high_watermark, snapshot.offset)
         self._reload_slice(snapshot, self._reloading)
+
+    def _loading(self, snapshot: OffsetAndEpoch) -> Slices:
+        started_us = self._surroundings.now_us
+        image = yield from load_snapshot(self._surroundings.disk, snapshot)
+        self.on_loaded(snapshot, self._surroundings.now_us - started_us)
+        return image
 
     def _slice(self) -> None:
         self._scheduled = False

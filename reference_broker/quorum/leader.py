@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reference_broker.quorum.fetch_messages import fetched
 from reference_broker.quorum.messages import Answer, begin_epoch, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
 from reference_broker.quorum.role_state import RoleState
@@ -84,7 +85,7 @@ class Leader(RoleState):
 
     def depart(self) -> None:
         for waiting in self.waiting.values():
-            waiting.answer(self.fetched(ErrorCode.not_leader_or_follower))
+            waiting.answer(self.fetch_refused(ErrorCode.not_leader_or_follower))
         self.waiting.clear()
 
     def would_vote(self, candidate_id: int, up_to_date: bool, pre_vote: bool) -> bool:  # noqa: ARG002 - RoleState's
@@ -166,13 +167,17 @@ class Leader(RoleState):
 
     def _read(self, partition: FetchPartition, request: FetchRequest) -> FetchResponse:
         """The answer from the current log."""
-        log = self.quorum.log
+        quorum = self.quorum
+        log = quorum.log
         validity = log.validate(partition.fetch_offset, partition.last_fetched_epoch)
         records = b""
         if validity is VALID and partition.fetch_offset < log.end_offset:
             max_bytes = min(request.max_bytes, partition.partition_max_bytes)
             records = log.read(partition.fetch_offset, max_bytes, log.end_offset)
-        return self.fetched(ErrorCode.none, validity, records)
+        # This role may have ended within the event. The answer still comes from the leader of this epoch.
+        return fetched(
+            ErrorCode.none, quorum.node_id, quorum.epoch, quorum.high_watermark, log.start_offset, validity, records
+        )
 
     def _replica(self, replica_id: int) -> Replica | None:
         """Returns None for a consumer, for this node itself, and for an observer beyond MAX_OBSERVERS."""

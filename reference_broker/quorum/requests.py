@@ -112,7 +112,7 @@ def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchRespon
     if error is None and isinstance(state, Leader):
         state.fetch(partition, request, answer)
         return
-    answer(state.fetched(error or ErrorCode.not_leader_or_follower))
+    answer(state.fetch_refused(error or ErrorCode.not_leader_or_follower))
 
 
 def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) -> Error | None:

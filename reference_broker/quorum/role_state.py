@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, ClassVar
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.fetch_messages import fetch, fetched, read_fetched
 from reference_broker.quorum.messages import Answer
-from reference_broker.quorum.metadata_log import Validity
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.values import Role
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -98,18 +97,10 @@ class RoleState:
         )
         self.ask(peer, ApiKey.FETCH, question, read_fetched, replied, failed)
 
-    def fetched(self, error: Error, validity: Validity | None = None, records: bytes = b"") -> FetchResponse:
-        """Builds the answer to a fetch of the metadata log."""
+    def fetch_refused(self, error: Error) -> FetchResponse:
+        """Builds the answer to a fetch of the metadata log that has an error."""
         quorum = self.quorum
-        return fetched(
-            error,
-            quorum.leader_id,
-            quorum.epoch,
-            quorum.high_watermark,
-            quorum.log.start_offset,
-            validity,
-            records,
-        )
+        return fetched(error, quorum.leader_id, quorum.epoch, quorum.high_watermark, quorum.log.start_offset)
 
     def ask(
         self,

@@ -1,7 +1,7 @@
 """AlterPartition: a leader changes the in-sync replicas of its partitions.
 
-* The active controller judges each partition by all changes before, also by those on their way. It answers once the
-  good ones are committed and published there.
+* The active controller judges each partition by all earlier changes, also by those that are not committed yet. It
+  answers once the good changes are committed and published there.
 * A replica that is fenced, leaving or of another broker epoch is INELIGIBLE_REPLICA.
 * A repeated request finds a newer partition epoch: INVALID_UPDATE_VERSION.
 * Unlike Kafka: partitions are not reassigned, so a change of the ISR never changes the leader. The leader is in the new
@@ -30,7 +30,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> None:
-    """Answers later: one entry for each of the request, in its order."""
+    """Answers later, with one entry for each entry of the request, in its order."""
 
     def answer(outcomes: IsrOutcomes | Refusal) -> None:
         topics = () if isinstance(outcomes, Refusal) else zip(body.topics, outcomes, strict=True)

@@ -23,7 +23,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: PassesOn, call: Call, body: UpdateFeaturesRequest) -> None:
-    """Answers later."""
+    """Answers once the levels are committed and published."""
     wanted = [WantedLevel(one.feature, one.max_version_level, one.upgrade_type) for one in body.feature_updates]
     propose(
         broker,
@@ -41,8 +41,8 @@ API = Api.of(UpdateFeaturesRequest, handle)
 def _response(
     body: UpdateFeaturesRequest, outcomes: FeatureOutcomes | Refusal, api_version: int
 ) -> UpdateFeaturesResponse:
-    """Each feature has a result before version 2 only; there, one that would have been updated has no error although
-    nothing is done, as in Kafka."""
+    """Only versions before 2 have a result for each feature. There a feature without a problem has no error, although
+    nothing is done because of the others. Kafka answers the same."""
     tells_each = api_version <= 1
     problems: FeatureOutcomes = {} if isinstance(outcomes, Refusal) else outcomes
     top = outcomes if isinstance(outcomes, Refusal) else None

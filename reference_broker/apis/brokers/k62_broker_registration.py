@@ -27,7 +27,7 @@ from reference_broker.metadata.records import NO_UUID
 
 
 def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
-    """Answers once the registration is committed."""
+    """Answers once the registration is committed and published."""
 
     def answer(outcome: int | Refusal) -> None:
         call.respond(

@@ -1,7 +1,7 @@
-"""BrokerHeartbeat: a broker lives, and says what it wants.
+"""BrokerHeartbeat: a broker says that it is alive, and what it wants.
 
 * The active controller answers at once, with the published state. Fencing and unfencing follow as changes of their own.
-* A long change of the metadata holds up no heartbeat.
+* Heartbeats do not wait for a long change of the metadata.
 * Unlike Kafka: offline and cordoned log directories are not looked at. A node whose directory fails ends.
 
 KIPs: 631.
@@ -19,7 +19,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:  # noqa: ARG001
-    """Answers now, also while the controller works on a long change."""
+    """Answers at once, even while the controller works on a long change."""
     answer = broker.controller.heartbeats.heartbeat(
         Heartbeat(
             broker_id=body.broker_id,

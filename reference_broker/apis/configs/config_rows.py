@@ -1,4 +1,4 @@
-"""Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, and what stands behind it."""
+"""Settings as DescribeConfigs and CreateTopics show them: the value, its source, and its synonyms."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """``synonyms``: all places that set it, the winning one first; so value and source are the first's."""
+    """``synonyms`` holds all places that set the value. The first one wins, and gives value and source."""
 
     key: ConfigKey
     synonyms: tuple[Synonym, ...]
@@ -44,7 +44,7 @@ class ConfigRow:
 def topic_rows(
     config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """All settings of a topic, or those that are ``asked`` for, by name."""
+    """All settings of a topic, or those named in ``asked``."""
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
         own = (Synonym(name, topic_configs[name], Source.TOPIC),) if name in topic_configs else ()
@@ -53,12 +53,12 @@ def topic_rows(
 
 
 def broker_rows(config: BrokerConfig, asked: Collection[str] | None = None) -> list[ConfigRow]:
-    """All settings of this node, or those that are ``asked`` for, by name. They are fixed at start."""
+    """All settings of this node, or those named in ``asked``. They are fixed at its start."""
     return [ConfigRow(key, _broker_synonyms(config, name), read_only=True) for name, key in _chosen(BROKER_KEYS, asked)]
 
 
 def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
-    """None asked for: all."""
+    """All settings if ``asked`` is empty or None."""
     return ((name, key) for name, key in keys.items() if not asked or name in asked)
 
 

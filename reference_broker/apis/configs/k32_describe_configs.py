@@ -1,7 +1,7 @@
 """DescribeConfigs: tells the settings of topics and of this broker.
 
-* All settings are told, or those whose keys are asked for.
-* Each has its source and type. Synonyms and documentation are told where the request asks for them.
+* The answer holds all settings, or those whose keys the request names.
+* Each setting has its source and type. It has synonyms and documentation if the request asks for them.
 * The empty broker name means dynamic settings of the whole cluster, of which there are none.
 * Unlike Kafka: the settings of a broker are fixed at its start. Broker loggers, client metrics and groups get
   INVALID_REQUEST.
@@ -25,6 +25,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.refusal import UNKNOWN_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
@@ -35,7 +36,7 @@ class Needs(HasConfig, HasController, HasNodeId, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse:  # noqa: ARG001
-    """One result for each resource, in the request's order."""
+    """Answers with one result for each resource, in the order of the request."""
     return DescribeConfigsResponse(
         throttle_time=NO_THROTTLE, results=tuple(_result(broker, body, resource) for resource in body.resources)
     )
@@ -61,7 +62,7 @@ def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] |
         if problem is not None:
             return Refusal(ErrorCode.invalid_topic_exception, problem)
         if name not in broker.controller.image.topics:
-            return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+            return UNKNOWN_TOPIC
         return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
     if resource.resource_type != BROKER_RESOURCE:
         return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")

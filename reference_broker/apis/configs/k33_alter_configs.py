@@ -2,7 +2,7 @@
 
 * Settings that the request does not name are removed.
 * All good resources of a request are altered at once.
-* Another node passes the request on to the active controller.
+* The active controller answers once the change is committed and published there. Others pass the request on.
 * Unlike Kafka: only topics can be altered. The settings of a broker are fixed at its start (INVALID_REQUEST).
 
 KIPs: 133, 339.
@@ -22,7 +22,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: PassesOn, call: Call, body: AlterConfigsRequest) -> None:
-    """Answers later. One result for each resource, in the request's order."""
+    """Answers later, with one result for each resource in the order of the request."""
 
     def answer(refusals: ConfigOutcomes) -> AlterConfigsResponse:
         results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))

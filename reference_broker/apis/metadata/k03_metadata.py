@@ -1,13 +1,13 @@
-"""Metadata: tells brokers, topics and leaders, and creates topics that are asked for where that is on.
+"""Metadata: tells brokers, topics and leaders. It also creates missing topics if that is allowed.
 
 * Null for the topics means all of them.
-* A topic that is to be created is answered UNKNOWN_TOPIC_OR_PARTITION at once, while the active controller is asked to
-  create it. Clients ask again, as with Kafka.
+* A topic that is created gets UNKNOWN_TOPIC_OR_PARTITION in this answer, because the active controller creates it
+  later. Clients ask again, as with Kafka.
 
 Version notes:
 * v0: the empty list means all topics. Replicas that are not live are left out, and are an error.
 * v12: topics may be asked for by ID.
-* v1000: says the metadata epoch of what is told.
+* v1000: the answer has a metadata epoch.
 
 KIPs: 4, 232, 320, 430, 516, 526.
 """
@@ -48,9 +48,10 @@ from reference_broker.wire.errors import ErrorCode
 
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
-"""Before, replicas that are not live are not named, and are an error."""
+"""Older versions leave out replicas that are not live, and have an error for them."""
 MOST_CREATED_AT_ONCE = 100
-"""Topics that one request starts to create; the others are asked for again. Each is a change of its own."""
+"""One request starts to create at most so many topics, because each is a change of its own. Clients ask again for the
+others."""
 
 
 class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
@@ -60,7 +61,7 @@ class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
 def handle(
     broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest
 ) -> MetadataResponse | MetadataResponse1000:
-    """Topics in the request's order, each once; all topics in the order in which they were created."""
+    """The topics come in the order of the request, each once, or all of them in the order of their creation."""
     cache = broker.metadata
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     if body.topics is None or (call.api_version == 0 and not body.topics):
@@ -136,7 +137,8 @@ def _asked(
 
 
 def _created(broker: Needs, answers: list[MetadataResponseTopic], missing: list[str]) -> list[MetadataResponseTopic]:
-    """Asks the active controller to create them; one that cannot be created is answered with the reason."""
+    """Asks the active controller to create the missing topics. A topic that cannot be created gets the reason as its
+    error."""
     refused: dict[str, ErrorCode] = {}
     created = 0
     for name in missing:
@@ -159,7 +161,7 @@ def _ask_to_create(broker: Needs, name: str) -> None:
 
 
 def _nobody_waits() -> None:
-    """The client asks again, and creation starts anew if it failed."""
+    """Nobody is told, because the client asks again, and creation starts anew if it failed."""
 
 
 def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> MetadataResponseTopic:

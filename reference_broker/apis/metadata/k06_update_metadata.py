@@ -1,8 +1,8 @@
-"""UpdateMetadata: the active controller says what this broker is to tell clients, under a metadata epoch.
+"""UpdateMetadata: the active controller sends what this broker tells clients, with a metadata epoch.
 
 * An update of an older controller is refused. An older update of the same controller is ignored.
-* Updates are applied one after the other, a large one in slices.
-* Unlike Kafka: a topic is deleted whole, so one deleted partition says that all are.
+* Updates are applied one after the other. A large one is applied in slices.
+* Unlike Kafka: one deleted partition means that the whole topic is deleted.
 
 Version notes:
 * v1000: the only one, since Kafka 4 has no UpdateMetadata.
@@ -24,7 +24,7 @@ from reference_broker.wire.drafts import UpdateMetadataRequest1000, UpdateMetada
 from reference_broker.wire.errors import Error, ErrorCode
 
 MOST_WAITING = 64
-"""Updates of one node; each controller that believes to be active sends one at a time."""
+"""The limit for one node. Each controller that believes to be active sends one update at a time."""
 
 
 class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
@@ -35,13 +35,13 @@ class Needs(HasOutside, HasNow, HasLifecycle, Protocol):
 
 @dataclass(slots=True)
 class UpdateMetadata:
-    """Of one node. ``waiting``: what was not answered yet; the first is being applied."""
+    """The handler of one node. ``waiting`` holds the requests that are not answered. The first one is being applied."""
 
     broker: Needs
     waiting: deque[tuple[Call, UpdateMetadataRequest1000]] = field(default_factory=deque)
 
     def handle(self, call: Call, body: UpdateMetadataRequest1000) -> UpdateMetadataResponse1000 | None:
-        """Answers once it is applied."""
+        """Answers when the update is applied or refused."""
         if len(self.waiting) == MOST_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
         self.waiting.append((call, body))
@@ -72,7 +72,8 @@ API = Api(UpdateMetadataRequest1000, lambda broker: UpdateMetadata(broker).handl
 
 
 def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, None, Error]:
-    """Judged again when it is made ready: the epoch may have been switched off meanwhile."""
+    """Applies an update in slices and returns the error. It is judged again at the end, because the metadata epoch may
+    have been switched off meanwhile."""
     error, counts = _judged(broker, body)
     if not counts:
         return error
@@ -88,7 +89,7 @@ def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, 
 
 
 def _judged(broker: Needs, body: UpdateMetadataRequest1000) -> tuple[Error, bool]:
-    """Its answer, and whether it is to be applied."""
+    """(the error, whether the update is applied)."""
     error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 

@@ -5,8 +5,8 @@
 * Private drafts lie outside the ranges. They are announced as supported features.
 
 Version notes:
-* v3: a client names its software. INVALID_REQUEST where the name is malformed.
-* v4: features whose least level is 0 are told.
+* v3: a client names its software. A malformed name gets INVALID_REQUEST.
+* v4: the answer holds features whose lowest level is 0.
 
 KIPs: 35, 511, 584.
 """
@@ -34,11 +34,11 @@ from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPO
 from reference_broker.wire.errors import ErrorCode
 
 ADVERTISED_MINIMUM = {ApiKey.PRODUCE: 0}
-"""Older librdkafka takes compression for unsupported unless Produce v0 is announced (KAFKA-18659); Kafka 4 does
-the same. A request in a version that is not served closes the connection, as in Kafka."""
+"""Older versions of librdkafka do not compress unless Produce v0 is announced (KAFKA-18659). Kafka 4 announces it too.
+A request in a version that is not served closes the connection, as in Kafka."""
 
 LEVEL_0_FROM = 4
-"""Clients that know no newer version take a feature that begins at level 0 for damage (KAFKA-17011)."""
+"""Clients of older versions take a feature that begins at level 0 for damage (KAFKA-17011)."""
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -48,7 +48,7 @@ class Needs(HasLoader, HasConfig, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVersionsResponse | None:
-    """``body`` None: the version asked for is not served (the core passes that on for this API only)."""
+    """``body`` is None if the requested version is not served. The core passes that on for this API only."""
     if body is None:
         own = SERVED[ApiKey.API_VERSIONS]
         call.respond(_refusal(ErrorCode.unsupported_version, {ApiKey.API_VERSIONS: own}), api_version=0)

@@ -1,9 +1,9 @@
 """DescribeCluster: tells the brokers and who is the controller.
 
-* Clients reach brokers only. Whoever asks for controllers gets MISMATCHED_ENDPOINT_TYPE, as from a broker of Kafka.
+* Clients reach brokers only. A request for controllers gets MISMATCHED_ENDPOINT_TYPE, as from a Kafka broker.
 
 Version notes:
-* v2: fenced brokers are told where ``include_fenced_brokers`` asks for them.
+* v2: the answer holds fenced brokers if ``include_fenced_brokers`` is set.
 
 KIPs: 700, 919, 1073.
 """
@@ -30,7 +30,7 @@ class Needs(HasMetadata, HasLoader, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:  # noqa: ARG001
-    """The brokers in the order of their IDs."""
+    """The brokers come in the order of their IDs."""
     if body.endpoint_type == CONTROLLERS:
         return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
     if body.endpoint_type != BROKERS:
@@ -60,7 +60,8 @@ API = Api.of(DescribeClusterRequest, handle)
 
 
 def _registered(broker: Needs) -> tuple[BrokerImage, ...]:
-    """Of the image: the active controller tells of live brokers only."""
+    """All brokers of the image. The cache may not hold fenced ones, because the active controller sends live brokers
+    only."""
     return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))
 
 

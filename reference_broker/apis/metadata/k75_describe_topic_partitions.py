@@ -1,6 +1,6 @@
-"""DescribeTopicPartitions: tells partitions page by page, as Kafka's Java admin client asks for them.
+"""DescribeTopicPartitions: describes partitions page by page. Kafka's Java admin client uses it.
 
-* Topics are asked for by name. All are told where none is named.
+* The request names topics, or none for all topics.
 * The request limits the partitions of an answer. A cursor says where more remain.
 * Unlike Kafka: no replica is ever an eligible leader outside the ISR. That list is empty and never null, because some
   clients fail on null.
@@ -38,7 +38,7 @@ class Needs(HasMetadata, HasConfig, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:  # noqa: ARG001
-    """Topics sorted by name, as the cursor needs it."""
+    """The topics are sorted by name, as the cursor needs it."""
     cache = broker.metadata
     names = sorted(dict.fromkeys(topic.name for topic in body.topics)) if body.topics else sorted(cache.topics)
     first = 0

@@ -1,5 +1,5 @@
-"""Keeps the controller's gauges equal to the published metadata image; also ``broker.metadata``, where the metadata
-epoch is off, or until the active controller's first UpdateMetadata."""
+"""Keeps the controller's gauges equal to the published metadata image. It does the same for ``broker.metadata`` if the
+metadata epoch is off, or until the active controller's first UpdateMetadata."""
 
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,8 @@ from reference_broker.metadata.image import MetadataImage
 
 
 def feed_metadata(broker: Broker) -> None:
-    """Call once the metadata is loaded: takes the image, then follows its deltas and who leads the quorum."""
+    """Call it when the metadata is loaded. It takes the image, and then follows its deltas and the leader of the
+    quorum."""
     controller, loader = broker.controller, broker.loader
     _follow_from(broker, loader.image, controller.cluster_id)
     metrics = broker.metrics
@@ -52,8 +53,8 @@ def feed_metadata(broker: Broker) -> None:
 
 
 def _follow(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Once the controller has sent an update, clients are told by updates alone. Switching the epoch off ends that, but
-    not for what was sent after it was switched on again."""
+    """After the controller's first update, only updates change what clients are told. This ends when the metadata epoch
+    is switched off, unless an update has come that was sent after it was switched on again."""
     cache, leader_id = broker.metadata, broker.quorum.shown_leader_id
     if cache.metadata_epoch == NO_EPOCH:
         broker.metadata = cache.apply(update_of(delta, image, leader_id))
@@ -68,6 +69,6 @@ def _follow_from(broker: Broker, image: MetadataImage, cluster_id: str) -> None:
 
 
 def _overtake(broker: Broker, image: MetadataImage) -> None:
-    """Where the epoch is off, updates up to the image's epoch are of before that, however late they come."""
+    """If the metadata epoch is off, updates up to the image's epoch no longer count, however late they come."""
     if not sends_metadata_epoch(image) and broker.metadata.overtaken_epoch < image.metadata_epoch:
         broker.metadata = replace(broker.metadata, overtaken_epoch=image.metadata_epoch)

@@ -1,8 +1,8 @@
 """DescribeQuorum: tells who votes, who leads, and how far each replica of the metadata log has come.
 
-* Only the leader knows. Any other node asks it, so that a client may ask whichever node it reaches. Kafka's brokers
-  forward this request to the controller likewise.
-* NOT_LEADER_OR_FOLLOWER while no leader is known or it does not answer.
+* Only the leader knows. Any other node asks it, so a client may ask any node. Kafka's brokers forward this request to
+  the controller in the same way.
+* The error is NOT_LEADER_OR_FOLLOWER while no leader is known or the leader does not answer.
 * A request for anything but the metadata partition gets UNKNOWN_TOPIC_OR_PARTITION.
 * Unlike Kafka: there are no directory IDs.
 
@@ -40,7 +40,7 @@ class Needs(HasQuorum, HasNodeId, HasConfig, HasOutside, HasLoader, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DescribeQuorumRequest) -> DescribeQuorumResponse | None:
-    """The answer, or None when the leader has been asked."""
+    """Returns the answer, or None if the leader is asked."""
     if not names_metadata(body.topics):
         return _unknown_partitions(body)
     if broker.quorum.is_leader:
@@ -120,7 +120,7 @@ def _replica(replica: ReplicaDescription) -> ReplicaState:
 
 
 def _nodes(broker: Needs, voters: list[int]) -> tuple[Node, ...]:
-    """Where clients reach the voters; one that has never registered has no address to tell."""
+    """The addresses at which clients reach the voters. A voter that has never registered has none."""
     return tuple(
         Node(
             node_id=BrokerId(one.broker_id),

@@ -34,7 +34,7 @@ class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object:
-    """FetchSnapshotResponse, in the draft FetchSnapshotResponse1000."""
+    """Returns a FetchSnapshotResponse, or a FetchSnapshotResponse1000 for the draft."""
     is_draft = call.api_version == DRAFT_VERSION
     request = read_request(body)
     if request is None:
@@ -54,6 +54,6 @@ API = Api.of(FetchSnapshotRequest, handle)
 
 
 def _address(broker: Needs, leader_id: int) -> tuple[str, int] | None:
-    """Where clients reach it; None where it has never registered."""
+    """Where clients reach the leader, or None if it has never registered."""
     known = broker.loader.image.brokers.get(leader_id)
     return None if known is None else (known.host, known.port)

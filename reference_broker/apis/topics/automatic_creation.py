@@ -1,4 +1,4 @@
-"""A broker itself asks for a topic: it asks the active controller with CreateTopics, as a client would."""
+"""Lets a broker itself create a topic. It sends CreateTopics to the active controller, as a client would."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from reference_broker.wire.apis import VERSIONS, ApiKey
 
 
 def ask_to_create(broker: HasLifecycle, wanted: WantedTopic, over: Callable[[], None]) -> None:
-    """``over`` is called once the request is answered or has failed: the topic may be there then. The active controller
-    must be known (``channel.has_leader``)."""
+    """Asks for a topic. ``over`` is called when the request is answered or has failed. The topic may exist then. The
+    active controller must be known (``channel.has_leader``)."""
     topic = CreatableTopic(
         name=TopicName(wanted.name),
         num_partitions=i32(wanted.partitions),

@@ -1,7 +1,7 @@
 """CreateTopics: makes topics, durably, all good ones of a request at once or none.
 
 * The active controller answers once the records are committed and published there. Others pass the request on.
-* Errors are judged by all requests before, also by those that are still on their way.
+* A request is judged by all requests before it, also by those that are not committed yet.
 * A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
   none.
 * Unlike Kafka: the timeout is not used. A request may lead to 2,000,000 records, where Kafka stops at 10,000.
@@ -22,7 +22,7 @@ from kio.static.primitive import i8, i16, i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.configs.config_rows import ConfigRow, topic_rows
+from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -30,11 +30,11 @@ from reference_broker.controller.planning.topic_creation import PlannedTopic, To
 from reference_broker.wire.apis import ApiKey
 
 REMEMBERED_ROWS = 16
-"""Different settings of topics, in one process."""
+"""So many different sets of topic settings are remembered in one process."""
 
 
 def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
-    """Answers later. One result for each name of the request, in its order."""
+    """Answers later, with one result for each name in the order of the request."""
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
     def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
@@ -72,15 +72,14 @@ def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) ->
 
 @lru_cache(REMEMBERED_ROWS)
 def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> tuple[CreatableTopicConfigs, ...]:
-    """Made once for equal settings, which most topics have."""
-    return tuple(_config_row(row) for row in topic_rows(config, dict(configs)))
-
-
-def _config_row(row: ConfigRow) -> CreatableTopicConfigs:
-    return CreatableTopicConfigs(
-        name=row.key.name,
-        value=row.value,
-        read_only=row.read_only,
-        config_source=i8(row.source),
-        is_sensitive=False,
+    """Is remembered, because most topics have equal settings."""
+    return tuple(
+        CreatableTopicConfigs(
+            name=row.key.name,
+            value=row.value,
+            read_only=row.read_only,
+            config_source=i8(row.source),
+            is_sensitive=False,
+        )
+        for row in topic_rows(config, dict(configs))
     )

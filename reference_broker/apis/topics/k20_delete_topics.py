@@ -1,7 +1,7 @@
 """DeleteTopics: removes topics by name or by ID, all good ones of a request at once or none.
 
 * The active controller answers once the removal is committed and published there. Others pass the request on.
-* Files go later, in slices.
+* The files are deleted later, in slices.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
 Version notes:
@@ -25,11 +25,11 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 DELETION_DISABLED_FROM = 3
-"""The version from which on there is an error of its own for that."""
+"""The first version that has the error TOPIC_DELETION_DISABLED."""
 
 
 def handle(broker: PassesOn, call: Call, body: DeleteTopicsRequest) -> None:
-    """Answers later. One result for each entry of the request, in its order."""
+    """Answers later, with one result for each entry in the order of the request."""
 
     def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
         told = zip(body.topics, outcomes, strict=True)

@@ -1,7 +1,7 @@
 """CreatePartitions: adds partitions to topics, all good ones of a request at once or none.
 
 * The active controller answers once the records are committed and published there. Others pass the request on.
-* All good entries of a request are seen at once.
+* The new partitions of all good entries appear at once.
 * Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
 
 KIPs: 195, 599.
@@ -20,7 +20,7 @@ from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: PassesOn, call: Call, body: CreatePartitionsRequest) -> None:
-    """Answers later. One result for each name of the request, in its order."""
+    """Answers later, with one result for each name in the order of the request."""
 
     def answer(outcomes: GrowthOutcomes) -> CreatePartitionsResponse:
         results = tuple(

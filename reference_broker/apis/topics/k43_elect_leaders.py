@@ -29,11 +29,11 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
-"""By the request's type of election."""
+"""The election for each type in the request."""
 
 
 def handle(broker: PassesOn, call: Call, body: ElectLeadersRequest) -> ElectLeadersResponse | None:
-    """Answers later. One result for each partition of the request, in its order."""
+    """Answers later, with one result for each partition in the order of the request."""
 
     def answer(outcomes: ElectionOutcomes | Refusal) -> ElectLeadersResponse:
         told = _all_refused(body, outcomes) if isinstance(outcomes, Refusal) else outcomes
@@ -60,7 +60,7 @@ def _wanted(body: ElectLeadersRequest) -> WantedPartitions | None:
 
 
 def _all_refused(body: ElectLeadersRequest, refusal: Refusal) -> ElectionOutcomes:
-    """Version 0 has no error of its own for the whole request."""
+    """The results when the whole request is refused. Version 0 has no error for the whole request."""
     return [(entry.topic, [(index, refusal) for index in entry.partitions]) for entry in body.topic_partitions or ()]
 
 

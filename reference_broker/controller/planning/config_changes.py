@@ -1,4 +1,4 @@
-"""The settings of topics: replaced as a whole (AlterConfigs, KIP-133), or changed one by one (KIP-339)."""
+"""Changes settings of topics, all at once (AlterConfigs, KIP-133) or one by one (KIP-339)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class WantedConfigs:
 
 
 ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
-"""For each entry of the request why it was not done; None: it was."""
+"""For each entry of the request why it was not done, or None if it was."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord] 
 
 
 def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigRecord]:
-    """A setting that stays as it is needs no record."""
+    """The records for settings that differ."""
     kind, name = resource
     records = [
         ConfigRecord(resource_type=kind, resource_name=name, name=key, value=None) for key in before if key not in after
@@ -127,7 +127,7 @@ def _resource_problem(latest: MetadataImage, resource: Resource) -> Refusal | No
 def _apply(
     config: BrokerConfig, name: str, operation: int, value: str | None, settings: dict[str, str]
 ) -> Refusal | None:
-    """Changes ``settings``, or says why not."""
+    """Changes ``settings``, or returns why that is not possible."""
     if operation == DELETE:
         settings.pop(name, None)
         return None

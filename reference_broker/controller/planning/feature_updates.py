@@ -17,7 +17,7 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class WantedLevel:
-    """Of one feature. ``upgrade_type``: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
+    """The level that one feature is to have. ``upgrade_type`` is UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
 
     feature: str
     level: int
@@ -25,7 +25,7 @@ class WantedLevel:
 
 
 FeatureOutcomes: TypeAlias = Mapping[str, Refusal]
-"""By feature, why its level cannot be what was asked for. If there is any, no level was changed."""
+"""For each feature with a problem, why it cannot have the level. If there is one, no level was changed."""
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ def _problem(
 
 
 def _level_problem(latest: MetadataImage, known: tuple[int, int], wanted: WantedLevel) -> str | None:
-    """Why not this level. What this node lacks comes before what others lack."""
+    """Why the level is not possible. What this node lacks comes before what other brokers lack."""
     name, level = wanted.feature, wanted.level
     current = latest.features.get(name, 0)
     if not known[0] <= level <= known[1]:

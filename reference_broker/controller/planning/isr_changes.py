@@ -15,13 +15,13 @@ from reference_broker.metadata.replay import changed_partition
 from reference_broker.wire.errors import ErrorCode
 
 NO_CHECK = -1
-"""As a replica's broker epoch: it is not compared."""
+"""A broker epoch of -1 is not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedIsr:
-    """Of one partition. ``isr``: (broker ID, its epoch) of each replica that is to be in sync. The two epochs are those
-    that the leader knows."""
+    """The ISR that a leader wants for one partition. ``isr`` holds (broker ID, broker epoch) for each replica.
+    ``leader_epoch`` and ``partition_epoch`` are those that the leader knows."""
 
     index: int
     leader_epoch: int
@@ -31,9 +31,9 @@ class WantedIsr:
 
 
 WantedIsrs: TypeAlias = Sequence[tuple[bytes | None, Sequence[WantedIsr]]]
-"""By topic ID."""
+"""(topic ID, the partitions of that topic)."""
 IsrOutcomes: TypeAlias = Sequence[Sequence[PartitionImage | ErrorCode]]
-"""For each partition of each topic of the request how it is now, or why it was not changed."""
+"""For each partition of each topic in the request, its new state or why it was not changed."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         wanted: WantedIsr,
         records: list[MetadataRecord],
     ) -> PartitionImage | ErrorCode:
-        """The partition as it will be; adds the record that makes it so to ``records``."""
+        """Returns the partition as it will be, and adds the record for that to ``records``."""
         if topic is None:
             return ErrorCode.unknown_topic_id
         if not 0 <= wanted.index < len(topic.partitions):
@@ -93,7 +93,8 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         return changed_partition(partition, record)
 
     def _stale_state(self, partition: PartitionImage, wanted: WantedIsr) -> ErrorCode | None:
-        """A leader that knows more than this controller talks to a controller of the past."""
+        """The error of a request that is older than the partition. If it is newer, this controller is no longer
+        active."""
         if wanted.leader_epoch > partition.leader_epoch or wanted.partition_epoch > partition.partition_epoch:
             return ErrorCode.not_controller
         if wanted.leader_epoch < partition.leader_epoch:

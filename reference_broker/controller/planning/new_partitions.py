@@ -1,4 +1,4 @@
-"""What new partitions are made of, in a new topic or in one that grows: checks of their replicas, and their records."""
+"""New partitions of a new or growing topic: the checks of their replicas, and their records."""
 
 from collections.abc import Iterator
 from typing import TypeAlias
@@ -14,7 +14,7 @@ MAX_PARTITIONS_PER_TOPIC = 1_000_000
 """This bounds what one entry of a request may make the controller hold. The sum is bounded by its records."""
 
 Replicas: TypeAlias = Iterator[tuple[int, ...]]
-"""The brokers of one new partition after the other."""
+"""Yields the brokers of each new partition."""
 
 
 def too_many_partitions(partitions: int) -> Refusal | None:
@@ -28,7 +28,7 @@ def too_many_partitions(partitions: int) -> Refusal | None:
 
 
 def manual_problem(image: MetadataImage, brokers: tuple[int, ...], expected: int | None) -> Refusal | None:
-    """What is wrong with the replicas of one partition. ``expected``: how many the other partitions have."""
+    """What is wrong with the replicas of one partition. ``expected`` is the number of replicas of the other ones."""
     problem = None
     if not brokers:
         problem = "The manual partition assignment includes an empty replica list."

@@ -28,14 +28,14 @@ UNCLEAN_KEY = "unclean.leader.election.enable"
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """``acceptable``: who may lead. ``version``: the metadata.version."""
+    """``acceptable`` says who may lead. ``version`` is the metadata.version."""
 
     acceptable: Acceptable
     version: int
 
     @staticmethod
     def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChanges":
-        """By the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
+        """Judges by the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
         return PartitionChanges(active_brokers(image, without, and_with).__contains__, metadata_version(image))
 
     def change(
@@ -48,8 +48,8 @@ class PartitionChanges:
         election: Election = Election.ONLINE,
         recovery_state: int | None = None,
     ) -> PartitionChangeRecord | None:
-        """None where nothing changes. ``isr``: as it is to be (None: as it is); an empty one leaves the last member
-        where it is, without a leader."""
+        """Returns None if nothing changes. ``isr`` is the new ISR, or None if it stays. An empty one keeps the last
+        member in the ISR, and the partition has no leader."""
         target = partition.isr if isr is None else isr
         elected = elect(partition, target, self.acceptable, election)
         leader = NO_LEADER_CHANGE if elected.leader == partition.leader else elected.leader
@@ -71,8 +71,8 @@ class PartitionChanges:
     def leaving(
         self, topic: TopicImage, indexes: range, election: Election, broker_id: int, *, single_stay: bool = False
     ) -> Iterator[PartitionChangeRecord]:
-        """Takes a broker out of in-sync replicas and leaders of some partitions. ``single_stay``: those without other
-        replicas are left as they are."""
+        """Takes a broker out of the ISR and the leadership of some partitions. With ``single_stay``, partitions without
+        other replicas stay as they are."""
         topic_id = topic.topic_id
         for index in indexes:
             partition = topic.partitions[index]
@@ -85,8 +85,8 @@ class PartitionChanges:
     def coming(
         self, topic: TopicImage, indexes: range, election: Election, broker_id: int
     ) -> Iterator[PartitionChangeRecord]:
-        """Elects for what has no leader, now that a broker is there. What the broker still led in an earlier life (only
-        partitions without other replicas) begins a new epoch: it may have lost records that somebody has read."""
+        """Elects leaders for partitions without one, now that the broker is there. A partition without other replicas
+        that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
         topic_id = topic.topic_id
         for index in indexes:
             partition = topic.partitions[index]
@@ -102,7 +102,8 @@ class PartitionChanges:
 
 
 def election_of(image: MetadataImage, config: BrokerConfig, topic: str) -> Election:
-    """What the topic allows when its in-sync replicas are gone: its own setting, else the controller's."""
+    """The election that is allowed when all in-sync replicas are gone, by the topic's setting or else the
+    controller's."""
     own = image.topic_configs(topic).get(UNCLEAN_KEY)
     unclean = config.unclean_leader_election_enable if own is None else own.strip().lower() == "true"
     return Election.UNCLEAN if unclean else Election.ONLINE

@@ -14,7 +14,7 @@ from reference_broker.controller.planning.new_partitions import (
     too_many_partitions,
 )
 from reference_broker.controller.planning.replica_placement import placement
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.refusal import UNKNOWN_TOPIC, Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import PartitionRecord
 from reference_broker.wire.errors import ErrorCode
@@ -24,8 +24,8 @@ DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 @dataclass(frozen=True, slots=True)
 class WantedGrowth:
-    """``count``: of partitions in the end. ``assignments``: the replicas of each new partition; None: the controller
-    places them."""
+    """``count`` is the number of partitions in the end. ``assignments`` holds the replicas of each new partition, or is
+    None if the controller places them."""
 
     name: str
     count: int
@@ -34,7 +34,7 @@ class WantedGrowth:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGrowth:
-    """New partitions of ``topic``, up to ``count``. ``records`` uses up ``replicas``."""
+    """New partitions of ``topic``, up to ``count``. ``records`` can be called once, because it uses up ``replicas``."""
 
     topic: TopicImage
     count: int
@@ -45,7 +45,7 @@ class PlannedGrowth:
 
 
 GrowthOutcomes: TypeAlias = Mapping[str, PlannedGrowth | Refusal]
-"""By name, each once, in the request's order."""
+"""By name, in the order of the request."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class PartitionGrowth(Change[GrowthOutcomes]):
 def _planned(situation: Situation, wanted: WantedGrowth) -> PlannedGrowth | Refusal:
     topic = situation.latest.topics.get(wanted.name)
     if topic is None:
-        return Refusal(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+        return UNKNOWN_TOPIC
     current = len(topic.partitions)
     if wanted.count == current:
         return Refusal(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")

@@ -9,12 +9,12 @@ from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.records import ProducerIdsRecord
 
 BLOCK_SIZE = 1000
-"""IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
+"""The number of IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
 
 
 @dataclass(slots=True)
 class ProducerIdBlock(Change[int | Refusal]):
-    """The next block, for one broker. Its outcome is the block's first ID."""
+    """Gives the next block to one broker. The outcome is the block's first ID."""
 
     name = "allocate producer IDs"
 

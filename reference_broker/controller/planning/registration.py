@@ -1,7 +1,7 @@
-"""A broker joins and gets its epoch, or is taken out for good (BrokerRegistration, UnregisterBroker; KIP-631, KIP-858).
+"""A broker joins and gets its epoch, or is removed for good (BrokerRegistration, UnregisterBroker; KIP-631, KIP-858).
 
-To register takes two changes. What an earlier incarnation holds is passed on first; that may be large. The registration
-itself is one record, because the broker epoch is the offset at which it stands.
+A registration takes two changes. The first passes on what an earlier incarnation holds, which may be much. The second
+is a single record, because its offset is the broker epoch.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class Sessions(Protocol):
-    """Who lives (``controller.broker_heartbeats.BrokerHeartbeats``), as far as it is needed here."""
+    """The part of ``controller.broker_heartbeats.BrokerHeartbeats`` that is needed here."""
 
     def heard(self, broker_id: int) -> None: ...
     def has_session(self, broker_id: int) -> bool: ...
@@ -29,7 +29,7 @@ NO_BROKER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. ``features``: (name, lowest, highest level that it knows)."""
+    """What a broker says of itself. ``features`` holds (name, lowest level, highest level)."""
 
     broker_id: int
     cluster_id: str
@@ -42,7 +42,7 @@ class Registration:
 
 
 def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
-    """Why a broker may not register."""
+    """Why a broker may not register, or None."""
     if registration.cluster_id != cluster_id:
         return Refusal(
             ErrorCode.inconsistent_cluster_id, f"Expected cluster ID {cluster_id}, but got {registration.cluster_id}"
@@ -59,8 +59,9 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
 
 
 def duplicate_problem(registration: Registration, known: BrokerImage) -> Refusal | None:
-    """Of a registration while ``known``, of the same ID, has a session: two nodes would take the ID from each other
-    without end. The same data directory is no problem: one process holds it, so the other is gone."""
+    """Why a broker may not register while ``known``, with the same ID, has a session. Two nodes would take the ID from
+    each other without end. The same data directory is no problem: only one process can hold it, so the other is
+    gone."""
     if known.fenced or known.incarnation_id == registration.incarnation_id or known.log_dirs == registration.log_dirs:
         return None
     return Refusal(
@@ -70,7 +71,7 @@ def duplicate_problem(registration: Registration, known: BrokerImage) -> Refusal
 
 
 def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
-    """Why a broker is not heard: it is not registered under that epoch."""
+    """The refusal of a request from a broker that is not registered with that epoch, or None."""
     known = image.brokers.get(broker_id)
     if known is not None and known.broker_epoch == broker_epoch:
         return None
@@ -78,7 +79,7 @@ def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refu
 
 
 def registering(registration: Registration, broker_epoch: int) -> RegisterBrokerRecord:
-    """Registers it, fenced. ``broker_epoch``: the offset at which this record will stand."""
+    """The record that registers the broker, fenced. ``broker_epoch`` is the offset of this record."""
     return RegisterBrokerRecord(
         broker_id=registration.broker_id,
         incarnation_id=registration.incarnation_id,
@@ -120,7 +121,7 @@ class Restart(Change[None]):
         self.problem = self.problem or refused
 
     def judge(self, latest: MetadataImage) -> None:
-        """Sets ``problem``, which stays once it is known."""
+        """Sets ``problem``, which does not change once it is set."""
         if self.problem is not None:
             return
         self.problem = registration_problem(self.wanted, self.cluster_id, latest)

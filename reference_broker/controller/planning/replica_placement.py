@@ -1,9 +1,9 @@
-"""Where new replicas go: striped over racks and brokers, as Kafka's StripedReplicaPlacer does it.
+"""Places new replicas, striped over racks and brokers as Kafka's StripedReplicaPlacer does it.
 
-Leaders (first replicas) take turns over the racks, and over each rack's unfenced brokers; the other replicas of a
-partition come from one rack after the other, unfenced brokers before fenced ones. After as many partitions as there
-are unfenced brokers everything is shuffled, so that the same brokers do not always stand together. New partitions of
-a topic go on after its last one (KAFKA-19577).
+The leaders (first replicas) go to one rack after the other, and in each rack to one unfenced broker after the other.
+The other replicas of a partition come from the following racks, unfenced brokers before fenced ones. After as many
+partitions as there are unfenced brokers everything is shuffled, so that a broker does not always have the same
+companions. New partitions of a topic continue after its last one (KAFKA-19577).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ _NOBODY = -1
 
 @dataclass(slots=True)
 class _Turns:
-    """Brokers that take turns: in each epoch (one partition) everyone once, beginning one further each time."""
+    """Brokers that take turns. In each epoch (one partition) each has one turn, and the first turn moves on by one."""
 
     brokers: list[int]
     offset: int = 0
@@ -27,7 +27,7 @@ class _Turns:
     _index: int = 0
 
     def next(self, epoch: int) -> int:
-        """-1: everyone had a turn in this epoch."""
+        """Returns -1 if every broker had its turn in this epoch."""
         count = len(self.brokers)
         if not count:
             return _NOBODY
@@ -58,7 +58,7 @@ class _Rack:
 
 @dataclass(slots=True)
 class _Racks:
-    """``offset``: whose turn it is to have the next leader."""
+    """``offset`` is the index of the rack that gets the next leader."""
 
     random: RandomSource
     racks: list[_Rack]
@@ -67,9 +67,9 @@ class _Racks:
     epoch: int = 0
 
     def place(self, replication_factor: int) -> tuple[int, ...]:
-        """There are as many brokers, one of them unfenced."""
+        """Places one partition. There are at least so many brokers, and one of them is unfenced."""
         if self.epoch and self.unfenced > 1 and self.epoch % self.unfenced == 0:
-            self._shuffle()  # Kafka counts from 0 again, where a broker that had its turn in an earlier 0 is left out.
+            self._shuffle()  # Kafka counts from 0 again, and so leaves out a broker that had its turn in an earlier 0.
         if self.offset == len(self.racks):
             self.offset = 0
         first_rack, leader = self._leader()
@@ -77,7 +77,7 @@ class _Racks:
         while len(replicas) < replication_factor:
             broker = _NOBODY
             if rack == first_rack:
-                first_rack = _NOBODY  # The leader's rack is left out once: others have their first turn before it.
+                first_rack = _NOBODY  # The leader's rack is left out once, so that others come before it.
             else:
                 broker = self.racks[rack].next(self.epoch)
             rack = (rack + 1) % len(self.racks)
@@ -103,10 +103,10 @@ class _Racks:
 def placement(
     image: MetadataImage, replication_factor: int, random: RandomSource, existing: Sequence[PartitionImage] = ()
 ) -> Iterator[tuple[int, ...]] | Refusal:
-    """Replicas of one new partition after the other, without end. ``existing``: the topic's partitions so far.
+    """Yields the replicas of each new partition, without end. ``existing`` holds the topic's partitions so far.
 
-    INVALID_REPLICATION_FACTOR where too few brokers are registered (those in controlled shutdown do not count) or
-    all are fenced.
+    Refuses with INVALID_REPLICATION_FACTOR if too few brokers are registered or all are fenced. Brokers in controlled
+    shutdown do not count.
     """
     usable = [broker for broker in image.brokers.values() if not broker.in_controlled_shutdown]
     unfenced = sum(not broker.fenced for broker in usable)
@@ -129,7 +129,7 @@ def placement(
 
 
 def _endless(racks: _Racks, replication_factor: int) -> Iterator[tuple[int, ...]]:
-    """Equal tuples are one object: ten thousands of them are kept for as long as their topics."""
+    """Equal tuples are one object, because tens of thousands of them live as long as their topics."""
     known: dict[tuple[int, ...], tuple[int, ...]] = {}
     while True:
         replicas = racks.place(replication_factor)
@@ -165,7 +165,7 @@ def _racks(image: MetadataImage, random: RandomSource, existing: Sequence[Partit
 
 
 def _last_in_rack(existing: Sequence[PartitionImage], rack: _Rack, rack_of: dict[int, str | None]) -> int | None:
-    """The place among the rack's unfenced brokers of the one that the topic took last from this rack."""
+    """The index, among the rack's unfenced brokers, of the broker that the topic used last."""
     for partition in reversed(existing):
         for broker in partition.replicas:
             if broker in rack_of and rack_of[broker] == rack.name:

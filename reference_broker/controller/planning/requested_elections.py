@@ -1,4 +1,4 @@
-"""Elections that somebody asks for: preferred leaders, or unclean ones for what has none (ElectLeaders, KIP-460)."""
+"""Elections on request: preferred leaders, or unclean leaders for partitions without one (ElectLeaders, KIP-460)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ NO_PREFERRED = Refusal(ErrorCode.preferred_leader_not_available, "The preferred 
 NO_ELIGIBLE = Refusal(ErrorCode.eligible_leaders_not_available, "Eligible topic partition leaders are not available.")
 
 WantedPartitions: TypeAlias = Sequence[tuple[str, Sequence[int]]]
-"""Topics, and indexes of their partitions."""
+"""(topic, indexes of its partitions)."""
 PartitionOutcome: TypeAlias = tuple[int, Refusal | None]
-"""Index of a partition, and why it got no new leader."""
+"""(index of a partition, why it got no new leader or None)."""
 ElectionOutcomes: TypeAlias = Sequence[tuple[str, Sequence[PartitionOutcome]]]
 
 

@@ -29,14 +29,14 @@ from reference_broker.metadata.uuids import random_uuid
 from reference_broker.wire.errors import ErrorCode
 
 DEFAULT = -1
-"""As partition count or replication factor: the controller's default."""
+"""A partition count or replication factor of -1 stands for the controller's default."""
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTopic:
-    """``assignments``: replicas by partition index; None: the controller places them."""
+    """``assignments`` holds (partition index, replicas), or is None if the controller places the replicas."""
 
     name: str
     partitions: int = DEFAULT
@@ -47,7 +47,7 @@ class WantedTopic:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTopic:
-    """A topic that can be created. ``records`` uses up ``replicas``."""
+    """A topic that can be created. ``records`` can be called once, because it uses up ``replicas``."""
 
     name: str
     topic_id: bytes
@@ -58,7 +58,7 @@ class PlannedTopic:
     image: MetadataImage
 
     def records(self) -> Iterator[MetadataRecord]:
-        """In Kafka's order: topic, configs, partitions."""
+        """Yields the records in Kafka's order: topic, settings, partitions."""
         yield TopicRecord(name=self.name, topic_id=self.topic_id)
         for key, value in self.configs.items():
             yield ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=self.name, name=key, value=value)
@@ -66,7 +66,7 @@ class PlannedTopic:
 
 
 TopicOutcomes: TypeAlias = Mapping[str, PlannedTopic | Refusal]
-"""By name, each once, in the request's order."""
+"""By name, in the order of the request."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,8 @@ class TopicCreation(Change[TopicOutcomes]):
 class _Planner:
     """Judges the topics of one request by the latest metadata, and by each other.
 
-    ``unified``: names with '.' or '_', by what they become in metric names. Two topics must not become the same there.
+    ``unified`` holds the names with '.' or '_', by what they become in the names of metrics. Two topics must not become
+    the same there.
     """
 
     situation: Situation
@@ -120,14 +121,15 @@ class _Planner:
         return PlannedTopic(wanted.name, topic_id, configs, partitions, factor, replicas, self.situation.latest)
 
     def _new_topic_id(self) -> bytes:
-        """An ID that no topic has."""
+        """Draws an ID that no topic has."""
         while True:
             topic_id = random_uuid(self.situation.for_topic_ids)
             if topic_id not in self.situation.latest.topic_names:
                 return topic_id
 
     def _name_refusal(self, name: str) -> Refusal | None:
-        """A name whose removal is not published yet still exists: its directory still has the name, too."""
+        """Why there cannot be a topic of this name. A topic whose removal is not published yet still exists, and so
+        does its directory."""
         latest = self.situation.latest
         if name in latest.topics or name in self.situation.published.topics:
             return Refusal(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
@@ -141,7 +143,7 @@ class _Planner:
         return None
 
     def _replicas(self, wanted: WantedTopic) -> tuple[int, int, Replicas] | Refusal:
-        """How many partitions, how many replicas each, and which."""
+        """(number of partitions, number of replicas of each, the replicas)."""
         latest, config = self.situation.latest, self.situation.config
         if wanted.assignments is not None:
             manual = _manual(latest, wanted)
@@ -153,7 +155,7 @@ class _Planner:
 
 
 def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
-    """What is wrong with the wish, whatever the cluster holds."""
+    """What is wrong with the request itself, whatever the cluster holds."""
     problem = name_problem(wanted.name)
     if problem is not None:
         return Refusal(ErrorCode.invalid_topic_exception, problem)

@@ -1,4 +1,4 @@
-"""The end of topics (DeleteTopics, KIP-516)."""
+"""Removes topics (DeleteTopics, KIP-516)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import Change, Situation
-from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.refusal import UNKNOWN_TOPIC, Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import RemoveTopicRecord
 from reference_broker.wire.errors import ErrorCode
@@ -20,14 +20,14 @@ DISABLED = Refusal(
 
 @dataclass(frozen=True, slots=True)
 class NamedTopic:
-    """A topic by its name or by its ID: one of the two is None."""
+    """A topic, named by its name or by its ID. The other one is None."""
 
     name: str | None
     topic_id: bytes | None
 
 
 DeletionOutcomes: TypeAlias = Sequence[TopicImage | Refusal]
-"""For each entry of the request the topic that is gone, or why it is not."""
+"""For each entry of the request the removed topic, or why it was not removed."""
 
 
 @dataclass(slots=True)
@@ -68,6 +68,4 @@ def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:
         return topic or Refusal(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
     if entry.name is None:
         return Refusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
-    return image.topics.get(entry.name) or Refusal(
-        ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
-    )
+    return image.topics.get(entry.name) or UNKNOWN_TOPIC

@@ -19,7 +19,7 @@ def snapshots(world: NodeWorld, known: list[OffsetAndEpoch]) -> Iterator[Metadat
     for snapshot in store.ids:
         if snapshot not in known:
             known.append(snapshot)
-            loading = load_snapshot(world.disk, store, snapshot)
+            loading = load_snapshot(world.disk, snapshot)
             while True:
                 try:
                     next(loading)

@@ -6,13 +6,12 @@ later.
 """
 
 from collections.abc import Iterator
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
 from reference_broker.metadata.snapshots.writer import snapshot_id, write_snapshot
-from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog
@@ -37,8 +36,7 @@ class SnapshotGenerator:
     _config: BrokerConfig
     _store: SnapshotStore
     _log: MetadataLog
-    metrics: InitVar[Metrics]
-    _metrics: SnapshotMetrics = field(init=False)
+    _metrics: SnapshotMetrics
     cleaner: SnapshotCleaner = field(init=False)
     _image: MetadataImage | None = None
     _pending_bytes: int = 0
@@ -48,8 +46,7 @@ class SnapshotGenerator:
     _timer: int | None = None
     _timer_us: int = 0
 
-    def __post_init__(self, metrics: Metrics) -> None:
-        self._metrics = SnapshotMetrics(self._surroundings.ports, self._store, metrics)
+    def __post_init__(self) -> None:
         self.cleaner = SnapshotCleaner(self._surroundings, self._config, self._store, self._log)
         self._last_us = self._surroundings.now_us
 

@@ -18,8 +18,6 @@ class SnapshotMetrics:
         self._generated_ms = metrics.histogram(DOMAIN, KIND, "GenSnapshotLatencyMs")
         self._loaded_ms = metrics.histogram(DOMAIN, KIND, "LoadSnapshotLatencyMs")
         self._size_bytes = metrics.gauge(DOMAIN, KIND, "SnapshotSizeBytes")
-        self._load_started_us = 0
-        store.load_observer = self
         self.show_size()
 
     def generated(self, latency_us: int) -> None:
@@ -31,12 +29,7 @@ class SnapshotMetrics:
         latest = self._store.latest
         self._size_bytes.value = 0 if latest is None else self._store.size(latest)
 
-    # snapshots.store.LoadObserver
-
-    def load_started(self, _id: OffsetAndEpoch) -> None:
-        self._load_started_us = self._ports.now().mono_us
-
-    def load_finished(self, snapshot: OffsetAndEpoch) -> None:
-        self._loaded_ms.record((self._ports.now().mono_us - self._load_started_us) // 1000)
+    def loaded(self, snapshot: OffsetAndEpoch, latency_us: int) -> None:
+        self._loaded_ms.record(latency_us // 1000)
         self.show_size()
         self._ports.note("snapshot_loaded", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))

@@ -9,8 +9,8 @@ from reference_broker.metadata.replay import replay
 from reference_broker.ports.disk import Disk
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.snapshots.file_names import snapshot_path
 from reference_broker.quorum.snapshots.format import SnapshotDamaged, header_timestamp_ms, read_batches
-from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 
@@ -18,22 +18,17 @@ RECORDS_PER_SLICE = 200
 """One slice decodes and replays this many, in some 3 ms."""
 
 
-def load_snapshot(disk: Disk, store: SnapshotStore, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
+def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
     """Returns the image as of the record before the snapshot's end offset. Raises StartRefused for a damaged snapshot
     and for one with transaction markers (T-3). Nothing of such a file is used."""
-    if store.load_observer is not None:
-        store.load_observer.load_started(snapshot)
-    path = store.path(snapshot)
+    path = snapshot_path(snapshot)
     try:
-        image = yield from _loaded(disk, path, snapshot)
+        return (yield from _loaded(disk, path, snapshot))
     except (SnapshotDamaged, InvalidRecords, MetadataFault) as fault:
         raise StartRefused(
             f"The snapshot {path} cannot be loaded ({fault}): restore it from a copy, or use an empty directory and "
             "let this node fetch the metadata from the others."
         ) from fault
-    if store.load_observer is not None:
-        store.load_observer.load_finished(snapshot)
-    return image
 
 
 def _loaded(disk: Disk, path: str, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:

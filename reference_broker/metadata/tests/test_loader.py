@@ -131,12 +131,10 @@ def test_a_gap_in_the_log_is_damage() -> None:
 
 def snapshot_of(
     topics: list[tuple[str, int]], offset: int, slices: int = 3
-) -> Callable[[MemoryDisk, StoreInMemory, OffsetAndEpoch], Generator[None, None, MetadataImage]]:
+) -> Callable[[MemoryDisk, OffsetAndEpoch], Generator[None, None, MetadataImage]]:
     """As ``load_snapshot``: an image after some slices."""
 
-    def load(
-        _disk: MemoryDisk, _store: StoreInMemory, snapshot: OffsetAndEpoch
-    ) -> Generator[None, None, MetadataImage]:
+    def load(_disk: MemoryDisk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:
         assert snapshot.offset == offset
         for _ in range(slices):
             yield

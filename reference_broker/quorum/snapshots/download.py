@@ -57,12 +57,10 @@ class SnapshotDownload:
 
     def __post_init__(self) -> None:
         # A lost answer must show before the fetch timeout makes this node leave its leader.
-        fetch_ms, request_ms = (
-            self._config.controller_quorum_fetch_timeout_ms,
-            self._config.controller_quorum_request_timeout_ms,
-        )
+        config = self._config
+        fetch_ms, request_ms = config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms
         self._patience_us = max(1, min(request_ms, fetch_ms * 3 // 4)) * 1000
-        self._rate = TransferRate(self._config.crucible_metadata_snapshot_fetch_max_bytes, self._patience_us)
+        self._rate = TransferRate(config.crucible_metadata_snapshot_fetch_max_bytes, self._patience_us)
 
     def begin(
         self,

@@ -6,7 +6,6 @@ A snapshot gets its name only when it is complete: it is written or fetched unde
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from reference_broker.ports.disk import Disk
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
@@ -24,14 +23,6 @@ from reference_broker.quorum.snapshots.format import last_contained_timestamp_ms
 from reference_broker.quorum.snapshots.readers import SnapshotReaders
 
 
-class LoadObserver(Protocol):
-    """Is told when a snapshot is loaded into memory, for the trace and the metrics."""
-
-    def load_started(self, snapshot: OffsetAndEpoch) -> None: ...
-
-    def load_finished(self, snapshot: OffsetAndEpoch) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class SnapshotStore:
     """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what."""
@@ -43,7 +34,6 @@ class SnapshotStore:
     _timestamps_ms: dict[OffsetAndEpoch, int] = field(default_factory=dict)
     readers: SnapshotReaders = field(default_factory=SnapshotReaders)
     partial: OffsetAndEpoch | None = None
-    load_observer: LoadObserver | None = None
 
     def __post_init__(self) -> None:
         """Finds the snapshots on disk, and deletes leftovers except the newest download that can be resumed. Raises

@@ -42,7 +42,7 @@ def test_made_after_so_many_bytes() -> None:
     replica.ports.run()
     (made,) = replica.store.ids
     assert made == (replica.log.end.offset, replica.epoch)
-    assert content(run(load_snapshot(replica.disk, replica.store, made))) == content(replica.image)
+    assert content(run(load_snapshot(replica.disk, made))) == content(replica.image)
     replica.append([setting(1)])
     replica.ports.run()
     assert replica.store.ids == (made,), "the bytes count from the last snapshot on"
@@ -79,7 +79,7 @@ def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
     assert slices > 3
     made = replica.store.ids[0]
     assert made.offset == 401
-    assert content(run(load_snapshot(replica.disk, replica.store, made))) == frozen
+    assert content(run(load_snapshot(replica.disk, made))) == frozen
     assert replica.image.provenance.offset == 400 + slices
 
 
@@ -137,7 +137,7 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     replica.disk.capacity_bytes = -1
     replica.ports.advance(RETRY_US // 1000)
     (made,) = replica.store.ids
-    assert content(run(load_snapshot(replica.disk, replica.store, made))) == content(replica.image)
+    assert content(run(load_snapshot(replica.disk, made))) == content(replica.image)
 
 
 def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
@@ -163,7 +163,7 @@ def test_metrics_of_making_and_loading() -> None:
     assert found["SnapshotSizeBytes"].value == replica.store.size(replica.store.ids[0])
     assert found["GenSnapshotLatencyMs"].count == 1
     assert found["GenSnapshotLatencyMs"].sum >= 6
-    for _ in load_snapshot(replica.disk, replica.store, replica.store.ids[0]):
+    for _ in replica.loader.load():
         replica.ports.now_us += 3_000
     assert (found["LoadSnapshotLatencyMs"].count, found["LoadSnapshotLatencyMs"].sum) == (1, 6)
     assert len(replica.ports.told("snapshot_loaded")) == 1
@@ -209,7 +209,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     assert not [name for name in again.names() if "part" in name]
     again.append(topic_records("after", topic_id(99), 40))
     again.ports.advance(5_000)
-    assert content(run(load_snapshot(disk, again.store, again.store.ids[-1]))) == content(again.image)
+    assert content(run(load_snapshot(disk, again.store.ids[-1]))) == content(again.image)
     return died
 
 

@@ -10,10 +10,12 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.batch import decoded
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import ConfigRecord, MetadataRecord
 from reference_broker.metadata.replay import replay
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
+from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
 from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.metadata.snapshots.writer import snapshot_id, write_snapshot
 from reference_broker.metadata.tests.metadata_world import topic_id, topic_records
@@ -173,8 +175,11 @@ class Replica:
         self.metrics = Metrics()
         self.store = SnapshotStore(self.disk)
         self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
-        around = Surroundings(node_id, self.disk, self.ports, Random(0))
-        self.generator = SnapshotGenerator(around, self.config, self.store, self.log, self.metrics)
+        around = Surroundings(node_id, self.disk, self.ports, Random(0))  # type: ignore[arg-type]
+        snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)  # type: ignore[arg-type]
+        self.loader = MetadataLoader(around, self.log, self.store)
+        self.loader.on_loaded = snapshot_metrics.loaded
+        self.generator = SnapshotGenerator(around, self.config, self.store, self.log, snapshot_metrics)
         self.download = SnapshotDownload(around, self.config, "c", self.store, self.log)
         self.image = EMPTY_IMAGE
         self.epoch = 1
@@ -185,7 +190,7 @@ class Replica:
         self.image = EMPTY_IMAGE
         latest = self.store.latest
         if latest is not None:
-            self.image = run(load_snapshot(self.disk, self.store, latest))
+            self.image = run(load_snapshot(self.disk, latest))
         self.log.log.advance_high_watermark(self.log.end.offset)
         offset = self.image.provenance.offset + 1
         while offset < self.log.end.offset:

@@ -106,7 +106,7 @@ def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes])
     for length in [*range(0, len(data), 7), len(data) - 1]:
         replica.disk.write(replica.store.path(snapshot), data[:length])
         with pytest.raises(StartRefused, match="cannot be loaded"):
-            run(load_snapshot(replica.disk, replica.store, snapshot))
+            run(load_snapshot(replica.disk, snapshot))
 
 
 @pytest.mark.clause("S-9")
@@ -115,7 +115,7 @@ def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, byte
     for damaged in flips(data, 11):
         replica.disk.write(replica.store.path(snapshot), damaged)
         with pytest.raises(StartRefused, match="cannot be loaded"):
-            run(load_snapshot(replica.disk, replica.store, snapshot))
+            run(load_snapshot(replica.disk, snapshot))
 
 
 @pytest.mark.parametrize("index", range(4))
@@ -141,7 +141,7 @@ def test_a_snapshot_with_a_marker_is_refused(marker: BeginTransactionRecord | En
     head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
     replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
     with pytest.raises(StartRefused, match="transaction"):
-        run(load_snapshot(replica.disk, SnapshotStore(replica.disk), ID))
+        run(load_snapshot(replica.disk, ID))
 
 
 def test_a_batch_larger_than_one_read_is_read() -> None:
@@ -150,7 +150,7 @@ def test_a_batch_larger_than_one_read_is_read() -> None:
     values = [encode(setting(number, "x" * 900)) for number in range(1000)]
     whole = header_batch(ID, 5) + data_batch(ID, 1, 5, values) + footer_batch(ID, 1001, 5)
     replica.disk.append(snapshot_path(ID), [whole])
-    image = run(load_snapshot(replica.disk, SnapshotStore(replica.disk), ID))
+    image = run(load_snapshot(replica.disk, ID))
     assert len(image.configs) == 1000
     assert image.provenance == Provenance(99, 1, 5)
     assert last_contained_timestamp_ms(replica.disk, snapshot_path(ID)) == 5
@@ -159,7 +159,7 @@ def test_a_batch_larger_than_one_read_is_read() -> None:
 def test_loading_is_done_in_slices() -> None:
     replica = filled(Replica(), topics=5, partitions=300)
     snapshot = replica.make_snapshot()
-    assert sum(1 for _ in load_snapshot(replica.disk, replica.store, snapshot)) >= 1505 // 200
+    assert sum(1 for _ in load_snapshot(replica.disk, snapshot)) >= 1505 // 200
 
 
 OTHERS = st.lists(
@@ -218,7 +218,7 @@ def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
             NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=57)),
         ]
     )
-    loaded = run(load_snapshot(replica.disk, replica.store, replica.make_snapshot()))
+    loaded = run(load_snapshot(replica.disk, replica.make_snapshot()))
     assert loaded.metadata_epoch == 57
     assert loaded.brokers[1].features == (("f", 1, 3),)
     assert [loaded.brokers[1].supports("f", level) for level in (0, 1, 3, 4)] == [False, True, True, False]
@@ -229,7 +229,7 @@ def test_producer_ids_survive() -> None:
     replica = Replica()
     replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
     snapshot = replica.make_snapshot()
-    assert run(load_snapshot(replica.disk, replica.store, snapshot)).next_producer_id == 3000
+    assert run(load_snapshot(replica.disk, snapshot)).next_producer_id == 3000
 
 
 @pytest.mark.clause("S-9")

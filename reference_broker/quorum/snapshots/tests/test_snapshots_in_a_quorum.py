@@ -12,6 +12,7 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
+from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
 from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Surroundings
@@ -59,7 +60,9 @@ class Node(Process):
         self.download = SnapshotDownload(around, config, "cluster", self.snapshots, self.log)  # type: ignore[assignment]
         self.quorum = Quorum(around, config, "cluster", self.log, self, self.download)
         self.loader = MetadataLoader(around, self.log, self.snapshots)
-        self.generator = SnapshotGenerator(around, config, self.snapshots, self.log, Metrics())
+        metrics = SnapshotMetrics(self, self.snapshots, Metrics())
+        self.generator = SnapshotGenerator(around, config, self.snapshots, self.log, metrics)
+        self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
         self.loader.subscribe(lambda _delta, image: world.published(image))
         run(self.loader.load())
@@ -182,7 +185,7 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     disk = world.disks[0]
     store = SnapshotStore(disk)
     assert store.latest is not None
-    assert content(run(load_snapshot(disk, store, store.latest))) == world.images[store.latest.offset - 1]
+    assert content(run(load_snapshot(disk, store.latest))) == world.images[store.latest.offset - 1]
 
 
 @pytest.mark.clause("S-15")
