@@ -1,7 +1,6 @@
 """One breach each of what groups and the metadata epoch promise, and what looks like one and is none."""
 
 from collections.abc import Callable
-from typing import cast
 
 from reports.tests.groups import MIRROR, NEW, OLD, TOPIC, Groups
 from reports.tests.history import History, Row, int_of

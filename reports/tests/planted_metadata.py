@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from typing import cast
 
 from reports.tests.control_plane import DESCRIBER, FIRST, NODES, READER, SET, TOPICS
 from reports.tests.history import History, Row, int_of

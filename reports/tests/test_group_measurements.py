@@ -1,7 +1,6 @@
 """What is told of groups and mirrors equals a plain computation over the same history; the pages show it."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 

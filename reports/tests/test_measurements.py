@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import cast
 
 import pytest
 

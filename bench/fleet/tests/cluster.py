@@ -1,9 +1,7 @@
 """Three nodes that answer admins and metadata readers, one of them the active controller; faults as a test asks."""
 
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
 from kio.schema.create_topics.v7.request import CreateTopicsRequest

@@ -55,7 +55,7 @@ from bench.fleet.behaviours.protocol import (
 )
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
-from reference_broker.records.batch import patched, read_header
+from reference_broker.records.batch import read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (

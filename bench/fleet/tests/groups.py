@@ -1,7 +1,6 @@
 """Three nodes with consumer groups for behaviours: one coordinator, a naive classic protocol, committed offsets,
 metadata epochs, and nodes whose idea of the cluster is old."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 

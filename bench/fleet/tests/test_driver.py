@@ -4,7 +4,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import pytest
 
