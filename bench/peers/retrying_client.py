@@ -43,8 +43,8 @@ class LedPartition:
 
 class RetryingClient:
     """Asks one node after the other, with 10 ms between two tries. ``ports`` are those of all nodes on 127.0.0.1. A
-    node that has gone refuses at once. A silent node is waited for ``call_limit_s`` (10 s by default) and then not asked
-    for ``suspect_s``, even if others still name it."""
+    node that has gone refuses at once. The client waits ``call_limit_s`` for a silent node. It then does not ask that
+    node for ``suspect_s``, even if others still name it."""
 
     def __init__(self, ports: Sequence[int], call_limit_s: float = CALL_LIMIT_S, suspect_s: float = 0.0) -> None:
         self._ports = tuple(ports)
