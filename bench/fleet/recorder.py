@@ -1,7 +1,7 @@
 """Takes history rows from behaviours, derives latency and load from them, and hands all to a sink in batches.
 
-Two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers). Appending a row costs the load
-generator a list append and, for operations, two histogram counts; everything dear happens in the sink.
+There are two sinks: memory (simulator, tests) and Parquet (parquet_sink.py, fleet workers). A row costs the load
+generator one list append and, for operations, two counts of a histogram. The sink does the expensive work.
 """
 
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ class Sink(Protocol):
 
 
 def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
-    """Rows turned into columns; clock times become microseconds since the run's start."""
+    """Turns rows into columns. Clock times become microseconds since the run's start."""
     if not rows:
         return {}
     kind = type(rows[0])
@@ -47,7 +47,7 @@ def columns_of(rows: Sequence[AnyRow], origin_us: int) -> Columns:
 
 @dataclass(slots=True)
 class MemorySink:
-    """Tables as lists of rows, times as the behaviours' clock showed them."""
+    """Keeps tables as lists of rows. Times stay as the behaviours' clock showed them."""
 
     tables: dict[str, list[AnyRow]] = field(default_factory=dict)
 
@@ -74,7 +74,7 @@ class Second:
 
 @dataclass(slots=True)
 class Totals:
-    """Since the start, for progress lines."""
+    """Counts since the start, for progress lines."""
 
     ok: int = 0
     failed: int = 0
@@ -84,9 +84,9 @@ class Totals:
 
 
 class Recorder:
-    """One for each worker (or simulated world). Not thread-safe: the worker's own thread calls it.
+    """The recorder of one worker or simulated world. It is not thread-safe; only the worker's own thread calls it.
 
-    ``origin_us``: the run's start on the behaviours' clock. ``batch_rows``: rows of a table that make a batch.
+    ``origin_us`` is the run's start on the behaviours' clock. A batch has ``batch_rows`` rows of one table.
     """
 
     def __init__(self, sink: Sink, worker: str, origin_us: int = 0, batch_rows: int = 5_000) -> None:
@@ -139,18 +139,18 @@ class Recorder:
             self.totals.acked_records += row.count
 
     def note_generator(self, now_us: int, sample: Sample) -> None:
-        """How hard the worker itself worked in the second that ``now_us`` lies in."""
+        """Notes how hard the worker worked in the second that ``now_us`` lies in."""
         second = self._seconds[(now_us - self._origin_us) // _SECOND_US]
         second.cpu_permille, second.wanted_permille = sample.cpu_permille, sample.wanted_permille
         second.lag_us = sample.lag_us
 
     def write_out(self) -> None:
-        """Hand over what waits, so that a death of the worker loses little."""
+        """Hands over the rows that wait, so that little is lost if the worker dies."""
         for table in list(self._pending):
             self._flush(table)
 
     def close(self, now: Now, behaviours: Iterable[Behaviour] = ()) -> None:
-        """Ends the history: what the behaviours have open becomes ``info``, then everything is written."""
+        """Ends the history. What the behaviours have open becomes ``info``, and then everything is written."""
         if self._closed:
             return
         for each in behaviours:

@@ -1,7 +1,7 @@
-"""Records as runs: consecutive in offset and in one writer's sequence, broken at any irregularity.
+"""Runs of records that follow each other in offset and in one writer's sequence. Any irregularity ends a run.
 
-A batch read by many fetchers of a process is decoded once: ``BatchReader`` remembers what it found, by the
-batch's place and the CRC of the bytes that came *this time*.
+A batch that many fetchers of a process read is decoded once. ``BatchReader`` remembers its runs by the batch's place
+and the CRC of the bytes that came *this time*.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ CACHED_BATCHES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """``first_sequence`` -1 where ``writer`` is empty (foreign or damaged values)."""
+    """``first_sequence`` is -1 if ``writer`` is empty, which stands for foreign or damaged values."""
 
     first_offset: int
     count: int
@@ -30,7 +30,7 @@ class Run:
     valid: bool
 
     def tail(self, from_offset: int) -> "Run | None":
-        """What is left of it at and above an offset."""
+        """Returns the part of the run from an offset on."""
         skipped = max(0, from_offset - self.first_offset)
         if skipped >= self.count:
             return None
@@ -43,7 +43,7 @@ class Run:
 
 
 def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run) -> RunRow:
-    """A run that was read, as the ``position``-th of its operation."""
+    """Makes the row of a run that was read. It is the ``position``-th of its operation."""
     return RunRow(
         process,
         index,
@@ -61,7 +61,7 @@ def read_row(process: str, index: int, position: int, where: TopicPartition, run
 
 
 def joins(run: Run, count: int, after: Run) -> bool:
-    """Whether ``after`` goes on exactly where ``run``, grown to ``count`` records, ends."""
+    """Whether ``after`` continues exactly where ``run`` ends, if that has grown to ``count`` records."""
     return (
         after.first_offset == run.first_offset + count
         and after.writer == run.writer
@@ -72,7 +72,7 @@ def joins(run: Run, count: int, after: Run) -> bool:
 
 
 def compress(parts: Iterable[Run]) -> list[Run]:
-    """The fewest runs that say the same, in the same order."""
+    """Returns the fewest runs that say the same, in the same order."""
     out: list[Run] = []
     run: Run | None = None
     count = 0
@@ -89,7 +89,7 @@ def compress(parts: Iterable[Run]) -> list[Run]:
 
 
 def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_offset: int) -> tuple[Run, ...]:
-    """Decodes one batch. A damaged batch is one foreign run over its offsets."""
+    """Decodes one batch into runs. A damaged batch is one foreign run over its offsets."""
     try:
         parts = [
             Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
@@ -102,7 +102,7 @@ def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_off
 
 
 class BatchReader:
-    """Shared by the behaviours of one process; holds at most ``capacity`` batches' runs."""
+    """Reads batches for all behaviours of one process. It remembers the runs of at most ``capacity`` batches."""
 
     __slots__ = ("_capacity", "_found")
 
@@ -111,7 +111,7 @@ class BatchReader:
         self._found: dict[tuple[TopicPartition, int, int, int, bool], tuple[Run, ...]] = {}
 
     def read(self, where: TopicPartition, taken: Iterable[TakenBatch]) -> list[Run]:
-        """The runs of one partition's batches, from each one's ``from_offset`` on."""
+        """Returns the runs of a partition's batches, from each batch's ``from_offset`` on."""
         parts: list[Run] = []
         for batch in taken:
             found, from_offset = self._runs(where, batch), batch.from_offset

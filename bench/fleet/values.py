@@ -17,7 +17,7 @@ MAX_NAME_BYTES: Final = 255
 
 
 class Value(NamedTuple):
-    """``valid`` False: not a value of ours, or a damaged one; then ``writer`` is empty and ``sequence`` -1."""
+    """``valid`` is False for foreign or damaged values. Then ``writer`` is empty and ``sequence`` is -1."""
 
     writer: str
     sequence: int
@@ -56,7 +56,7 @@ class ValueMaker:
 
 
 def read_value(value: bytes | memoryview | None) -> Value:
-    """What a record's value says; FOREIGN unless magic, length and CRC are right."""
+    """Reads a record's value. It is FOREIGN unless magic, length and CRC are right."""
     if value is None or len(value) < _NAME_AT:
         return FOREIGN
     magic, crc = _HEAD.unpack_from(value)

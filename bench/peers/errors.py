@@ -1,5 +1,5 @@
-"""Why a peer cannot be measured."""
+"""The error of measurements beside a peer."""
 
 
 class PeerError(Exception):
-    """One sentence: what is missing and what to do."""
+    """A broker or tool is missing, refused a request or took too long. The message is one sentence."""

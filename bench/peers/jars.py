@@ -22,7 +22,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def kafka_classpath(cache: Path = CACHE) -> str:
-    """Java's class path for Kafka's server and tools (about 54 MB, fetched on the first call).
+    """Returns Java's class path for Kafka's server and tools. The first call fetches about 54 MB.
 
     Raises PeerError when Maven or Java is missing or the jars cannot be had.
     """
@@ -48,7 +48,7 @@ def _fetch(folder: Path) -> None:
 
 
 def main() -> int:
-    """Has the jars fetched; 2 and one sentence when that cannot be."""
+    """Fetches the jars. Returns 2 and prints one sentence if that fails."""
     try:
         kafka_classpath()
     except PeerError as error:

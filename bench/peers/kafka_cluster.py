@@ -17,10 +17,10 @@ READY_LIMIT_S = 90.0
 
 @contextmanager
 def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    """Fresh nodes below ``folder``, formatted, not launched. Raises PeerError when they cannot be had.
+    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails.
 
-    They end by SIGKILL: nobody reads their files again, and nodes that all leave at once wait for a controller that
-    has gone.
+    They end by SIGKILL. Nobody reads their files again, and nodes that end in order all at once would wait for a
+    controller that has gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ports = free_ports(2 * nodes)

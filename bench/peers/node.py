@@ -1,4 +1,4 @@
-"""One broker process under measurement, of either system. It can be killed and launched again, and is always ended."""
+"""One broker process of either system. It can be killed and launched again, and it always ends with its cluster."""
 
 import os
 import signal
@@ -14,8 +14,8 @@ END_LIMIT_S = 40.0
 
 
 class BrokerNode:
-    """One node over all its incarnations: same port, same data. ``port``: of the client listener on 127.0.0.1;
-    ``command`` starts it; it writes to ``log``."""
+    """One node, which keeps its port and its data when it is launched again. ``port`` is that of its client listener on
+    127.0.0.1. ``command`` starts it, and ``log`` gets its output."""
 
     def __init__(
         self, name: str, node_id: int, port: int, command: Sequence[str], log: Path, ready_limit_s: float = 60.0
@@ -38,7 +38,7 @@ class BrokerNode:
             self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def await_ready(self) -> None:
-        """Until an ApiVersions request is answered. Raises PeerError."""
+        """Waits until an ApiVersions request is answered. Raises PeerError."""
         assert self.process is not None
         deadline = time.perf_counter() + self._ready_limit_s
         while time.perf_counter() < deadline:
@@ -58,19 +58,19 @@ class BrokerNode:
         os.kill(self.process.pid, number)
 
     def reap(self) -> None:
-        """After a SIGKILL."""
+        """Waits for the end of the process after a SIGKILL."""
         assert self.process is not None
         self.process.wait(20)
 
     def back(self) -> None:
-        """After a SIGKILL, until it is ready again. Raises PeerError."""
+        """Launches the node again after a SIGKILL, and waits until it is ready. Raises PeerError."""
         self.reap()
         self.launch()
         self.await_ready()
 
 
 def end(nodes: Sequence[BrokerNode], number: signal.Signals = signal.SIGTERM) -> None:
-    """All at once, then waits for each; what does not end in time, or is stopped, is killed."""
+    """Signals all nodes, then waits for each. A node that does not end in time is killed."""
     running = [node.process for node in nodes if node.process is not None]
     for process in running:
         if process.poll() is None:

@@ -1,4 +1,4 @@
-"""A minimal blocking connection for measurements: nothing between the clock and the socket."""
+"""A minimal blocking connection for measurements, with nothing between the clock and the socket."""
 
 import socket
 import struct
@@ -23,7 +23,7 @@ ALL_REPLICAS = -1
 
 
 class RawConnection:
-    """One connection, one request at a time. OSError when the broker does not answer in 30 s."""
+    """One connection. Raises OSError when the broker does not answer within 30 s."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -51,16 +51,16 @@ class RawConnection:
         return self.receive()
 
     def send(self, frames: bytes) -> None:
-        """One encoded request or several; each is owed a ``receive``."""
+        """Sends one encoded request or several. Each needs a ``receive`` afterwards."""
         self._socket.sendall(frames)
 
     def receive(self) -> bytes:
-        """The next response frame, without its length."""
+        """Returns the next response frame, without its length."""
         (length,) = _LENGTH.unpack(self._read(4))
         return self._read(length)
 
     def call(self, api_key: int, version: int, body: object) -> object:
-        """Encodes, exchanges, decodes; the response in the API's one shape (wire.messages)."""
+        """Sends a request and returns the decoded body of the response (wire.messages)."""
         _, answer = decode_response(api_key, version, memoryview(self.exchange(self.encode(api_key, version, body))))
         return answer
 

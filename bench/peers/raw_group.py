@@ -1,4 +1,4 @@
-"""Group requests on raw connections, for measurements: one member, or many whose answers are read in turn."""
+"""Group requests on raw connections, for one member, or for many whose answers are read in turn."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ NOT_YET = (ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_pr
 
 
 def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> None:
-    """Until the group has one, and it has loaded: of a single node. Asked by a leave of nobody, since Kafka answers
-    heartbeats as if all were well while it loads. Raises PeerError."""
+    """Waits until the single node coordinates the group and has loaded it. It asks with a leave of an unknown member,
+    because Kafka answers heartbeats without an error while it loads. Raises PeerError."""
     deadline = time.perf_counter() + limit_s
     body = requests.find_coordinator(group)
     probe = requests.leave(MemberIdentity(group, 0, "nobody"))
@@ -43,8 +43,8 @@ def await_coordinator(connection: RawConnection, group: str, limit_s: float) -> 
 
 @dataclass(slots=True)
 class RawMember:
-    """One member on a connection of its own. ``begin_``: sends; ``end_``: reads the answer, so that many members may
-    wait at once. Raises PeerError for an answer that is none of those expected."""
+    """One member on a connection of its own. The methods ``begin_`` send and the methods ``end_`` read the answer, so
+    that many members can wait at once. They raise PeerError for an unexpected answer."""
 
     connection: RawConnection
     group: str
@@ -61,7 +61,7 @@ class RawMember:
         self.connection.send(self.connection.encode(ApiKey.JOIN_GROUP, VERSIONS.join_group, body))
 
     def end_join(self) -> Error | int:
-        """MEMBER_ID_REQUIRED: the ID is known now, and the member is to join once more."""
+        """Reads the answer. After MEMBER_ID_REQUIRED the member has its ID and must join once more."""
         answer = requests.joined(self._received(ApiKey.JOIN_GROUP, VERSIONS.join_group))
         self.member_id = answer.member_id or self.member_id
         self.joined = answer
@@ -70,14 +70,14 @@ class RawMember:
         return answer.error
 
     def begin_sync(self, assignments: Mapping[str, bytes]) -> None:
-        """``assignments``: from the leader, by member ID."""
+        """The leader gives ``assignments`` by member ID."""
         assert self.joined is not None, "a member that has not joined"
         identity = MemberIdentity(self.group, self.joined.generation_id, self.member_id)
         body = requests.sync(identity, PROTOCOL, assignments)
         self.connection.send(self.connection.encode(ApiKey.SYNC_GROUP, VERSIONS.sync_group, body))
 
     def end_sync(self) -> bytes:
-        """The assignment."""
+        """Returns the assignment."""
         answer = self._received(ApiKey.SYNC_GROUP, VERSIONS.sync_group)
         error = requests.error_of(answer.error_code)  # type: ignore[attr-defined]
         if error:
@@ -89,12 +89,12 @@ class RawMember:
 
 
 def subscription_of(topic: str, mark: bytes = b"") -> bytes:
-    """As consumers encode it, since Kafka's coordinator looks into it. Another ``mark`` makes it another one."""
+    """Encodes a subscription as consumers do, since Kafka's coordinator reads it. ``mark`` tells two of them apart."""
     return encode_subscription(Subscription((topic,), user_data=mark))
 
 
 def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
-    """Each is told its ID, and joins no more than that."""
+    """Sends each member's first JoinGroup, which only gives it an ID."""
     for member in members:
         member.begin_join(subscription)
         if member.end_join() != ErrorCode.member_id_required:
@@ -102,8 +102,8 @@ def learn_ids(members: Sequence[RawMember], subscription: bytes) -> None:
 
 
 def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
-    """All join at once and sync at once. ``subscription``: another one than before, so that nobody is told that nothing
-    has changed. Raises PeerError unless all are of one generation and have their own assignment."""
+    """All members join at once and sync at once. ``subscription`` must differ from the last one, so that the
+    coordinator begins a rebalance. Raises PeerError unless all are in one generation and get their own assignment."""
     for member in members:
         member.begin_join(subscription)
     for member in members:
@@ -120,7 +120,7 @@ def rebalance(members: Sequence[RawMember], subscription: bytes) -> None:
 
 
 def commit_frame(connection: RawConnection, group: str, topic: str, offset: int) -> bytes:
-    """An encoded commit for partition 0, as a consumer that assigns its partitions itself sends it."""
+    """Encodes a commit for partition 0, as a consumer without membership sends it."""
     body = commit_request(
         {TopicPartition(topic, 0): OffsetToCommit(offset)}, MemberIdentity(group), VERSIONS.offset_commit
     )

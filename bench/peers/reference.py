@@ -1,4 +1,4 @@
-"""The reference broker as processes of its own: one node or several, for measurements and for peers' tools."""
+"""The reference broker in processes of its own, one node or several."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ CLUSTER_ID = "crucible-bench-cluster"
 
 
 class ReferenceNode(BrokerNode):
-    """It says on its standard output when it is ready. ``config``: Kafka's names."""
+    """A node that prints a line when it is ready. ``config`` holds settings by Kafka's names."""
 
     def __init__(self, node_id: int, port: int, data: Path, config: Mapping[str, str], *words: str) -> None:
         settings = [word for key, value in config.items() for word in ("--config", f"{key}={value}")]
@@ -56,7 +56,7 @@ def _read(stdout: IO[bytes], ready: "SimpleQueue[bool]") -> None:
 
 @contextmanager
 def reference_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    """Fresh nodes below ``folder``, not launched. One node forms no quorum with others and is told of none."""
+    """Makes new nodes below ``folder``, which are not launched. A single node is told of no other voters."""
     folder.mkdir(parents=True, exist_ok=True)
     ports, told = free_ports(nodes), dict(config)
     if nodes > 1:

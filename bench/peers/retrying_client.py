@@ -34,7 +34,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class LedPartition:
-    """``leader``: node ID, or -1."""
+    """``leader`` is a node ID, or -1."""
 
     leader: int
     replicas: tuple[int, ...]
@@ -42,9 +42,9 @@ class LedPartition:
 
 
 class RetryingClient:
-    """Asks one node after the other, again after 10 ms. ``ports``: of all nodes on 127.0.0.1. A node that has gone
-    refuses at once; one that is silent is waited for ``call_limit_s`` (10 s, as Kafka's clients wait), then left alone
-    for ``suspect_s``, though others still name it."""
+    """Asks one node after the other, with 10 ms between two tries. ``ports`` are those of all nodes on 127.0.0.1. A
+    node that has gone refuses at once. The client waits ``call_limit_s`` for a silent node. It then does not ask that
+    node for ``suspect_s``, even if others still name it."""
 
     def __init__(self, ports: Sequence[int], call_limit_s: float = CALL_LIMIT_S, suspect_s: float = 0.0) -> None:
         self._ports = tuple(ports)
@@ -72,7 +72,10 @@ class RetryingClient:
     def create_topic(
         self, name: str, partitions: int, replicas: int, limit_s: float, config: Mapping[str, str] | None = None
     ) -> None:
-        """An attempt whose answer was lost may have made it: then "exists" is as good. Raises PeerError."""
+        """Creates a topic. "Exists" counts as created, because an attempt whose answer was lost may have done it.
+
+        Raises PeerError.
+        """
         body = create_topics_request([new_topic(name, partitions, replicas, config or {})], self._call_limit_ms)
         fine = (ErrorCode.none, ErrorCode.topic_already_exists)
 
@@ -94,7 +97,7 @@ class RetryingClient:
         self._until(ask, limit_s, f"deletion of topic {name}")
 
     def partitions(self, topic: str) -> dict[int, LedPartition]:
-        """As the next node that answers tells it; empty: it knows no such topic yet, or none answered."""
+        """Returns what the next node says of a topic. Empty means that it knows no such topic or does not answer."""
         answer = self._metadata((topic,))
         if answer is None:
             return {}
@@ -110,7 +113,7 @@ class RetryingClient:
         }
 
     def led(self, topic: str, partition: int, limit_s: float, other_than: int | None = None) -> LedPartition:
-        """Once somebody leads it, who is not ``other_than``. Raises PeerError."""
+        """Waits until a node other than ``other_than`` leads the partition. Raises PeerError."""
 
         def ask() -> LedPartition | None:
             found = self.partitions(topic).get(partition)
@@ -119,7 +122,7 @@ class RetryingClient:
         return self._until(ask, limit_s, f"a leader of {topic}-{partition}")
 
     def await_replicas(self, topic: str, partitions: int, replicas: int, limit_s: float) -> dict[int, LedPartition]:
-        """Until every partition is led and all its replicas are in sync. Raises PeerError."""
+        """Waits until every partition has a leader and all its replicas are in sync. Raises PeerError."""
 
         def ask() -> dict[int, LedPartition] | None:
             found = self.partitions(topic)
@@ -129,7 +132,10 @@ class RetryingClient:
         return self._until(ask, limit_s, f"{partitions} partitions with {replicas} replicas in sync", every_s=0.1)
 
     def acknowledged(self, topic: str, partition: int, batch: bytes, limit_s: float) -> int:
-        """Sends one batch, acks=all, to whoever leads until it is acknowledged; its base offset. Raises PeerError."""
+        """Sends one batch with acks=all to the leader until it is acknowledged. Returns its base offset.
+
+        Raises PeerError.
+        """
         body = produce_request(topic, partition, batch, self._call_limit_ms)
 
         def ask() -> int | None:
@@ -144,7 +150,7 @@ class RetryingClient:
         return self._until(ask, limit_s, f"an acknowledgement from {topic}-{partition}")
 
     def named_controller(self) -> int | None:
-        """The controller by the next node's metadata; None: it knows none, or does not answer."""
+        """Returns the controller by the next node's metadata, or None if it knows none or does not answer."""
         answer = self._metadata(())
         if answer is None:
             return None
@@ -152,7 +158,7 @@ class RetryingClient:
         return controller if controller in {int(each.node_id) for each in answer.brokers} else None
 
     def active_controller(self, limit_s: float) -> int:
-        """The quorum's leader: in Kafka's metadata any broker stands for it. Raises PeerError."""
+        """Returns the quorum's leader, which Kafka's metadata does not name. Raises PeerError."""
         topic = TopicData(topic_name=TopicName(METADATA_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
         body = DescribeQuorumRequest(topics=(topic,))
 
@@ -196,13 +202,13 @@ class RetryingClient:
         return self._ports[self._next % len(self._ports)]
 
     def _ask_controller(self, api_key: int, version: int, body: object) -> Any:
-        """Kafka names any broker, which passes the request on."""
+        """Asks the node that metadata names as the controller. Kafka names any broker, which passes the request on."""
         answer = self._metadata(())
         port = None if answer is None else self._ports_by_node.get(int(answer.controller_id))
         return None if port is None else self._call(port, api_key, version, body)
 
     def _call(self, port: int, api_key: int, version: int, body: object) -> Any:
-        """The answer's body, or None."""
+        """Sends one request and returns the answer's body, or None without an answer."""
         if self._suspects.get(port, 0.0) > time.perf_counter():
             return None
         limit_us = int(self._call_limit_s * 1e6)
@@ -222,7 +228,7 @@ class RetryingClient:
 
 
 def batch_of(record_bytes: int, records: int = 1) -> bytes:
-    """Values of ``record_bytes`` each that compress badly and look alike for every broker."""
+    """Makes a batch of values of ``record_bytes`` each, the same for every broker."""
     value = bytes(range(256)) * (record_bytes // 256 + 1)
     return build(
         [

@@ -50,15 +50,15 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "describe": "describe",
     "upgrade": "update_features",
 }
-"""What an admin does, and how the history calls it."""
+"""What an admin does, and what the history calls it."""
 
 Errors: TypeAlias = dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AdminPlan:
-    """``base``: begins the names of the topics. ``partitions``: of each topic; ``topics``: in a set. ``weights``: how
-    often each of OPERATIONS is drawn, relative to the others. ``deadline_us``: how long a request is tried again."""
+    """``base`` begins the names of the topics. A set has ``topics`` topics of ``partitions`` partitions. ``weights``
+    says how often each of OPERATIONS is drawn. A request is tried again for ``deadline_us``."""
 
     process: str
     base: str
@@ -69,13 +69,13 @@ class AdminPlan:
     replication_factor: int = 1
     deadline_us: int = 30_000_000
     answer_wait_ms: int = 3_000
-    """``timeout_ms`` of a request: how long the controller may take over it."""
+    """The ``timeout_ms`` of a request, which is how long the controller may take."""
 
 
 @dataclass(slots=True)
 class Task:
-    """One slot's request. ``value``: the config value or the feature level asked for. ``uncertain``: an attempt may
-    have been carried out. ``errors``: of the last answer."""
+    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``uncertain`` says
+    that an attempt may have been carried out. ``errors`` are those of the last answer."""
 
     operation: Operation
     change: str
@@ -88,7 +88,7 @@ class Task:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it is about: topics, or the one feature."""
+        """The names of its topics, or of its one feature."""
         return self.target.topic_names or (METADATA_VERSION,)
 
 
@@ -118,7 +118,7 @@ class Admin(ClusterScript):
         return self.out_of_time or (self._task is not None and self.now.mono_us >= self._task.deadline_us)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Hard end: what is in flight may be carried out."""
+        """Hard end. What is in flight may be carried out."""
         rows = super().close(now)
         if self._task is not None:
             rows.extend(self._change_rows(self._task, "info"))
@@ -152,7 +152,7 @@ class Admin(ClusterScript):
         return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
 
     def _carry_out(self, task: Task) -> Steps[Answered | None]:
-        """Attempts until the end of each topic is known (the answer), or time is over (None)."""
+        """Tries until the answer says the end of each topic. Returns None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
                 answer = yield from self._attempt(task)
@@ -166,7 +166,7 @@ class Admin(ClusterScript):
         return None
 
     def _to_controller(self, task: Task) -> Steps[bool]:
-        """A connection to the node that Metadata names as the active controller."""
+        """Connects to the node that Metadata names as the active controller."""
         if self._lost_sight or self.connected_to is None:
             if not (yield from self.refresh()):
                 return False
@@ -211,7 +211,7 @@ class Admin(ClusterScript):
 
     @staticmethod
     def _is_done(task: Task, code: int) -> bool:
-        """An earlier attempt of unknown end may have done it."""
+        """Whether the change is done. An earlier attempt of unknown end may have done it."""
         before = {"create": TOPIC_ALREADY_EXISTS, "delete": UNKNOWN_TOPIC}.get(task.change, 0)
         return code == 0 or (task.uncertain and code == before)
 
@@ -225,7 +225,7 @@ class Admin(ClusterScript):
             del self._deletable[task.target]
 
     def _change_rows(self, task: Task, kind: str) -> list[ChangeRow]:
-        """``kind`` empty: each topic's own end, from the last answer."""
+        """Returns a row for each topic. If ``kind`` is empty, the last answer says each topic's end."""
         if task.change in ("describe", "upgrade"):
             return []
         rows = []
@@ -251,7 +251,8 @@ class Admin(ClusterScript):
         return rows
 
     def _next_level(self) -> Steps[int]:
-        """One above what ApiVersions says of metadata.version, or the highest that it supports; -1: no answer."""
+        """Returns the level after the finalized metadata.version, at most the highest supported, or -1 without an
+        answer."""
         answer = yield from self.call(ApiKey.API_VERSIONS, API_VERSIONS_ASKED, bodies.API_VERSIONS_REQUEST)
         if isinstance(answer, str):
             return -1
@@ -282,7 +283,7 @@ class Admin(ClusterScript):
 
 
 def _errors_of(change: str, body: object) -> Errors:
-    """Each topic's error code."""
+    """Returns the error code of each topic."""
     if change == "create":
         return {str(each.name): int(each.error_code.value) for each in cast("CreateTopicsResponse", body).topics}
     if change == "upgrade":

@@ -116,7 +116,7 @@ class BatchDelivery:
         slot.operation.node = leader.node_id
         if self.state.needs_producer_id and not (slot.batch is not None and slot.batch.maybe_written):
             if not (yield from self._init_producer_id()):
-                yield from self.script.refresh()  # The leader may be dead behind a proxy that still accepts connections.
+                yield from self.script.refresh()  # A dead leader's proxy may still accept connections.
                 return False
             if slot.batch is not None:
                 self.state.renew(slot.batch)

@@ -1,8 +1,8 @@
-"""Writes down what a consumer does: it listens to the consumer and to those who carry its requests.
+"""Records what a consumer does, as an observer of the consumer and of the lanes that carry its requests.
 
-``sent``, ``answering`` .. ``answered`` and ``lost`` are the ends of each request; between the middle two the consumer
-says what it makes of the answer. A read is written down when the application gets the records, as belonging to the
-fetch that brought them.
+After ``sent`` a request ends with ``lost``, or with ``answering`` and ``answered``. Between these two the consumer says
+what it makes of the answer. A read is recorded when the application gets the records, and belongs to the fetch that
+brought them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,12 +47,12 @@ from reports.rows import (
 OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"
 NO_OFFSET: Final = "no_offset"
 _REASONS: Final[Mapping[str, str]] = {"out_of_range": OUT_OF_RANGE}
-"""Of resets, as the history calls them, where that differs from the consumer's word."""
+"""The history's words for reasons of resets, where they differ from the consumer's words."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one answer came to, collected while the consumer works on it."""
+    """The effect of one answer, collected while the consumer works on it."""
 
     answer: Answered
     operation: Operation | None
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Reads:
-    """The operation of one fetch, and how many runs of what it brought have been read so far."""
+    """The operation of one fetch, and the number of its runs that have been read so far."""
 
     index: int
     runs: int = 0
@@ -72,7 +72,7 @@ class Reads:
 
 @dataclass(slots=True)
 class Brought:
-    """What is not read yet of a partition. ``producers``: (last offset, producer ID) of each batch."""
+    """What a fetch brought of a partition. ``producers`` holds (last offset, producer ID) of each batch."""
 
     reads: Reads
     producers: tuple[tuple[int, int], ...]
@@ -82,8 +82,8 @@ class Brought:
 
 
 class ConsumerHistory(ConsumerObserver):
-    """Of all consumers that one client is, one after the other. ``quiet``: how many fetches of a partition in a row
-    have brought nothing and no error."""
+    """The history of all consumers that one client runs, one after the other. ``quiet`` counts the fetches in a row
+    that brought neither records nor an error, by partition."""
 
     def __init__(self, journal: Journal, group: str) -> None:
         self.journal = journal
@@ -106,11 +106,11 @@ class ConsumerHistory(ConsumerObserver):
         return self.journal.now.mono_us
 
     def still_open(self, until_us: int = END_OF_RUN_US) -> list[HistoryRow]:
-        """Rows of what has lasted until now."""
+        """Returns the rows of the assignments that have lasted until now."""
         return self._book.end_all(until_us)
 
     def forget(self) -> None:
-        """The client ends this life: what it was assigned, it is assigned no more."""
+        """The client ends this life, so all its assignments end."""
         self.journal.record(*self.still_open(self._now_us))
         for operation in self._sent.values():
             self.journal.end(operation, "info", "closed")
@@ -126,7 +126,7 @@ class ConsumerHistory(ConsumerObserver):
     # -- requests -----------------------------------------------------------------------------------------------
 
     def sent(self, lane: str, request: GroupRequest) -> None:
-        """A commit, and a fetch of offsets, is one operation, however many requests it needs."""
+        """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs."""
         node = -1 if request.to is None else request.to.node_id
         if lane in (COMMIT_LANE, COMMITTED_LANE):
             if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
@@ -148,14 +148,14 @@ class ConsumerHistory(ConsumerObserver):
             self._book.begin(where, wanted.fetch_offset)
 
     def answering(self, lane: str, answer: Answered) -> None:
-        """The consumer hears it now."""
+        """The consumer is about to get this answer."""
         operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane)
         self._outcome = Outcome(answer, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, answer.body)
 
     def answered(self, lane: str) -> None:  # noqa: ARG002
-        """It has heard it."""
+        """The consumer has handled the answer."""
         outcome, self._outcome = self._outcome, None
         if outcome is not None and outcome.operation is not None:
             kind, rows = "fail" if outcome.error else "ok", tuple(outcome.rows)
@@ -164,7 +164,7 @@ class ConsumerHistory(ConsumerObserver):
             )
 
     def lost(self, lane: str, reason: str) -> None:
-        """The request has no answer."""
+        """The request gets no answer."""
         if lane in (COMMIT_LANE, COMMITTED_LANE):
             return
         operation = self._sent.pop(lane)
@@ -181,7 +181,7 @@ class ConsumerHistory(ConsumerObserver):
     # -- metadata -----------------------------------------------------------------------------------------------
 
     def metadata_answered(self, update: MetadataUpdate, accepted: bool) -> None:
-        """Only drafts have an epoch to write down."""
+        """Records the metadata epoch, which only the drafts carry."""
         outcome, operation = self._answer_to_request()
         if self._drafted:
             index, node = operation.index, operation.node
@@ -222,7 +222,7 @@ class ConsumerHistory(ConsumerObserver):
         return PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
 
     def read(self, records: Sequence[ConsumerRecord]) -> None:
-        """The application has got these."""
+        """The application has got these records."""
         found: dict[TopicPartition, list[Run]] = {}
         for each in records:
             where, value = TopicPartition(each.topic, each.partition), read_value(each.value)
@@ -279,11 +279,11 @@ class ConsumerHistory(ConsumerObserver):
             self._record_offset("commit", operation.index, where, at, committed.asked_as, draft, name)
 
     def loaded(self, where: TopicPartition, at: CommittedOffset, identity: MemberIdentity) -> None:
-        """From outside the cluster."""
+        """An offset was loaded from outside the cluster."""
         self._record_offset("loaded", -1, where, at, identity, True, None)
 
     def stored(self, where: TopicPartition, at: OffsetToCommit, identity: MemberIdentity, done: bool) -> None:
-        """Outside the cluster. ``done`` False: a later owner has stored something already."""
+        """An offset was stored outside the cluster. ``done`` is False if a later owner has stored one already."""
         self._record_offset("stored", -1, where, at, identity, True, None if done else "FENCED")
 
     def _record_offset(
@@ -336,7 +336,7 @@ class ConsumerHistory(ConsumerObserver):
                 self._record_member("left", event.generation)
 
     def released(self, event: Revoked) -> None:
-        """What was revoked is let go, but for what was lost or came back meanwhile."""
+        """Revoked partitions are released, except those that were lost or assigned again meanwhile."""
         self._take_away([each for each in event.partitions if each in self._revoked], "revoked", event.generation)
 
     def cut_off(self) -> None:
@@ -358,7 +358,7 @@ class ConsumerHistory(ConsumerObserver):
 
 
 def _error_in(f: str, body: object) -> str | None:
-    """Of answers that say it of themselves or of partitions; others are the consumer's to judge."""
+    """Returns the name of the answer's error. Errors of metadata and fetches are left to the consumer."""
     code: Error | int = ErrorCode.none
     if f == _snake(api_name(LIST_OFFSETS)):
         code = next((error for error, _, _ in listed_offsets(body).values() if error), ErrorCode.none)
@@ -368,6 +368,6 @@ def _error_in(f: str, body: object) -> str | None:
 
 
 def _snake(name: str) -> str:
-    """JoinGroup: join_group."""
+    """Turns JoinGroup into join_group."""
     words = (f"_{each.lower()}" if each.isupper() and place else each.lower() for place, each in enumerate(name))
     return "".join(words)

@@ -1,7 +1,7 @@
-"""Carries the requests of a consumer over the lanes of a fleet client: one connection for each lane of the consumer.
+"""Carries a consumer's requests over the lanes of a fleet client, with one connection for each lane of the consumer.
 
-As ``reference_broker.blocking.lane_connections``, but over a driver's events and actions instead of sockets. What is
-carried is told to the history.
+It does what ``reference_broker.blocking.lane_connections`` does, but with a driver's events and actions instead of
+sockets. It tells the history of each request.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,8 @@ SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
 
 @dataclass(slots=True)
 class Lane:
-    """``node``: to which the connection leads, None: there is none. ``request``: waits for the connection or for its
-    answer. ``opening``: the operation that connects. ``asking``: ApiVersions is in flight."""
+    """``node`` is the node connected to, or None. ``request`` waits for the connection or for its answer. ``opening``
+    is the operation that connects. ``asking`` says that ApiVersions is in flight."""
 
     name: str
     number: int
@@ -52,7 +52,7 @@ class Lane:
 
 @dataclass(slots=True)
 class ConsumerLanes:
-    """Of one consumer. ``numbers``: lanes of the client that nobody has used yet."""
+    """The lanes of one consumer. ``numbers`` yields the client's lanes that were not used yet."""
 
     consumer: GroupConsumer
     history: ConsumerHistory
@@ -63,7 +63,7 @@ class ConsumerLanes:
     _by_number: dict[int, Lane] = field(default_factory=dict)
 
     def send(self, name: str, request: GroupRequest) -> None:
-        """Exactly one of ``answered`` and ``failed`` of the consumer follows."""
+        """Sends a request. Exactly one call of the consumer's ``answered`` or ``failed`` follows."""
         lane = self._by_name.get(name)
         if lane is None:
             lane = self._by_name[name] = Lane(name, next(self.numbers))
@@ -78,11 +78,11 @@ class ConsumerLanes:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is in flight."""
+        """Whether nothing is in flight."""
         return all(each.request is None for each in self._by_number.values())
 
     def handle(self, event: FleetEvent) -> None:
-        """What a lane waited for; events of lanes that are closed are ignored."""
+        """Handles what a lane waited for. Events of closed lanes are ignored."""
         if not isinstance(event, Connected | ConnectFailed | Answered | TimedOut | Disconnected):
             return
         lane = self._by_number.get(event.lane)
@@ -104,7 +104,7 @@ class ConsumerLanes:
                 self._lost(lane, "disconnected")
 
     def close(self) -> None:
-        """Every connection. What is in flight has no answer."""
+        """Closes every connection. What is in flight gets no answer."""
         for lane in self._by_number.values():
             if lane.opening is not None:
                 self._end_opening(lane, "closed")
@@ -135,7 +135,8 @@ class ConsumerLanes:
         self.journal.end(opening, "fail" if error else "ok", error)
 
     def _go_on(self, lane: Lane, request: GroupRequest) -> None:
-        """Connected. Whoever speaks drafts asks a new connection first whether the node knows them."""
+        """Sends the request over the open connection. A lane that speaks drafts first asks whether the node knows
+        them."""
         speaks = self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
         if speaks and lane.drafts is None:
             lane.asking = True
@@ -166,7 +167,7 @@ class ConsumerLanes:
         self.history.answered(lane.name)
 
     def _lost(self, lane: Lane, reason: str) -> None:
-        """The connection is gone; if a request was in flight, so is that."""
+        """The connection is closed, so a request in flight gets no answer."""
         if lane.request is None:
             return
         if not lane.asking:

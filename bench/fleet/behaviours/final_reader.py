@@ -1,4 +1,4 @@
-"""Reads everything once all is quiet: the history's own idea of what the logs hold and where they begin and end."""
+"""Reads all logs once all is quiet, so that the history says what they hold and where they begin and end."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, cast
@@ -26,8 +26,8 @@ MAX_WAIT_MS: Final = 100
 class FinalReader(ClusterScript):
     """Reads each partition from its log's start to its high watermark, outside any session; one EndRow for each.
 
-    ``unread``: partitions not read to their end, once it has ended (after ``limit_us`` at the latest). ``operation``:
-    what the history calls its reads. ``told``: makes of each read's rows those that are written down.
+    It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end.
+    ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
     """
 
     KEEPS_CONNECTIONS = True
@@ -91,7 +91,7 @@ class FinalReader(ClusterScript):
         return len(found) == len(missing)
 
     def _read(self, leader: NodeAddress, chosen: Sequence[TopicPartition]) -> Steps[bool]:
-        """One fetch; whether it went well."""
+        """Fetches once, and returns whether that went well."""
         wanted = {each: self._wanted(each) for each in chosen}
         handler = FetchSessionHandler(sessionless=True)
         plan = handler.build(wanted)
@@ -120,7 +120,7 @@ class FinalReader(ClusterScript):
         return Wanted(self.metadata.topic_id(where.topic), self.consumer.positions[where].offset, PARTITION_MAX_BYTES)
 
     def _take(self, index: int, where: TopicPartition, data: PartitionData, rows: list[HistoryRow]) -> str | None:
-        """One partition's part of the answer; its error's name, if any."""
+        """Takes one partition of the answer, and returns the name of its error, if any."""
         position = self.consumer.positions[where]
         before = position.offset
         error = error_name(data.error_code) if data.error_code else None

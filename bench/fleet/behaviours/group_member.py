@@ -1,4 +1,4 @@
-"""A member of a consumer group: the reference client's consumer at work, and all of it written down.
+"""A member of a consumer group: an application that uses the reference client's consumer, and records all of it.
 
 What a member does is put together from parts: ``GroupConsumer`` of the reference client decides everything about the
 group, metadata, positions and fetches; ``ConsumerLanes`` carries its requests; ``ConsumerHistory`` listens; an
@@ -53,19 +53,19 @@ from reference_broker.wire.errors import ErrorCode
 from reports.rows import END_OF_RUN_US
 
 TIMER_LANE: Final = 0
-"""On which the client is woken; it has no connection."""
+"""The lane of the client's timer. It has no connection."""
 QUIET_FETCHES: Final = 3
-"""Of a partition in a row without data or error, after which a member has caught up with it."""
+"""A member has caught up with a partition after this many fetches in a row without data or error."""
 AWAY_US: Final = 300_000
-"""How long a member that left stays away, or one that cannot be a member waits before it tries again."""
+"""How long a member that left stays away, and how long one that was refused waits before it tries again."""
 SOON_US: Final = 5_000
 IDLE_US: Final = 200_000
-"""A client looks around neither sooner nor, if it waits for nothing else, later than that."""
+"""A client looks around after SOON_US at the earliest and after IDLE_US at the latest."""
 MAX_POLL_RECORDS: Final = 500
 
 
 def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) -> ConsumerConfig:
-    """The reference client's, as the plan says."""
+    """Returns the reference client's configuration for a plan."""
     told = settings.versions
     versions = GroupVersions(
         told.find_coordinator,
@@ -115,7 +115,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
 
 @dataclass(slots=True)
 class Life:
-    """From a client's start to its end; the next one knows nothing of it.
+    """A client from its start to its end. The next life knows nothing of it.
 
     ``revoked``: what is being given up; what has been read of it is dealt with (until ``revoked_by_us``) and committed
     first. ``ending_by_us``: when its end must be over, -1 before it has begun; ``leaves``: it leaves the group then;
@@ -139,13 +139,13 @@ class Life:
 
     @property
     def is_over(self) -> bool:
-        """It is no member any more."""
+        """Whether it is no member any more."""
         membership = self.consumer.membership
         return membership is None or membership.is_over
 
 
 class GroupMember:
-    """Ends after Stopping, once it has caught up with all that it was given. ``store`` may be shared."""
+    """Ends after Stopping, once it has caught up with all its partitions. Members may share ``store``."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class GroupMember:
 
     @property
     def belongs(self) -> bool:
-        """It takes part in the group protocol."""
+        """Whether it takes part in the group protocol."""
         return self.member.protocol != ASSIGNED
 
     # -- what a driver calls ------------------------------------------------------------------------------------
@@ -247,14 +247,14 @@ class GroupMember:
         return not life.offsets.busy
 
     def _close(self, life: Life) -> None:
-        """Asks nothing more once it has ended, and hears what is in flight; but who has left hears nothing more."""
+        """Sends nothing more once the life has ended, and waits for what is in flight, unless it has left the group."""
         if life.closing_by_us < 0 and self._has_ended(life):
             life.closing_by_us = self._now_us + (0 if life.leaves else self.settings.request_timeout_us)
         if life.closing_by_us >= 0 and (life.lanes.is_idle or self._now_us >= life.closing_by_us):
             self._end(life)
 
     def _end(self, life: Life) -> None:
-        """Who returns knows nothing then but what was committed or stored."""
+        """Ends this life. A client that returns knows only what was committed or stored."""
         self._life = None
         life.lanes.close()
         if not life.returns:
@@ -275,7 +275,7 @@ class GroupMember:
     # -- the application ----------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Whatever can be done now, then a time to look around again."""
+        """Does all that can be done now, and sets the time to look around again."""
         if self._life is None and (self._now_us >= self._back_at_us or self._is_stopping):
             if self._leaving:
                 self._finish()
@@ -287,7 +287,7 @@ class GroupMember:
             self._wake_at(self._back_at_us if self._life is None else self._due_at_us(self._life))
 
     def _live(self, life: Life) -> None:
-        """Until nothing is left to do without waiting."""
+        """Works until nothing is left to do without waiting."""
         going = True
         while going:
             life.offsets.settle(self._now_us)
@@ -299,7 +299,7 @@ class GroupMember:
             going = self._hear(life) or going
 
     def _hear(self, life: Life) -> bool:
-        """What the membership says; whether it says anything."""
+        """Handles the membership's events, and returns whether there were any."""
         events = life.consumer.take_events()
         for event in events:
             if isinstance(event, Revoked):
@@ -312,7 +312,7 @@ class GroupMember:
         return bool(events)
 
     def _advance(self, life: Life) -> bool:
-        """Whether something has changed that others may wait for."""
+        """Takes the next step, and returns whether it may allow another one at once."""
         if life.revoked:
             return self._give_up(life, life.revoked[0])
         if life.ending_by_us >= 0:
@@ -325,7 +325,7 @@ class GroupMember:
         return False
 
     def _give_up(self, life: Life, revoked: Revoked) -> bool:
-        """Nothing is read meanwhile."""
+        """Gives up revoked partitions once they are committed. Nothing is read meanwhile."""
         held = [each for each in revoked.partitions if each in life.consumer.partitions.held]
         waits = self.sink.holds(held) and self._now_us < life.revoked_by_us
         if waits or life.offsets.busy:
@@ -350,7 +350,8 @@ class GroupMember:
 
     @staticmethod
     def _has_share(life: Life) -> bool:
-        """Who left while it joins would hold up the others until its session ends."""
+        """Whether it is no member, or a stable one. If it left while it joins, the others would wait for its session's
+        end."""
         membership = life.consumer.membership
         return membership is None or membership.state is MemberState.STABLE
 
@@ -378,7 +379,7 @@ class GroupMember:
             life.commit_at_us = self._now_us + self.member.commit_interval_us
 
     def _follow_policy_none(self, consumer: GroupConsumer) -> None:
-        """Without a reset policy the application decides: it stays where it is, or begins at offset 0."""
+        """Without a reset policy the application decides. It keeps its position, or begins at offset 0."""
         if ErrorCode.offset_out_of_range in consumer.take_failures():
             for where, at in consumer.resetting.items():
                 if at < 0:
@@ -397,7 +398,8 @@ class GroupMember:
         return min(due)
 
     def _wake_at(self, due_us: int) -> None:
-        """Neither at once, so that nobody turns in circles, nor late: what is waited for may come without a word."""
+        """Wakes the client not at once, so that it does not spin, and not late, because not everything it waits for
+        comes with an event."""
         at_us = min(max(due_us, self._now_us + SOON_US), self._now_us + IDLE_US)
         if not self._now_us < self._woken_at_us <= at_us:
             self._woken_at_us = at_us

@@ -1,6 +1,6 @@
-"""Readers of metadata: what every node says of the admins' topics, again and again, and once more when all is quiet.
+"""Readers of metadata: what every node says of the admins' topics, during the load and once more when all is quiet.
 
-Only news is recorded: a topic whose partitions, ID or presence differ from the reader's last answer of the same node.
+A reader records a topic only if its partitions, ID or presence differ from the last answer of the same node.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from kio.schema.metadata.v13.response import MetadataResponse
 
 POLLS_PER_VISIT: Final = 16
-"""Polls of one node before the connection moves to the next, unless that node goes away earlier."""
+"""The number of polls of one node before the reader moves to the next, unless the node goes away earlier."""
 NO_VALUE: Final = -1
 
 
 class Seen(NamedTuple):
-    """One topic in one answer. ``value``: of CONFIG_KEY, NO_VALUE: not asked, or not one that an admin has set."""
+    """One topic in one answer. ``value`` is that of CONFIG_KEY, or NO_VALUE if no admin has set it."""
 
     partitions: int
     topic_id: str
@@ -42,8 +42,8 @@ View: TypeAlias = dict[str, Seen]
 
 @dataclass(frozen=True, slots=True)
 class MetadataReaderPlan:
-    """``base``: how the admins' topics' names begin. ``number``: readers with different ones begin at different nodes.
-    ``poll_interval_us``: from one poll's intended time to the next."""
+    """``base`` begins the names of the admins' topics. Readers with different ``number`` begin at different nodes.
+    ``poll_interval_us`` is the time between the intended times of two polls."""
 
     process: str
     base: str
@@ -53,14 +53,14 @@ class MetadataReaderPlan:
 
 @dataclass(slots=True)
 class Topics:
-    """What one script learns of the admins' topics. ``base``: begins their names. ``nodes``: all that answers named."""
+    """What one script knows of the admins' topics, whose names begin with ``base``, and of the nodes."""
 
     script: ClusterScript
     base: str
     nodes: dict[int, NodeAddress] = field(default_factory=dict)
 
     def meet(self) -> Steps[bool]:
-        """One attempt to learn which nodes there are."""
+        """Tries once to learn which nodes there are."""
         if not (yield from self.script.refresh()):
             return False
         self._add_nodes(self.script.metadata.nodes.values())
@@ -71,7 +71,8 @@ class Topics:
             self.nodes[each.node_id] = each
 
     def ask(self, f: str, intended_us: int, node: NodeAddress) -> Steps[tuple[Operation, Answered, View] | None]:
-        """None: no answer, and the operation is recorded; else whoever asked ends it."""
+        """Asks a node for all topics. Without an answer it ends the operation and returns None. Otherwise the caller
+        ends it."""
         operation = self.script.journal.begin(f, intended_us)
         operation.node = node.node_id
         answer = yield from self.script.call(ApiKey.METADATA, self.script.settings.versions.metadata, bodies.ALL_TOPICS)
@@ -104,7 +105,7 @@ def _wanted(asked: TopicSet) -> tuple[str, int, int]:
 
 
 class MetadataReader(ClusterScript):
-    """Polls each node in turn until Stopping; a closed loop by nature, as fetchers are."""
+    """Polls the nodes in turn until Stopping. It is a closed loop, as fetchers are."""
 
     def __init__(self, plan: MetadataReaderPlan, settings: ClientSettings, random: Chance) -> None:
         super().__init__(plan.process, settings, random, ())

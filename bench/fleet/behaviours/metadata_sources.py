@@ -1,4 +1,4 @@
-"""From which node a member has its metadata."""
+"""The choice of the node that a member asks for metadata."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ ALTERNATING: Final = -2
 
 @dataclass(slots=True)
 class InTurn:
-    """One after the other, by number."""
+    """The nodes take turns, in the order of their numbers."""
 
     turn: int
 
@@ -24,8 +24,8 @@ class InTurn:
 
 
 def metadata_source(metadata_from: int, random: Chance) -> MetadataSource:
-    """``metadata_from``: a node's number, ANY_NODE (one drawn each time) or ALTERNATING. Nodes are numbered as the
-    bootstrap addresses are until one is known."""
+    """``metadata_from`` is a node's number, ANY_NODE (one is drawn each time) or ALTERNATING (they take turns). Until
+    nodes are known, the bootstrap addresses are numbered in their order."""
     choose: Callable[[dict[int, NodeAddress]], NodeAddress]
     if metadata_from >= 0:
 

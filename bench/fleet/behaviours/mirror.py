@@ -1,10 +1,9 @@
-"""Copies a topic from the cluster of its fetchers to another one, as mirroring tools do: at least once, in order.
+"""Copies a topic to another cluster, as mirroring tools do: at least once, and in order.
 
-Two behaviours in one client: a member of the group ``mirror`` that reads, and an idempotent producer that writes the
-same values to the same partitions of the target (``MirrorWriter``), with a pipe between them. The pipe is the member's
-sink: the member commits what the target has acknowledged. A position that goes back makes it copy again what is there
-already: that is the rewind of spec M-15, and its two costs, records copied twice and time lost, are what the table
-``copies`` shows.
+One client holds two behaviours. A member of the group ``mirror`` reads. An idempotent producer (``MirrorWriter``)
+writes the same values to the same partitions of the target. The pipe between them is the member's sink, and the member
+commits what the target has acknowledged. If a position goes back, the mirror copies again what is there already. That
+is the rewind of spec M-15. Its costs are records that are copied twice, and lost time; the table ``copies`` shows them.
 """
 
 from collections import deque
@@ -41,18 +40,18 @@ from reports.rows import CopyRow
 
 WRITER_SUFFIX: Final = "-writer"
 WRITER_LANES: Final = 1_000
-"""The writer's lanes are numbered from here on."""
+"""The number of the writer's first lane."""
 STEP_US: Final = 20_000
-"""How often the writer looks whether there is something to copy."""
+"""The time after which the writer looks again whether there is something to copy."""
 RECORDS_PER_BATCH: Final = 500
 MAX_WAITING: Final = 20_000
-"""Records of a partition in the pipe; beyond that it is not read from until there is room."""
+"""The number of a partition's records in the pipe at which the member stops reading it."""
 
 
 @dataclass(slots=True)
 class Pipe:
-    """The reader's sink. ``waiting``: read and not yet acknowledged, by partition. ``copied``: the source offset behind
-    the last record that the target acknowledged. ``ended``: the reader brings no more."""
+    """The reader's sink. ``waiting`` holds what was read and not yet acknowledged, by partition. ``copied`` is the
+    source offset after the last acknowledged record. ``ended`` says that the reader brings no more."""
 
     waiting: dict[TopicPartition, deque[Record]] = field(default_factory=dict)
     copied: dict[TopicPartition, int] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Pipe:
             self.copied.pop(where, None)
 
     def first(self) -> TopicPartition | None:
-        """A partition of which something waits; in turn."""
+        """Returns a partition with waiting records. The partitions take turns."""
         for where in list(self.waiting):
             pieces = self.waiting.pop(where)
             if pieces:
@@ -87,13 +86,13 @@ class Pipe:
         return None
 
     def take(self, where: TopicPartition) -> list[Record]:
-        """The next batch; it stays until ``settle``. The partition goes to the end of the queue."""
+        """Returns the records of the next batch, which stay until ``settle``. The partition goes to the queue's end."""
         pieces = self.waiting.pop(where)
         self.waiting[where] = pieces
         return list(islice(pieces, RECORDS_PER_BATCH))
 
     def settle(self, where: TopicPartition, pieces: Sequence[Record]) -> None:
-        """They are in the target. Those that were dropped meanwhile change nothing."""
+        """The target has acknowledged these records. Nothing changes if they were dropped meanwhile."""
         waiting = self.waiting.get(where)
         if waiting and waiting[0] is pieces[0]:
             for _ in pieces:
@@ -167,8 +166,8 @@ class MirrorWriter(ClusterScript):
 
 
 class Mirror:
-    """Both of them as one behaviour. Stopping goes to the reader; once it has ended the writer finishes what is in the
-    pipe."""
+    """The reader and the writer as one behaviour. Stopping goes to the reader. Once the reader has ended, the writer
+    finishes what is in the pipe."""
 
     def __init__(self, plan: MirrorPlan, settings: ClientSettings, random: Chance) -> None:
         self.plan = plan
@@ -191,7 +190,7 @@ class Mirror:
         return self._merged(self.reader.step(now, event), [])
 
     def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
-        """Both have ended before the whole has."""
+        """Merges the actions of both. The mirror is finished when both are."""
         both = [*read, *(_shifted(each) for each in wrote)]
         left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
         self._open -= len(both) - len(left)
@@ -209,7 +208,7 @@ def _shifted(action: FleetAction) -> FleetAction:
 
 
 def _runs(pieces: Sequence[Record]) -> list[Run]:
-    """Consecutive in the source and in their writer's numbers."""
+    """Returns the records as runs, which are consecutive in the source and in their writer's numbers."""
     return compress(
         Run(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
         for piece in pieces

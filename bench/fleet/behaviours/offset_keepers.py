@@ -1,6 +1,6 @@
-"""Where a member keeps how far it came: in its group's committed offsets, or outside the cluster.
+"""Where a member keeps its offsets: as committed offsets of its group, or outside the cluster.
 
-Only what has moved is kept. Two commits are never in flight at once, so that none overtakes another.
+Only offsets that have moved are kept. Two commits are never in flight at once, so that none overtakes another.
 """
 
 from collections.abc import Iterable
@@ -20,33 +20,33 @@ NO_EPOCH: Final = -1
 
 
 class OffsetKeeper(Protocol):
-    """``places``: the consumer itself looks up where to begin."""
+    """``places`` says whether the consumer itself looks up where to begin."""
 
     @property
     def places(self) -> bool: ...
 
     @property
     def busy(self) -> bool:
-        """A commit is under way."""
+        """Whether a commit is under way."""
         ...
 
     def place(self) -> None:
-        """Tell the consumer where to begin with what it was assigned, as far as that is known."""
+        """Tells the consumer where to begin with its partitions, as far as that is known."""
         ...
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
-        """Begin to keep what has moved of these; not while ``busy``."""
+        """Begins to keep the offsets of these partitions that have moved. Must not be called while ``busy``."""
         ...
 
     def settle(self, now_us: int) -> None:
-        """Look whether the commit has ended."""
+        """Checks whether the commit has ended."""
         ...
 
 
 def moved(
     consumer: GroupConsumer, sink: Sink, kept: dict[TopicPartition, int], partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, OffsetToCommit]:
-    """What has been dealt with and is not kept yet."""
+    """Returns the offsets up to which records have been dealt with, where they are not kept yet."""
     found: dict[TopicPartition, OffsetToCommit] = {}
     for where, read in consumer.read_so_far(partitions).items():
         known = kept.get(where, consumer.committed(where))
@@ -58,8 +58,8 @@ def moved(
 
 @dataclass(slots=True)
 class KafkaOffsets:
-    """In the group. ``refused``: offsets whose metadata epoch was refused; that is raised once and not retried (spec
-    M-7), so the next commit is of what was read after them."""
+    """Keeps offsets in the group. ``refused`` holds offsets whose metadata epoch was refused. They are not committed
+    again (spec M-7); the next commit is of what was read after them."""
 
     consumer: GroupConsumer
     sink: Sink
@@ -71,7 +71,7 @@ class KafkaOffsets:
         return True
 
     def place(self) -> None:
-        """The consumer does."""
+        """The consumer looks up its positions itself."""
 
     def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
         found = moved(self.consumer, self.sink, self.refused, partitions)
@@ -92,8 +92,8 @@ class KafkaOffsets:
 
 @dataclass(slots=True)
 class OutsideOffsets:
-    """In a store, each with its metadata epoch: nothing is read before the metadata is as new as that (spec M-13).
-    ``kept``: what is stored of each partition that is read."""
+    """Keeps offsets in a store, each with its metadata epoch. Nothing is read before the metadata is as new as that
+    epoch (spec M-13). ``kept`` holds the stored offset of each partition that is read."""
 
     consumer: GroupConsumer
     sink: Sink
@@ -142,4 +142,4 @@ class OutsideOffsets:
             self.kept[where] = at.offset
 
     def settle(self, now_us: int) -> None:
-        """It has ended."""
+        """A commit has ended when ``commit`` returns."""

@@ -1,7 +1,7 @@
-"""Offsets kept outside the cluster, each with the metadata epoch under which it was read (spec M-13).
+"""Offsets outside the cluster, each with the metadata epoch under which it was read (spec M-13).
 
-Stands for a database that a consumer writes its results to together with how far it came. What an owner of an earlier
-generation still brings is refused, as such a database would by a condition on its update.
+The store stands for a database to which a consumer writes its results together with its offset. It refuses what an
+owner of an earlier generation still brings, as a database would with a condition on its update.
 """
 
 from dataclasses import dataclass, field
@@ -12,13 +12,13 @@ from reference_broker.client.offset_requests import CommittedOffset, OffsetToCom
 
 @dataclass(slots=True)
 class OutsideStore:
-    """One group's. ``generations``: in which each partition was last stored."""
+    """The offsets of one group. ``generations`` holds the generation in which each partition was last stored."""
 
     offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
     generations: dict[TopicPartition, int] = field(default_factory=dict)
 
     def store(self, where: TopicPartition, offset: OffsetToCommit, generation: int) -> bool:
-        """False: a later owner has stored something already."""
+        """Stores an offset. Returns False if a later owner has stored one already."""
         if generation < self.generations.get(where, generation):
             return False
         self.offsets[where] = CommittedOffset(offset.offset, offset.leader_epoch, offset.metadata_epoch)
@@ -26,5 +26,5 @@ class OutsideStore:
         return True
 
     def load(self, where: TopicPartition) -> CommittedOffset:
-        """Offset -1: nothing is stored."""
+        """Returns the stored offset, which is -1 if nothing is stored."""
         return self.offsets.get(where, CommittedOffset(-1))

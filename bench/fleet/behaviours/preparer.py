@@ -1,4 +1,4 @@
-"""What happens once before load: topics are made, and each idle partition gets its one append."""
+"""What happens once before the load: topics are created, and each idle partition gets its one append."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ CREATE_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """``config``: topic settings by Kafka's names."""
+    """``config`` holds topic settings by Kafka's names."""
 
     name: str
     partitions: int
@@ -32,9 +32,9 @@ class NewTopic:
 
 
 class TopicPreparer(ClusterScript):
-    """Creates topics that are not there yet and ends when each partition has a leader.
+    """Creates the topics that do not exist yet, and ends when each partition has a leader.
 
-    ``failure``: why not, in a sentence, once it has ended; None if all is well.
+    Once it has ended, ``failure`` says in a sentence why it failed. It is None if all is well.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ def seeder(
     partitions: Sequence[TopicPartition],
     record_bytes: int = 100,
 ) -> KeyedProducer:
-    """A producer that appends once to each partition, as fast as it can, and ends."""
+    """Returns a producer that appends once to each partition as fast as it can, and then ends."""
     plan = ProducerPlan(
         process,
         tuple(partitions),

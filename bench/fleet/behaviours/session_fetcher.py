@@ -1,11 +1,12 @@
 """Fetchers: each reads its own idle partition and shared hot ones, through fetch sessions or without any.
 
-One connection and one session for each node that leads some of its partitions; a strand of its own polls each, so that
-a node that hangs delays nothing but its own partitions. When leaders move, partitions move with them, and an answer
-that is late for one (its position has moved, or another node leads it) is not used for it.
+A fetcher has one connection and one session for each node that leads some of its partitions. A strand of its own polls
+each node, so that a node that hangs delays only its own partitions. When a leader moves, its partitions move with it.
+An answer that comes too late for a partition, because its position has moved, is not used for it.
 
-The variants differ in their habits only (habits.py). All of them fall back to a full fetch after a top-level error or
-an answer that does not fit, and lose nothing by it: positions move only with records that came.
+The variants differ only in their habits (habits.py), some of which misbehave on purpose. That is why fetchers have a
+loop of their own and do not use the client's LeaderFetches. After a top-level error or an answer that does not fit, all
+of them fall back to a full fetch. They lose nothing by it, because positions move only with records that came.
 """
 
 from collections.abc import Sequence
@@ -35,13 +36,13 @@ __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetche
 
 OFFSET_OUT_OF_RANGE: Final = 1
 QUIET_POLLS: Final = 3
-"""Polls in a row at one node without data or error after which a stopping fetcher has caught up there."""
+"""After this many polls in a row without data or error, a stopping fetcher has caught up at a node."""
 LEADERLESS_US: Final = 200_000
 """How often leaders are looked up again while a partition has none."""
 PARKED_US: Final = 1_000_000
-"""A strand whose node leads nothing looks around so often, and when leaders have moved."""
+"""How often a strand whose node leads nothing looks around. It also does so when leaders have moved."""
 SPARE: Final = Address("", 0)
-"""Stands for the lane on which metadata is asked for elsewhere than at the strand's own node."""
+"""Stands for the lane on which another node than the strand's own is asked for metadata."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class NodeSession:
 
 @dataclass(slots=True)
 class Answer:
-    """What one answer brought, collected while its partitions are gone through."""
+    """The effect of one answer, collected while its partitions are handled."""
 
     node_id: int
     index: int
@@ -162,7 +163,7 @@ class SessionFetcher(ClusterScript):
     # -- one node -----------------------------------------------------------------------------------------------
 
     def _attend(self, node_id: int) -> Steps[None]:
-        """Polls there, as long as the fetcher lives. Nothing is due while the node leads nothing for it."""
+        """Polls one node as long as the fetcher lives. Nothing is due while the node leads none of its partitions."""
         session, interval = self.sessions[node_id], self.plan.poll_interval_us
         due_us = max(self._first_poll_us, self.now.mono_us)
         while not self._done():
@@ -184,7 +185,7 @@ class SessionFetcher(ClusterScript):
                     due_us = self.now.mono_us  # A top-level error is answered by a full fetch at once.
 
     def _done(self) -> bool:
-        """Once for all strands."""
+        """Whether the fetcher has ended. All strands see the same answer."""
         if self.stopping and not self._caught_up:
             polled = [self.sessions[each].quiet_polls for each in self._leaders() if each in self.sessions]
             quiet = len(polled) == len(self._by_leader) and min(polled, default=0) >= QUIET_POLLS
@@ -192,7 +193,7 @@ class SessionFetcher(ClusterScript):
         return self._caught_up
 
     def _turn(self, node_id: int, session: NodeSession, intended_us: int) -> Steps[None]:
-        """One poll, or what must come before it."""
+        """Polls once, or does what must come before a poll."""
         if not (yield from self.connect_to_node(self.metadata.nodes[node_id])):
             self._stale_metadata = True
             yield from self.back_off()
@@ -271,7 +272,7 @@ class SessionFetcher(ClusterScript):
         self._unassign_gone()
 
     def _take(self, session: NodeSession, operation: Operation, answered: Answered, body: FetchResponse) -> bool:
-        """Whether the next poll may follow without a wait."""
+        """Takes an answer, and returns whether the next poll may follow without a wait."""
         handled = session.handler.handle_response(body)
         found = Answer(operation.node, operation.index)
         self._take_answer(session, handled, found)
@@ -306,7 +307,7 @@ class SessionFetcher(ClusterScript):
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 
     def _take_refused(self, handled: Handled, found: Answer) -> None:
-        """An answer that does not fit moves nothing, but what it held is recorded for the judge."""
+        """Records what an unusable answer held, for the judge. It moves no position."""
         for where, data in handled.partitions:
             position = self.reading.consumer.positions.get(where)
             at = position.offset if position is not None else -1
@@ -315,7 +316,7 @@ class SessionFetcher(ClusterScript):
             found.rows.append(PositionRow(self.process, found.index, *where, at, at, *bounds, error))
 
     def _note_error(self, where: TopicPartition, data: PartitionData, found: Answer) -> None:
-        """What a node says of a partition that has moved away from it meanwhile is no news."""
+        """Handles a partition's error. It is ignored if the partition has moved away from the node meanwhile."""
         if where not in self._leaders().get(found.node_id, ()):
             return
         found.failed = True
@@ -333,7 +334,7 @@ class SessionFetcher(ClusterScript):
         self._stale_metadata = True
 
     def _unassign_gone(self) -> None:
-        """A good answer acknowledges the forgetting that its request asked for."""
+        """Ends the assignments of dropped partitions that no session holds any more."""
         dropped = self.reading.dropped
         for where in [each for each in self.book.running if each in dropped] if dropped else ():
             if all(where not in self.sessions[each].handler.partitions for each in self._leaders()):

@@ -1,4 +1,4 @@
-"""Reads a mirror's target cluster once all is quiet: whether the mirror left anything out, or wrote it twice."""
+"""Reads a mirror's target cluster once all is quiet, to see what the mirror left out or wrote twice."""
 
 from collections.abc import Sequence
 
@@ -12,8 +12,8 @@ from reports.rows import EndRow, RunRow, TargetRunRow
 def target_reader(
     process: str, settings: ClientSettings, random: Chance, partitions: Sequence[TopicPartition], limit_us: int
 ) -> FinalReader:
-    """A final reader whose rows go to a table of their own: the topics of both clusters have the same names, and a
-    record has another offset here."""
+    """Returns a final reader whose rows go to a table of their own. The topics of both clusters have the same names,
+    but a record has another offset in the target."""
     return FinalReader(process, settings, random, partitions, BatchReader(), limit_us, "target_read", _as_target_runs)
 
 
