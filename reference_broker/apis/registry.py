@@ -56,7 +56,7 @@ MODULES: Final[Mapping[int, str]] = {
 
 _DRAFTS_ONLY: Final = (FIRST_DRAFT_VERSION, FIRST_DRAFT_VERSION)
 SERVED: Final[Mapping[int, tuple[int, int]]] = {key: VERSIONS.get(key, _DRAFTS_ONLY)[:2] for key in MODULES}
-"""The least and greatest version of each API, in the order of API keys. Private drafts (``wire.drafts``) lie outside."""
+"""The least and greatest version of each API, by API key. Private drafts (``wire.drafts``) lie outside."""
 
 
 def serves(api_key: int, api_version: int) -> bool:

@@ -15,7 +15,9 @@ Row = dict[str, object]
 
 
 def int_of(row: Row, key: str) -> int:
-    return int(row[key])  # type: ignore[call-overload]
+    value = row[key]
+    assert isinstance(value, int)
+    return value
 
 
 @dataclass(frozen=True, slots=True)

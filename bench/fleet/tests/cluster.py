@@ -1,7 +1,9 @@
 """Three nodes that answer admins and metadata readers, one of them the active controller; faults as a test asks."""
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kio.schema.api_versions.v4.response import ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
@@ -62,10 +64,11 @@ class FakeQuorum:
 
     def handle(self, node: int, request: Request) -> object:
         self.requests.append((node, request))
+        body: Any = request.body
         if request.api_key == ApiKey.METADATA:
-            return self.metadata(node, request.body)
+            return self.metadata(node, body)
         if request.api_key == ApiKey.DESCRIBE_CONFIGS:
-            return self.describe(request.body)
+            return self.describe(body)
         if request.api_key == ApiKey.API_VERSIONS:
             return ApiVersionsResponse(
                 error_code=ErrorCode.none,
@@ -82,12 +85,13 @@ class FakeQuorum:
                 ),
             )
         refused = ErrorCode.not_controller if node != self.controller else None
-        return {
+        changes: dict[int, Callable[[Any, ErrorCode | None], object]] = {
             ApiKey.CREATE_TOPICS: self.create,
             ApiKey.DELETE_TOPICS: self.delete,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self.alter,
             ApiKey.UPDATE_FEATURES: self.update,
-        }[request.api_key](request.body, refused)
+        }
+        return changes[request.api_key](body, refused)
 
     def create(self, body: CreateTopicsRequest, refused: ErrorCode | None) -> CreateTopicsResponse:
         results = []

@@ -55,7 +55,7 @@ from bench.fleet.behaviours.protocol import (
 )
 from bench.fleet.recorder import MemorySink, Recorder
 from reference_broker.client.fetch_plan import LAST_VERSION_BY_NAME
-from reference_broker.records.batch import read_header
+from reference_broker.records.batch import UNPATCHED_FROM, patched_prefix, read_header
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import (
@@ -147,14 +147,15 @@ class FakeBroker:
     def handle(self, request: Request) -> object:
         self.requests.append(request)
         self.by_name = request.api_version <= LAST_VERSION_BY_NAME
-        return {
+        answers: dict[int, Callable[[Any], object]] = {
             ApiKey.METADATA: self.metadata,
             ApiKey.FETCH: self.fetch,
             ApiKey.PRODUCE: self.produce,
             ApiKey.LIST_OFFSETS: self.list_offsets,
             ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
             ApiKey.CREATE_TOPICS: self.create_topics,
-        }[request.api_key](request.body)
+        }
+        return answers[request.api_key](request.body)
 
     def name(self, topic_id: bytes) -> str:
         return next(name for name, each in self.ids.items() if each.bytes == topic_id)

@@ -1,6 +1,7 @@
 """Three nodes with consumer groups for behaviours: one coordinator, a naive classic protocol, committed offsets,
 metadata epochs, and nodes whose idea of the cluster is old."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +123,7 @@ class GroupsBroker(FakeBroker):
             error_code=ErrorCode.none, api_keys=(), throttle_time=NO_WAIT, supported_features=known
         )
 
-    def _tell_epoch(self, request: Request, answer: object, epoch: int) -> object:
+    def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
         if request.api_key != ApiKey.METADATA or request.api_version != DRAFT_VERSION:
             return answer
         return drafts.MetadataResponse1000(
@@ -154,8 +155,8 @@ class GroupWorld(World):
         self.commits: list[tuple[int, str, TopicPartition, int, int]] = []
         """(time, member ID, partition, offset, metadata epoch), as accepted"""
 
-    def send(self, behaviour, request: Request) -> None:
-        kind = {
+    def send(self, behaviour: Behaviour, request: Request) -> None:
+        kinds: dict[int, Callable[[Behaviour, int, Request], object]] = {
             ApiKey.FIND_COORDINATOR: self.find,
             ApiKey.JOIN_GROUP: self.join,
             ApiKey.SYNC_GROUP: self.sync,
@@ -163,7 +164,8 @@ class GroupWorld(World):
             ApiKey.LEAVE_GROUP: self.leave,
             ApiKey.OFFSET_COMMIT: self.commit,
             ApiKey.OFFSET_FETCH: self.offset_fetch,
-        }.get(request.api_key)
+        }
+        kind = kinds.get(request.api_key)
         node, lane = self.at_node[behaviour.process, request.lane], request.lane
         if kind is None:
             super().send(behaviour, request)
@@ -318,7 +320,7 @@ class GroupWorld(World):
 
     def commit(
         self, _behaviour: Behaviour, node: int, request: Request
-    ) -> OffsetCommitResponse | OffsetCommitResponse1000:
+    ) -> OffsetCommitResponse | drafts.OffsetCommitResponse1000:
         body: Any = request.body
         draft = request.api_version == DRAFT_VERSION
         refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
@@ -363,7 +365,7 @@ class GroupWorld(World):
 
     def offset_fetch(
         self, _behaviour: Behaviour, _node: int, request: Request
-    ) -> OffsetFetchResponse | OffsetFetchResponse1000:
+    ) -> OffsetFetchResponse | drafts.OffsetFetchResponse1000:
         draft = request.api_version == DRAFT_VERSION
         body: Any = request.body
         asked = body if draft else body.groups[0]

@@ -14,6 +14,7 @@ from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
 from reference_broker.wire.apis import ApiKey
+from reports.rows import ChangeRow, OperationRow
 from scenarios.load import Admins, Load
 
 BOOTSTRAP = [f"{each.host}:{each.port}" for each in ADDRESSES]
@@ -108,7 +109,7 @@ def test_a_dead_controller_makes_an_admin_wait_and_catch_up(world: QuorumWorld, 
     assert len(operations) >= 11
 
 
-def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world):
+def test_what_is_unknown_at_the_deadline_is_info_and_what_was_never_sent_is_fail(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     operations = played(world, admin(deadline_us=2_000_000, rate_per_s=0.1), 30)
     assert {each.type for each in operations} == {"info"}
@@ -133,7 +134,7 @@ def test_sets_of_uncertain_origin_are_never_deleted(world: QuorumWorld, quorum: 
     assert {f"{name.rsplit('.', 2)[0]}" for name in quorum.topics} == left
 
 
-def test_each_configuration_names_its_request(world, quorum):
+def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQuorum) -> None:
     played(world, admin({"create": 1, "configure": 3}), 10)
     rows = [each for each in world.rows("changes") if each.change == "configure"]
     assert len({each.value for each in rows}) == len({each.index for each in rows}) >= 5
@@ -151,7 +152,7 @@ def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: Fak
     assert quorum.level == 20 + len(operations)
 
 
-def test_a_hard_end_leaves_what_is_in_flight_unknown(world):
+def test_a_hard_end_leaves_what_is_in_flight_unknown(world: QuorumWorld) -> None:
     world.fault = lambda each: "lose_response" if each.api_key == ApiKey.CREATE_TOPICS else None
     behaviour = admin()
     world.start(behaviour)

@@ -8,11 +8,12 @@ import pytest
 from bench.fleet.behaviours.final_reader import FinalReader
 from bench.fleet.behaviours.habits import REVISIONS
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
+from bench.fleet.behaviours.protocol import Address, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import read_offsets
+from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
 from reference_broker.wire.apis import ApiKey
+from reports.rows import OperationRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -243,7 +244,7 @@ def test_the_first_request_of_each_revision(world: World, settings: ClientSettin
     subject = fetcher("incremental", settings, revision=revision)
     sent = []
 
-    def keep(request):
+    def keep(request: Request) -> str | None:
         if request.api_key == ApiKey.FETCH:
             sent.append(request)
             return "lose_request"

@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import pytest
 
@@ -27,7 +28,11 @@ from bench.fleet.behaviours.protocol import (
     Woken,
 )
 from bench.fleet.driver import BlockingDriver
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey
+from reports.rows import HistoryRow
+
+Serve: TypeAlias = Callable[[float | None], Address]
 
 
 class Server:
@@ -75,7 +80,7 @@ class Scripted:
         return []
 
 
-def ask(lane, timeout_us=2_000_000):
+def ask(lane: int, timeout_us: int = 2_000_000) -> Request:
     return Request(ApiKey.API_VERSIONS, 0, "scripted", bodies.API_VERSIONS_REQUEST, timeout_us, lane)
 
 

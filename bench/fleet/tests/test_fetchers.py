@@ -10,9 +10,9 @@ from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
-from bench.fleet.tests.conftest import read_offsets
+from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
 from reference_broker.wire.apis import ApiKey
-from reports.rows import END_OF_RUN_US
+from reports.rows import END_OF_RUN_US, OperationRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = TopicPartition("idle", 0)
@@ -31,7 +31,7 @@ def producer(settings: ClientSettings, partitions: tuple[TopicPartition, ...] = 
 def nth_fetch(number: int, fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request):
+    def fault(request: Request) -> str | None:
         if request.api_key == ApiKey.FETCH:
             seen.append(request)
             if len(seen) == number:

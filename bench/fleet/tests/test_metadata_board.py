@@ -42,7 +42,7 @@ def test_an_answer_that_never_comes_holds_the_others_up_for_its_timeout_only(
 ) -> None:
     lost: list[Request] = []
 
-    def lose_the_first(request):
+    def lose_the_first(request: Request) -> str | None:
         if request.api_key == ApiKey.METADATA and not lost:
             lost.append(request)
             return "lose_response"

@@ -17,6 +17,7 @@ from reference_broker.client.consumer import TakenBatch
 from reference_broker.records.batch import iterate
 from reference_broker.records.reader import read_records
 from reference_broker.wire.apis import ApiKey
+from reports.rows import OperationRow, RunRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
 IDLE = tuple(TopicPartition("idle", each) for each in range(2))
@@ -38,7 +39,7 @@ def sends(world: World) -> dict[int, RunRow]:
 def nth_produce(numbers: set[int], fate: str | None) -> Callable[[Request], str | None]:
     seen = []
 
-    def fault(request):
+    def fault(request: Request) -> str | None:
         if request.api_key == ApiKey.PRODUCE:
             seen.append(request)
             if len(seen) in numbers:

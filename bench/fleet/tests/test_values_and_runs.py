@@ -148,6 +148,6 @@ def test_buckets_follow_each_other_without_gaps(bucket: int) -> None:
 
 
 @given(st.lists(st.integers(0, 10**9)))
-def test_every_value_is_in_the_bucket_that_holds_it(values):
+def test_every_value_is_in_the_bucket_that_holds_it(values: list[int]) -> None:
     kept = [bounds_us(bucket) for bucket in sorted(map(bucket_of, values))]
     assert all(low <= value < high for value, (low, high) in zip(sorted(values), kept, strict=True))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers.java import ToolError
 from bench.peers.node import BrokerNode
 from bench.peers.tests.group_members import Aiokafka, KafkaPython, Librdkafka, Member, Reference, quiet, until
-from bench.peers.tests.java_tools import JavaTools, ToolError, console_member, dump_segments
+from bench.peers.tests.java_tools import JavaTools, console_member, dump_segments
 from bench.peers.tests.one_node import reference_node
 from reference_broker.blocking.consumer import BlockingConsumer
 from reference_broker.client.group_consumer import ConsumerConfig

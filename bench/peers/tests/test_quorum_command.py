@@ -9,8 +9,11 @@ from typing import TypeAlias
 
 import pytest
 
+from bench.peers.java import ToolError
+from bench.peers.node import end
+from bench.peers.reference import ReferenceNode
 from bench.peers.systems import REFERENCE
-from bench.peers.tests.java_tools import DescribedReplica, JavaTools, ToolError
+from bench.peers.tests.java_tools import DescribedReplica, JavaTools
 from bench.peers.tests.metadata_dump import dump_metadata
 
 pytestmark = pytest.mark.peer

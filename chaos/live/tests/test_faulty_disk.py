@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -12,6 +13,7 @@ from reference_broker.core.events import TimerFired
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.powers import DriverPowers
 
 NOW = Now(0, 0)
 
@@ -29,7 +31,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.pipe = EvidencePipe()
         self.syncs = FakeSyncs()
-        self.faults = DiskFaults(self.syncs, Evidence(self.pipe.write_end))
+        self.faults = DiskFaults(cast("DriverPowers", self.syncs), Evidence(self.pipe.write_end))
         self.inner = FileDisk(folder, 16)
         self.disk = self.faults.watch(self.inner)
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,7 +157,7 @@ def test_a_node_that_ends_itself_over_its_metadata_is_told_from_one_that_crashes
 def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
     tmp_path: Path, incarnation: int, kind: type[Exception]
 ) -> None:
-    words = dict.fromkeys(
+    words: Any = dict.fromkeys(
         ("listen", "advertised", "metrics_listen", "data", "spools", "claims", "scenario", "revision", "mutant"), ""
     )
     spec = NodeSpec(node_id=7, config={}, is_voter=True, seed=1, origin_us=0, incarnation=incarnation, **words)

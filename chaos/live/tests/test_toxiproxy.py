@@ -3,6 +3,7 @@
 import socket
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,6 +18,9 @@ from chaos.live.processes import Child
 from chaos.live.targets import Target
 from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, find
 from scenarios.model import Fault, Range
+
+if TYPE_CHECKING:
+    from chaos.live.strikes import Strikes
 
 pytestmark = pytest.mark.live
 
@@ -50,7 +54,7 @@ class OneLink:
 
 
 def begin(place: OneLink, fault: Fault) -> End:
-    return LIVE[fault.kind](cast("Place", place), place.aimed(fault))
+    return LIVE[fault.kind](cast("Strikes", place), place.aimed(fault))
 
 
 def evidence(end: End) -> str:
@@ -131,8 +135,7 @@ def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: F
 def test_a_fault_without_effect_leaves_no_evidence(server: ToxiproxyServer) -> None:
     """Nobody answers behind this link, so a delay cannot be seen."""
     place = OneLink(server, f"127.0.0.1:{free_port()}")
-    end = LIVE["link_delayed"](place, place.aimed(Fault("f", "link_delayed", delay_ms=Range(40, 40))))
-    assert end().evidence == ""
+    assert evidence(begin(place, Fault("f", "link_delayed", delay_ms=Range(40, 40)))) == ""
     place.link.proxy.destroy()
 
 

@@ -58,7 +58,7 @@ def test_the_position_never_goes_back_but_what_came_is_shown(state: ConsumerStat
     assert state.positions[FOO0].offset == 16
 
 
-def test_watermarks_are_kept(state):
+def test_watermarks_are_kept(state: ConsumerState) -> None:
     state.take(FOO0, answer(high_watermark=12, log_start=2))
     state.take(FOO0, answer(batch(10, 2), high_watermark=-1, log_start=-1))
     assert (state.positions[FOO0].high_watermark, state.positions[FOO0].log_start_offset) == (12, 2)

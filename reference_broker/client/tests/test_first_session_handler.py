@@ -272,7 +272,7 @@ def test_an_update_costs_what_it_is_told() -> None:
         places = [TopicPartition("t", index) for index in range(100)]
         handler.update(dict.fromkeys(places, at(0)))
         handler.handle_response(answer(ID, OK, *places))
-        handler.partitions = Counting(handler.partitions)  # type: ignore[misc]
+        handler.partitions = Counting(handler.partitions)
         Counting.walks = 0
         for offset in range(1, 4):
             assert list(handler.update({places[7]: at(offset)}).to_send) == [places[7]]

@@ -14,7 +14,7 @@ def ready(max_in_flight: int = 1) -> ProducerState:
     return state
 
 
-def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero():
+def test_sequences_rise_for_each_partition_apart_and_wrap_to_zero() -> None:
     state = ready(5)
     assert [state.add(FOO0, 3).base_sequence for _ in range(3)] == [0, 3, 6]
     assert state.add(FOO1, 1).base_sequence == 0

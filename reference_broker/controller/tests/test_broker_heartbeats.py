@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from reference_broker.controller.broker_heartbeats import Heartbeat, HeartbeatAnswer
-from reference_broker.controller.planning.registration import Registration, registration_problem
+from reference_broker.controller.planning.registration import Registration, Unregistration, registration_problem
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.tests.metadata_world import MetadataWorld, started, topic_id, topic_records
 from reference_broker.wire.errors import Error, ErrorCode
@@ -230,7 +230,7 @@ def test_an_unregistered_broker_leads_nothing() -> None:
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
     world.settle()
     told: list[Refusal | None] = []
-    world.controller.unregister_broker(1, told.append)
+    world.controller.propose(Unregistration(1, world.controller.heartbeats), told.append)
     world.settle()
     image = world.controller.image
     assert (told, dict(image.brokers), image.topics["t"].partitions[0].leader) == ([None], {}, -1)

@@ -40,7 +40,7 @@ def submit(world: MetadataWorld, records: Sequence[MetadataRecord], name: str = 
 
 
 def reign_of(world: MetadataWorld) -> Reign:
-    reign = world.controller._succession.reign
+    reign = world.controller.succession.reign
     assert reign is not None
     return reign
 

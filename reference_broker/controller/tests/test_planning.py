@@ -9,7 +9,7 @@ import pytest
 
 from reference_broker.controller import planning
 from reference_broker.controller.planning.change import Change
-from reference_broker.controller.planning.config_changes import SET, ConfigChange
+from reference_broker.controller.planning.config_changes import SET, ConfigChange, WantedConfigs
 from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
@@ -119,7 +119,7 @@ def test_a_topic_that_is_named_and_given_by_its_id_is_named_twice() -> None:
 def test_a_setting_that_stays_as_it_is_has_no_record() -> None:
     latest = after(with_topics("t"), [ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="5")])
     change = ConfigChange(
-        [WantedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], False
+        [WantedConfigs((2, "t"), (("retention.ms", SET, "5"), ("segment.bytes", SET, "2000")))], validate_only=False
     )
     (record,) = records_of(change, situation(latest))
     assert isinstance(record, ConfigRecord)

@@ -9,6 +9,7 @@ import pytest
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Event, Request
+from reference_broker.core.node import Node
 from reference_broker.ports.now import Now
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
@@ -61,7 +62,17 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     loop = asyncio.new_event_loop()
     ignore: Any = lambda *_: None  # noqa: E731
     driver = Driver(
-        Answering(), FileDisk(tmp_path, 16), Clock(0), LogLines(1), loop, {}, 1000, 10, ignore, ignore, ignore
+        cast("Node", Answering()),
+        FileDisk(tmp_path, 16),
+        Clock(0),
+        LogLines(1),
+        loop,
+        {},
+        1000,
+        10,
+        ignore,
+        ignore,
+        ignore,
     )
     driver.watched = False
     yield driver

@@ -5,11 +5,12 @@ import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
+from reference_broker.core import node as core_node
 from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
 from reference_broker.metadata.node_names import client_id_of
@@ -91,7 +92,7 @@ def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
             disk = FileDisk(tmp_path / str(number), 16)
             (tmp_path / str(number)).mkdir()
             driver = Driver(
-                node,
+                cast("core_node.Node", node),
                 disk,
                 Clock(),
                 LogLines(number),

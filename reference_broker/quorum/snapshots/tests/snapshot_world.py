@@ -175,8 +175,8 @@ class Replica:
         self.metrics = Metrics()
         self.store = SnapshotStore(self.disk)
         self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
-        around = Surroundings(node_id, self.disk, self.ports, Random(0))  # type: ignore[arg-type]
-        snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)  # type: ignore[arg-type]
+        around = Surroundings(node_id, self.disk, self.ports, Random(0))
+        snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)
         self.loader = MetadataLoader(around, self.log, self.store)
         self.loader.on_loaded = snapshot_metrics.loaded
         self.generator = SnapshotGenerator(around, self.config, self.store, self.log, snapshot_metrics)
