@@ -13,6 +13,7 @@ from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_e
 from reference_broker.apis.quorum import k55_describe_quorum as k55
 from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.metadata.image import EMPTY_IMAGE
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -216,12 +217,7 @@ def test_the_quorum_answers(module: Any, what: str, key: ApiKey) -> None:
 def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def announced(*keys: ApiKey) -> tuple[dict[str, tuple[int, int]], dict[int, int]]:
         monkeypatch.setattr(k18_api_versions, "SERVED", {key: VERSIONS[key][:2] for key in keys})
-        controller = SimpleNamespace(
-            supported_features=lambda: (("metadata.version", 7, 25),),
-            finalized_features=lambda: (),
-            finalized_features_epoch=3,
-        )
-        broker: Any = SimpleNamespace(controller=controller, config=BrokerConfig.parse({}))
+        broker: Any = SimpleNamespace(loader=SimpleNamespace(image=EMPTY_IMAGE), config=BrokerConfig.parse({}))
         request = body_class(ApiKey.API_VERSIONS, "request")
         body = request(client_software_name="a", client_software_version="1")
         answer: Any = k18_api_versions.handle(broker, Call(api_version=4), body)  # type: ignore[arg-type]
