@@ -1,14 +1,11 @@
 """The links of a live cluster: one Toxiproxy proxy for each directed link, node to node and clients to node."""
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
-
-from toxiproxy import Toxiproxy
-from toxiproxy.exceptions import NotFound
+from typing import Literal, TypeAlias
 
 from chaos.live.errors import SetupError
+from chaos.live.toxiproxy import Proxy, Toxiproxy, ToxiproxyError
 
 Dialler: TypeAlias = int | Literal["client"]
 """A node's ID, or all clients together."""
@@ -17,13 +14,13 @@ ANY_PORT = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """``dialler`` connects to ``node``. The dialler is told the address ``listen``, HOST:PORT. There ``proxy`` (a
-    toxiproxy.proxy.Proxy) takes connections and passes them on to the node."""
+    """``dialler`` connects to ``node``. The dialler is told the address ``listen``, HOST:PORT. There ``proxy`` takes
+    connections and passes them on to the node."""
 
     dialler: Dialler
     node: int
     listen: str
-    proxy: Any
+    proxy: Proxy
 
     @property
     def name(self) -> str:
@@ -36,11 +33,7 @@ def link_name(dialler: Dialler, node: int) -> str:
 
 
 class Links:
-    """All proxies of one run.
-
-    The library behind it does not look at Toxiproxy's 5xx answers, except to ``create``. A toxic that is refused that
-    way has no effect, so no probe sees it, and its fault counts as not fired.
-    """
+    """All proxies of one run."""
 
     def __init__(self, client: Toxiproxy) -> None:
         self._client = client
@@ -51,8 +44,8 @@ class Links:
         name = link_name(dialler, node)
         try:
             proxy = self._client.create(upstream, name, listen)
-        except KeyError as failure:  # The library looks for the proxy's fields in Toxiproxy's error.
-            raise SetupError(f"Toxiproxy cannot listen on {listen}: give another port.") from failure
+        except ToxiproxyError as failure:
+            raise SetupError(f"Toxiproxy cannot listen on {listen}: give another port ({failure}).") from failure
         link = self.by_name[name] = Link(dialler, node, proxy.listen, proxy)
         return link
 
@@ -66,19 +59,15 @@ class Links:
 
 
 def poison(link: Link, name: str, kind: str, direction: str, attributes: Mapping[str, int]) -> None:
-    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (answers) or both.
-
-    Toxiproxy draws a toxic's ``toxicity`` when a connection starts and not for each message, so it stays 1.
-    """
+    """Adds a toxic to each stream of a fault's ``direction``: upstream (requests), downstream (answers) or both."""
     for stream in _streams(direction):
-        link.proxy.add_toxic(name=f"{name}-{stream}", type=kind, stream=stream, attributes=attributes)
+        link.proxy.add_toxic(f"{name}-{stream}", kind, stream, attributes)
 
 
 def cure(link: Link, name: str, direction: str) -> None:
     """Removes what ``poison`` added. A toxic that is gone already is no error."""
     for stream in _streams(direction):
-        with contextlib.suppress(NotFound):
-            link.proxy.destroy_toxic(f"{name}-{stream}")
+        link.proxy.remove_toxic(f"{name}-{stream}")
 
 
 def _streams(direction: str) -> tuple[str, ...]:

@@ -13,10 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from toxiproxy import Toxiproxy
-
 from bench.ports import free_port
 from chaos.live.errors import SetupError
+from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 
 HOST = "127.0.0.1"
 VERSION = "2.12.0"
@@ -98,7 +97,6 @@ def _end_with_parent() -> None:
 class ToxiproxyServer:
     """One server process with its client. Stop it with ``stop`` or by leaving the ``with`` block.
 
-    toxiproxy-python keeps one server's address for the whole process, so a process uses one server at a time.
     ``address`` is HOST:PORT of its HTTP interface.
     """
 
@@ -116,8 +114,7 @@ class ToxiproxyServer:
                 env={**os.environ, "LOG_LEVEL": "info"},
                 preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
-        self.client = Toxiproxy()
-        self.client.update_api_consumer(HOST, port)
+        self.client = Toxiproxy(HOST, port)
         self._await_answer(log)
 
     def died(self) -> int | None:
@@ -141,11 +138,15 @@ class ToxiproxyServer:
 
     def _await_answer(self, log: Path) -> None:
         deadline = time.monotonic() + START_LIMIT_S
-        while not self.client.running():
-            if self.died() is not None or time.monotonic() > deadline:
-                self.stop()
-                raise SetupError(f"The Toxiproxy server did not start; its log is {log}.")
-            time.sleep(0.01)
+        while True:
+            try:
+                self.client.call("get", "/version")
+                return
+            except ToxiproxyError:
+                if self.died() is not None or time.monotonic() > deadline:
+                    self.stop()
+                    raise SetupError(f"The Toxiproxy server did not start; its log is {log}.") from None
+                time.sleep(0.01)
 
 
 def main() -> int:

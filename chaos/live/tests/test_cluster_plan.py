@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toxiproxy import Proxy
 
 from chaos.live.cluster import ClusterPlan, plan_members, run_cluster
 from chaos.live.cluster_folder import claim
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
 from chaos.live.quorum import introductions, new_cluster_id
+from chaos.live.toxiproxy import Proxy, Toxiproxy
 from reference_broker.configuration.broker_config import BrokerConfig
 
 
@@ -26,7 +26,7 @@ class FakeToxiproxy:
         if listen.endswith(":0"):
             self._last_port += 1
             listen = f"127.0.0.1:{self._last_port}"
-        return Proxy(name=name, upstream=upstream, enabled=True, listen=listen)
+        return Proxy(Toxiproxy("none", 0), name, listen, upstream)
 
 
 def fake_links() -> tuple[Links, FakeToxiproxy]:

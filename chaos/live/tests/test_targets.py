@@ -4,17 +4,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from toxiproxy import Proxy
 
 from chaos.live.links import Links
 from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
+from chaos.live.toxiproxy import Proxy, Toxiproxy
 from scenarios.model import Fault, Link
 
 
 class FakeToxiproxy:
     def create(self, upstream: str, name: str, listen: str) -> Proxy:  # noqa: ARG002
-        return Proxy(name=name, upstream=upstream, enabled=True, listen=f"proxy-of-{name}:1")
+        return Proxy(Toxiproxy("none", 0), name, f"proxy-of-{name}:1", upstream)
 
 
 class Cluster:

@@ -3,6 +3,7 @@
 import socket
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -16,6 +17,7 @@ from chaos.live.links import Link, Links, cure, poison
 from chaos.live.probe import probe
 from chaos.live.processes import Child
 from chaos.live.targets import Target
+from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
 from chaos.live.toxiproxy_server import ENVIRONMENT_VARIABLE, ToxiproxyServer, find
 from scenarios.model import Fault, Range
 
@@ -75,12 +77,12 @@ def test_a_toxic_is_added_to_the_streams_of_its_direction_and_removed_once(serve
     assert link.listen.startswith("127.0.0.1:")
     poison(link, "slow", "latency", "both", {"latency": 5, "jitter": 1})
     poison(link, "cut", "timeout", "upstream", {"timeout": 0})
-    toxics = link.proxy.toxics()
+    toxics = toxics_of(link)
     assert sorted(toxics) == ["cut-upstream", "slow-downstream", "slow-upstream"]
-    assert toxics["slow-upstream"].attributes == {"latency": 5, "jitter": 1}
+    assert toxics["slow-upstream"] == {"latency": 5, "jitter": 1}
     for _ in range(2):
         cure(link, "slow", "both")
-    assert sorted(link.proxy.toxics()) == ["cut-upstream"]
+    assert sorted(toxics_of(link)) == ["cut-upstream"]
     link.proxy.destroy()
 
 
@@ -90,9 +92,44 @@ def test_healing_enables_all_links_and_removes_all_toxics(server: ToxiproxyServe
     poison(link, "slow", "latency", "both", {"latency": 5, "jitter": 1})
     link.proxy.disable()
     links.heal_all()
-    assert server.client.get_proxy(link.name).enabled
-    assert link.proxy.toxics() == {}
+    assert server.client.call("get", f"/proxies/{link.name}")["enabled"]
+    assert toxics_of(link) == {}
     link.proxy.destroy()
+
+
+def toxics_of(link: Link) -> dict[str, dict[str, int]]:
+    """The attributes of each toxic, by its name, as the server tells them."""
+    toxics = link.proxy.server.call("get", f"/proxies/{link.name}/toxics")
+    return {each["name"]: each["attributes"] for each in toxics}
+
+
+def test_two_servers_are_two_clients(server: ToxiproxyServer, tmp_path: Path) -> None:
+    with ToxiproxyServer(tmp_path / "log") as other:
+        link = Links(server.client).add("client", 8, "127.0.0.1:1")
+        assert set(other.client.call("get", "/proxies")) == set()
+        assert link.name in server.client.call("get", "/proxies")
+        link.proxy.destroy()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/proxies/none/toxics", {"type": "latency"}, 404),
+        ("/proxies", {"name": "x", "upstream": "127.0.0.1:1", "listen": "999.0.0.1:1"}, 500),
+        ("/proxies", {"name": "", "upstream": ""}, 400),
+    ],
+)
+def test_a_refusal_is_an_error_with_its_status(
+    server: ToxiproxyServer, path: str, body: dict[str, str], status: int
+) -> None:
+    with pytest.raises(ToxiproxyError) as refused:
+        server.client.call("post", path, json=body)
+    assert refused.value.status == status
+
+
+def test_a_server_that_is_gone_is_an_error_not_a_hang() -> None:
+    with pytest.raises(ToxiproxyError, match="was not answered"):
+        Toxiproxy("127.0.0.1", free_port()).reset()
 
 
 def test_a_port_that_is_taken_is_one_sentence(server: ToxiproxyServer) -> None:

@@ -1,0 +1,90 @@
+"""A client of one Toxiproxy server, over the calls of toxiproxy-python.
+
+The library keeps one server's address in a class for the whole process, waits without limit, and does not look at 5xx
+answers. Here each client has its own server, each call a time limit, and each failure is a ToxiproxyError.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+from toxiproxy.api import APIConsumer
+from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+
+TIMEOUT_S = 5.0
+NOT_FOUND = 404
+_STATUS = {InvalidToxic: 400, NotFound: NOT_FOUND, ProxyExists: 409}
+
+
+class ToxiproxyError(Exception):
+    """Toxiproxy refused a call, failed, or did not answer in time. ``status`` is HTTP's, and 0 without an answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Toxiproxy:
+    """The server whose HTTP interface is at ``host`` and ``port``. Every method raises ToxiproxyError."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = f"{host}:{port}"
+        # The library's calls are class methods that read the class's own host and port.
+        self._consumer: Any = type("Consumer", (APIConsumer,), {"host": host, "port": port})
+
+    def call(self, verb: str, path: str, **words: object) -> Any:
+        """Returns what the JSON of the answer holds, or None where there is none. ``verb`` is get, post or delete."""
+        asked = f"{verb} {path} of Toxiproxy at {self.address}"
+        try:
+            answer = getattr(self._consumer, verb)(path, timeout=TIMEOUT_S, **words)
+        except (ProxyExists, NotFound, InvalidToxic) as failure:
+            raise ToxiproxyError(f"{asked} was refused: {failure}", _STATUS[type(failure)]) from failure
+        except requests.RequestException as failure:
+            raise ToxiproxyError(f"{asked} was not answered: {failure}") from failure
+        if answer.status_code >= 400:
+            raise ToxiproxyError(f"{asked} failed with status {answer.status_code}", answer.status_code)
+        is_json = answer.headers.get("Content-Type", "").startswith("application/json")
+        return answer.json() if is_json and answer.content else None
+
+    def create(self, upstream: str, name: str, listen: str) -> "Proxy":
+        """Makes a proxy. With port 0 in ``listen``, HOST:PORT, the proxy tells the port that it got."""
+        made = self.call("post", "/proxies", json={"upstream": upstream, "name": name, "listen": listen})
+        return Proxy(self, name, made["listen"], upstream)
+
+    def reset(self) -> None:
+        """Enables all proxies and removes all toxics."""
+        self.call("post", "/reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy that takes connections at ``listen`` and passes them on to ``upstream``, both HOST:PORT."""
+
+    server: Toxiproxy
+    name: str
+    listen: str
+    upstream: str
+
+    def enable(self) -> None:
+        self.server.call("post", f"/proxies/{self.name}", json={"enabled": True})
+
+    def disable(self) -> None:
+        """Closes all connections and refuses new ones."""
+        self.server.call("post", f"/proxies/{self.name}", json={"enabled": False})
+
+    def destroy(self) -> None:
+        self.server.call("delete", f"/proxies/{self.name}")
+
+    def add_toxic(self, name: str, kind: str, stream: str, attributes: Mapping[str, int]) -> None:
+        """Toxiproxy draws a toxic's ``toxicity`` when a connection starts and not for each message, so it stays 1."""
+        toxic = {"name": name, "type": kind, "stream": stream, "attributes": dict(attributes)}
+        self.server.call("post", f"/proxies/{self.name}/toxics", json=toxic)
+
+    def remove_toxic(self, name: str) -> None:
+        """Removes a toxic. One that is gone already is no error."""
+        try:
+            self.server.call("delete", f"/proxies/{self.name}/toxics/{name}")
+        except ToxiproxyError as failure:
+            if failure.status != NOT_FOUND:
+                raise
