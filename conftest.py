@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -54,6 +55,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess.Popen, "__init__", _ask_only)
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def no_signal_stays_blocked() -> Iterator[None]:
+    """Processes that later tests start would inherit it, and could not be ended."""
+    yield
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    assert not blocked
 
 
 _start = subprocess.Popen.__init__

@@ -1,14 +1,13 @@
 """``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
 
 import json
-import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from bench.ports import free_ports
 from chaos.live.cluster_folder import claim
@@ -17,7 +16,7 @@ from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
 from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, introductions
 from chaos.live.toxiproxy_server import ToxiproxyServer
-from reference_broker.serve.end_signals import ignore_end_signals
+from reference_broker.serve.end_signals import await_end_signals
 
 SIZES = (1, 3, 5)
 RESTART_AFTER_S = 2.0
@@ -80,30 +79,11 @@ class Member:
         )
 
 
-@dataclass(slots=True)
-class Ending:
-    """Whether the cluster was told to end.
-
-    It is no ``threading.Event``, since a signal's handler must take no lock: the main thread may hold it.
-    """
-
-    is_set: bool = False
-
-    def wait(self, seconds: float) -> bool:
-        time.sleep(seconds)
-        return self.is_set
-
-
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers``."""
-    ending = Ending()
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        ignore_end_signals()  # The process ends now: told twice is told once.
-        ending.is_set = True
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    ending = threading.Event()
+    await_end_signals(ending.set)
     try:
         return _run(plan, announce, ending)
     except SetupError as wrong:
@@ -112,10 +92,6 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
     except NodeDied as death:
         _tell(str(death))
         return EXIT_CRASH
-    finally:
-        if not ending.is_set:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def check_plan(plan: ClusterPlan) -> None:
@@ -128,7 +104,7 @@ def check_plan(plan: ClusterPlan) -> None:
         raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
 
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> int:
+def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
     cluster_id = _claimed(plan)
     with ExitStack() as stack:
         links, facts = None, {}
@@ -136,7 +112,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> 
             server = stack.enter_context(ToxiproxyServer(plan.data / "toxiproxy.log"))
             links, facts = Links(server.client), {"toxiproxy": server.address}
         members = stack.enter_context(_running(plan_members(plan, cluster_id, links), ending))
-        if not ending.is_set:
+        if not ending.is_set():
             announce(_ready_line(members, facts))
             sys.stdout.flush()
         while not ending.wait(LOOK_EVERY_S):
@@ -147,7 +123,7 @@ def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> 
 @contextmanager
 def started(plan: ClusterPlan) -> Iterator[list[Member]]:
     """Runs a cluster without proxies for as long as the block lasts. Raises SetupError, NodeDied."""
-    with _running(plan_members(plan, _claimed(plan), None), Ending()) as members:
+    with _running(plan_members(plan, _claimed(plan), None), threading.Event()) as members:
         yield members
 
 
@@ -158,7 +134,7 @@ def _claimed(plan: ClusterPlan) -> str:
 
 
 @contextmanager
-def _running(members: list[Member], ending: Ending) -> Iterator[list[Member]]:
+def _running(members: list[Member], ending: threading.Event) -> Iterator[list[Member]]:
     try:
         _start_all(members, ending)
         yield members
@@ -183,13 +159,13 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
     return [Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes]
 
 
-def _start_all(members: Sequence[Member], ending: Ending) -> None:
+def _start_all(members: Sequence[Member], ending: threading.Event) -> None:
     """Starts all nodes at once, because none is ready before a majority runs. Raises NodeDied, SetupError."""
     for member in members:
         member.launch()
     deadline = time.monotonic() + READY_LIMIT_S
     starting = [member.child for member in members if member.child is not None]
-    while starting and not ending.is_set:
+    while starting and not ending.is_set():
         starting = [child for child in starting if not child.said("ready", LOOK_EVERY_S / len(members))]
         if starting and time.monotonic() > deadline:
             raise NodeDied(f"{starting[0].name} was not ready within {READY_LIMIT_S:g} s: {starting[0].last_words()}")

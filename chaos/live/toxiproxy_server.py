@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.ports import free_port
 from chaos.live.errors import SetupError
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
+from reference_broker.serve.end_signals import let_signals_end_me
 
 HOST = "127.0.0.1"
 VERSION = "2.12.0"
@@ -88,10 +89,12 @@ def _ran(
         raise SetupError(f"{doing} failed: {failure}.") from failure
 
 
-def _end_with_parent() -> None:
+def _prepare() -> None:
     """Runs in the new process. It gets SIGKILL when the thread that started it is gone, however that ended."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+    let_signals_end_me()
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class ToxiproxyServer:
@@ -112,7 +115,7 @@ class ToxiproxyServer:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "LOG_LEVEL": "info"},
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+                preexec_fn=_prepare,
             )
         self.client = Toxiproxy(HOST, port)
         self._await_answer(log)

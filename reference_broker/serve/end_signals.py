@@ -1,44 +1,31 @@
 """SIGTERM, SIGINT, SIGHUP: the first one asks for a clean end, and further ones change nothing."""
 
-import asyncio
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+import threading
+from collections.abc import Callable
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-@contextmanager
-def end_signals(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> Iterator[None]:
-    """Calls ``end`` in the loop when the first of these signals comes inside the block.
+def await_end_signals(told: Callable[[], None]) -> None:
+    """Calls ``told`` when the first of these signals comes, in a thread of its own.
 
-    From then on, and in any case after the block, they are ignored for good. Otherwise the system's handlers would
-    return when the interpreter ends, and a second SIGTERM would kill a node that has ended cleanly.
+    The signals stay blocked for good in this thread and in those that it starts from now on. So no handler runs in the
+    middle of other code, a flood of signals costs nothing, and none that comes while the interpreter ends can kill a
+    process that has ended cleanly. Child processes inherit what is blocked: ``let_signals_end_me`` is for those that
+    do not call this function themselves.
     """
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup makes it ignored.
+    awaited = END_SIGNALS[:-1] if ignored else END_SIGNALS
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
 
-    def told(_number: int, _frame: FrameType | None) -> None:
-        ignore_end_signals()
-        loop.call_soon_threadsafe(end)
+    def wait() -> None:
+        signal.sigwait(awaited)
+        told()
 
-    for number in END_SIGNALS:
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup makes it ignored.
-            signal.signal(number, told)
-    try:
-        yield
-    finally:
-        ignore_end_signals()
+    threading.Thread(target=wait, name="end-signals", daemon=True).start()
 
 
-def ignore_end_signals() -> None:
-    """Ignores these signals for good. A handler of one of them calls it first.
-
-    A signal that comes while a handler runs calls the handler again inside of itself. Signals that come fast enough
-    would nest the calls until Python raises RecursionError.
-
-    Blocking them first runs the handlers of those that have come, and lets none come between a handler and its removal.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-    for number in END_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+def let_signals_end_me() -> None:
+    """Lets the signals end a new process, before it becomes another program."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)

@@ -5,6 +5,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
@@ -15,7 +16,7 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.end_signals import end_signals
+from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
 from reference_broker.serve.lean_start import collect_seldom
@@ -122,13 +123,18 @@ class Server:
     async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
+
+        def told() -> None:
+            with suppress(RuntimeError):  # The loop is closed, since the node has ended by itself.
+                loop.call_soon_threadsafe(self._stop)
+
+        await_end_signals(told)  # Before any other thread starts: they inherit what is blocked.
         disk = FileDisk(self._options.data, self._open_files())
-        with end_signals(loop, self._stop):
-            try:
-                self._build(loop, disk, host, bound_port(sockets[0]))
-                await self._live(loop, host, sockets)
-            finally:
-                disk.close()
+        try:
+            self._build(loop, disk, host, bound_port(sockets[0]))
+            await self._live(loop, host, sockets)
+        finally:
+            disk.close()
 
     async def _live(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
         try:
