@@ -32,7 +32,7 @@ def begin(fault: Fault, place: Place) -> Callable[[], None]:
     return stack.close
 
 
-# Each fault begins, lasts where it yields, and is undone then.
+# Each generator begins its fault, yields while the fault lasts, and then undoes it.
 
 
 def _ended(fault: Fault, place: Place) -> Iterator[None]:
