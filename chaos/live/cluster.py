@@ -84,7 +84,7 @@ class Member:
 class Ending:
     """Whether the cluster was told to end.
 
-    It is no ``threading.Event``, since a signal's handler must take no lock: the main thread may hold it.
+    It is no ``threading.Event``, because a signal's handler must take no lock: the main thread may hold that lock.
     """
 
     is_set: bool = False
@@ -100,7 +100,7 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
     ending = Ending()
 
     def end(_number: int, _frame: FrameType | None) -> None:
-        ignore_end_signals()  # The process ends now: told twice is told once.
+        ignore_end_signals()  # The process ends now, and a second signal must not interrupt that.
         ending.is_set = True
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -119,13 +119,13 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
 
 
 def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError for a plan that no cluster can have."""
+    """Raises SetupError for a plan that cannot be carried out."""
     if plan.nodes not in SIZES:
-        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority can outlive a minority.")
+        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority is left when a minority dies.")
     if VOTERS_KEY in plan.config:
-        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it away.")
+        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it out.")
     if plan.port and plan.port + plan.nodes - 1 > 65_535:
-        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
+        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes need the ports from it on: give a lower one.")
 
 
 def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: Ending) -> int:
@@ -207,7 +207,7 @@ def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
 
 
 def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
-    """Tells of each death once and starts the dead again if the plan says so. Raises NodeDied when nobody is left."""
+    """Reports each death once. With ``restart`` it starts the dead node again. Raises NodeDied when no node is left."""
     for member in members:
         if member.again_at is not None and now >= member.again_at:
             member.launch()

@@ -133,7 +133,7 @@ def told(scenario: Scenario) -> str:
 def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
     """Writes the shrunk scenario. Returns the file, and the one command that repeats the failure."""
     broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
-    name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # The loader takes what follows it for a revision.
+    name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # The loader would look for a revision.
     path = folder / f"{name}-{broken}-{failing.seed}.toml"
     mutant = f" --mutant {failing.mutant}" if failing.mutant else ""
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
