@@ -88,7 +88,7 @@ class Roles:
         return fault.kind == "node_cut_from_controller" and all(end in (node, *range(self._voters)) for end in ends)
 
     def _aim_at_links(self, fault: Fault, ends: list[NodeChoice], links: Links) -> Target | None:
-        for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A drawn end comes last, so it can differ.
+        for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A drawn end comes last and may differ.
             if ends[place] not in ("client", "all"):
                 other = ends[1 - place]
                 node = self.node(ends[place], other if isinstance(other, int) else None)
