@@ -19,7 +19,7 @@ STOP_LIMIT_S = 35.0
 MAX_WORDS = 4000
 """A log's last line is cut to so many characters in messages and in the manifest."""
 DAMAGED = "The metadata log is damaged"
-"""How the last words of a node begin that ends because its metadata log is damaged."""
+"""A node that ends because its metadata log is damaged says this in its last words."""
 
 
 class Child:
