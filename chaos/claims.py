@@ -1,4 +1,7 @@
-"""Counts a rule's hits over all nodes and all their incarnations, for its ``total``. Each hit must be claimed first."""
+"""Counts how often each rule has struck, over all nodes of a run and all their incarnations.
+
+A rule's ``total`` limits the number of its hits in a run. So an interceptor claims each hit before it strikes.
+"""
 
 import os
 from pathlib import Path

@@ -24,9 +24,10 @@ from scenarios.model import Match
 from scenarios.vocabulary import PLACES
 
 FIRST_PHANTOM = -2
-"""Phantom connections count down from here. Drivers number theirs upward from 0 or 1, and -1 means none."""
+"""The number of the first phantom connection. The next ones have smaller numbers. Drivers number their connections
+upward from 0 or 1, and -1 means no connection."""
 NO_FRAME = Tag(-1, -1, "")
-"""What a write or a note is labelled with in the evidence."""
+"""The tag in the evidence of a strike at a disk write or a note, which belong to no request."""
 
 
 class Interceptor:
@@ -101,12 +102,12 @@ class Interceptor:
         return kept
 
     def load_from(self, at_us: int) -> None:
-        """The rules' times count from ``at_us``, microseconds since the run's start. Before it only rules with ``boot``
-        hit."""
+        """Notes that the load begins at ``at_us``, microseconds since the run's start. The rules count their times from
+        there. Before that time only rules with ``boot`` hit."""
         self._load_from_us = at_us
 
     def disarm(self) -> None:
-        """No rule hits from now on. Late and doubled requests that are under way still end as planned."""
+        """Ends all rules. Late and doubled requests that are under way still end as planned."""
         self._armed = False
 
     def watch(self, disk: Disk) -> Disk:
@@ -229,7 +230,8 @@ class Interceptor:
     def _hits(
         self, counters: Sequence[Counter], client_id: str, matches: Callable[[Match, str], bool]
     ) -> Iterator[tuple[Rule, int]]:
-        """Yields the rules that strike now, and the number of this hit of each. They are counted as they are taken."""
+        """Yields each rule that strikes now, with the number of this hit. A match is counted only when the caller comes
+        to its rule."""
         if not self._armed or not counters:
             return
         role = self._role()

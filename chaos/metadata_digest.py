@@ -86,7 +86,8 @@ class Digest:
 
 
 class Watch(Onlooker):
-    """It joins the loader once the node's log is recovered."""
+    """Calls ``emit`` with each publication of a node. It subscribes to the node's metadata loader once the node has
+    recovered its log."""
 
     def __init__(self, node: "Node", emit: Emit) -> None:
         self._node = node
@@ -97,7 +98,8 @@ class Watch(Onlooker):
         self.attach()
 
     def attach(self) -> bool:
-        """Returns whether it is joined to the loader now. The image that the loader already has is emitted."""
+        """Subscribes to the loader if it is there, and returns whether it is. An image that the loader has already is
+        emitted."""
         if self.digest is None:
             if not self._node.listening:
                 return False

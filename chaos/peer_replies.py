@@ -1,4 +1,4 @@
-"""Answers of other nodes on their way to a node: which request each answers, and which are held back or doubled."""
+"""The answers of other nodes on their way to a node. The interceptor holds some of them back, or doubles them."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ _Channel = tuple[int, Channel]
 
 
 class PeerReplies:
-    """The answers to one node. The order within a channel stays: what follows an answer that is held back waits too."""
+    """The answers to one node. They keep their order within a channel: if one is held back, those behind it wait."""
 
     def __init__(self, powers: Powers) -> None:
         self._powers = powers
@@ -22,8 +22,8 @@ class PeerReplies:
         self._second: list[PeerReply] = []
 
     def asked(self, send: Send) -> None:
-        """Notes a request that goes out. An answer that shall come twice comes again now, in place of this request's
-        answer."""
+        """Notes a request that goes out. If an answer of its kind is to be doubled (``double``), the second copy comes
+        now as the answer to this request."""
         channel = (send.peer, send.channel)
         self._tags.setdefault(channel, {})[send.token] = send.tag
         doubled = self._doubled.get(channel)
@@ -34,7 +34,8 @@ class PeerReplies:
             self._powers.deliver_later(again, 0)
 
     def arrived(self, event: PeerReply | PeerDown | PeerUp) -> tuple[Sequence[Event], Tag | None]:
-        """Returns what the node gets now, and the request's tag if rules may still look at the answer."""
+        """Returns the events that the node gets now. It also returns the request's tag if rules may strike the answer;
+        an answer that was held back or doubled is not struck again."""
         channel = (event.peer, event.channel)
         waiting = self._held.get(channel)
         if waiting is not None:
@@ -60,5 +61,5 @@ class PeerReplies:
         self._powers.deliver_later(event, delay_us)
 
     def double(self, event: PeerReply, tag: Tag) -> None:
-        """Lets the answer come once more, as the answer to the next request of its kind on its channel."""
+        """Makes the answer come a second time, as the answer to the next request of the same API on its channel."""
         self._doubled[event.peer, event.channel] = (tag, event)

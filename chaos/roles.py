@@ -10,8 +10,8 @@ def role_of(node: Any, is_voter: bool, topic: str = "") -> str:
     """Returns ``leader``, ``follower`` or ``observer``. A leader is the active controller, or leads the quorum and will
     be the active controller.
 
-    With a ``topic``, ``partition_leader`` or ``partition_follower`` follows behind a space, if the node is one for that
-    topic's first partition. ``node`` is a core.node.Node, or None while it is being built.
+    With a ``topic``, a space and ``partition_leader`` or ``partition_follower`` follow if the node has a replica of
+    that topic's first partition. ``node`` is a core.node.Node, or None while it is being built.
     """
     role = "observer" if not is_voter else "leader" if _leads(node) else "follower"
     of_partition = _partition_role(node, topic) if topic else ""
@@ -24,7 +24,7 @@ def is_role(role: str, wanted: str) -> bool:
 
 
 def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
-    """Returns whether ``wanted`` names a node with this number and role. An empty role is not known yet."""
+    """Returns whether ``wanted`` names a node with this number and role. ``role`` is empty while it is not known."""
     if isinstance(wanted, int):
         return wanted == node_id
     return wanted == "any" or is_role(role, wanted)

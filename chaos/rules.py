@@ -1,4 +1,7 @@
-"""What the interceptor looks for: a scenario's faults at states, with this seed's choices made, and their counters."""
+"""Rules: what the interceptor looks for, and how it counts that.
+
+A rule is one of the scenario's faults at states. What the scenario leaves to chance has been drawn from the seed.
+"""
 
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -21,8 +24,8 @@ must have at that moment."""
 def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]:
     """Returns the rules of one node's interceptor in the file's order: those for its number and those for a role.
 
-    All faults draw, also those of other nodes, so that the nodes agree. ``scenario`` is what ``scenarios.draw.drawn``
-    returns for the seed.
+    A number is drawn for every fault, even if it is for another node. So all nodes draw the same numbers. ``scenario``
+    is what ``scenarios.draw.drawn`` returns for the seed.
     """
     drawn = [_settled(fault, random.randint(*fault.nth)) for fault in scenario.faults if not fault.timed]
     return tuple(rule for rule in drawn if isinstance(rule.node, str) or rule.node == node)
@@ -94,8 +97,8 @@ def _within(wanted: Range | None, value: int) -> bool:
 
 
 class Counter:
-    """Counts how often one rule matched and hit on this node, per client ID. All nodes share ``total``, so each hit is
-    claimed first."""
+    """Counts how often one rule matched and hit on this node, for each client ID. The rule's ``total`` holds for all
+    nodes together, so each hit is claimed first (``claims.py``)."""
 
     def __init__(self, rule: Rule, claims: Claims) -> None:
         self.rule = rule
@@ -110,8 +113,8 @@ class Counter:
         return plays(node_role, self.rule.node, node_id)
 
     def hit(self, client_id: str, at_us: int) -> int:
-        """Counts one match, ``at_us`` microseconds after the load began. If the fault shall happen now, the hit counts
-        too. Returns the number of the hit, or 0 if there is none."""
+        """Counts one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
+        claims a hit, and returns the number of that hit. Otherwise it returns 0."""
         rule = self.rule
         if not self._after_us <= at_us < self._until_us:
             return 0

@@ -15,8 +15,8 @@ Sink: TypeAlias = Callable[[TraceRow], None]
 
 
 class TraceRecorder(Onlooker):
-    """It must stand before the interceptor in the list of hooks, so that it sees what the node did rather than what the
-    fault left of it."""
+    """Gives each row to ``sink``. The recorder must come before the interceptor in the list of hooks. So it records
+    what the node did, and not what a fault left of that."""
 
     def __init__(self, node: int, incarnation: int, sink: Sink, origin_us: int = 0) -> None:
         self._node = node

@@ -1,4 +1,5 @@
-"""bootstrapped: all nodes know a metadata.version at the end, whoever died in the bootstrap of the empty log (T-7)."""
+"""bootstrapped: at the end all nodes know a metadata.version, even if some died while the empty log was bootstrapped
+(T-7)."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from reference_broker.metadata.features import metadata_version

@@ -1,9 +1,8 @@
 """A check watches one guarantee: it is told what happens, and collects the violations that it saw.
 
-Checks of the mechanisms look at trace rows, and at the node after every event. That costs what the event touched.
-Checks of what clients saw judge the recorded history at the run's end. Checks are plain Python and run in the
-simulator; the Spark jobs judge recorded runs under the same names. ``watching.py`` calls each check only for what it
-overrides.
+Checks of the mechanisms look at trace rows, and at the node after every event. Such a look costs only what the event
+touched. Checks of what clients saw judge the recorded history at the run's end. Checks run in the simulator; the Spark
+jobs judge recorded runs by the same guarantees. ``watching.py`` calls each check only for what it overrides.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -94,14 +93,14 @@ class Check:
         """Called with each answer to a client's fetch that has no top-level error."""
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
-        """Called after each event (None after the start). ``thorough`` means: compare all, not only what the event
-        touched."""
+        """Called after each event (None after the start). With ``thorough`` the check must compare everything, and not
+        only what the event touched."""
 
     def viewed(self, at_us: int, node: "Node") -> None:
         """Called after each event, when the views know what the node holds now."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Called when a node ended itself, though no fault had struck its disk."""
+        """Called when a node has ended itself although no fault had struck its disk."""
 
     def quiet(self, at_us: int) -> None:
         """Called when the run is over: all faults are healed, and the nodes had their time."""
@@ -133,8 +132,8 @@ Row = TypeVar("Row", bound=OfOperation)
 class History:
     """A run's history rows by table, in the order of recording.
 
-    ``writes_promised`` says whether acknowledged writes must survive. They need not after a power loss, unless a flush
-    policy promises it.
+    ``writes_promised`` says whether acknowledged writes must survive. After a power loss they need not, unless each was
+    flushed before its answer.
     """
 
     operations: list[OperationRow] = field(default_factory=list)

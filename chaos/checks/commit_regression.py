@@ -1,9 +1,9 @@
-"""commit-regression: a committed offset, its metadata epoch or its generation goes back.
+"""commit-regression: a committed offset, its metadata epoch and its generation never go back.
 
-Only requests that did not overlap have an order. An acknowledged commit may not have a smaller epoch (M-7) or
-generation than one that was acknowledged before it began. A fetched offset may not be older than that either. A commit
-in an older version leaves no epoch (M-11), so it wipes out what was known before it, and nothing is known as long as
-it may still take effect.
+Two requests have an order only if they did not overlap. An acknowledged commit may not have a smaller epoch (M-7) or
+generation than one that was acknowledged before it began. A fetched offset may not be older than such a commit either.
+A commit in a version without the metadata epoch removes the stored epoch (M-11). So epochs are not compared across the
+time in which such a commit may take effect.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,9 +71,9 @@ class CommitRegression(Check):
 
 
 def _ordered_pairs(acked: list[Asked], value: Callable[[Asked], int]) -> Iterator[tuple[Asked, Asked]]:
-    """Yields (later, earlier) where the earlier had ended when the later began, and has a greater value.
+    """Yields (later, earlier) where the earlier request had ended when the later one began, and has a greater value.
 
-    Each later one is paired with the greatest of all earlier ones, and with the newest of those.
+    Of all earlier requests it takes the one with the greatest value, and of those the newest.
     """
     ends = sorted(acked, key=lambda each: each.until_us)
     greatest: list[Asked] = []

@@ -1,4 +1,4 @@
-"""commits-fenced: a commit is acknowledged only to a member of the generation in which its coordinator is."""
+"""commits-fenced: a coordinator acknowledges a commit only to a member of the group's current generation."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,8 @@ class CommitsFenced(Check):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._stale: dict[tuple[int, int, int], str] = {}
-        """(node, connection, correlation ID) of commits from elsewhere than the group's generation, with their story"""
+        """by (node, connection, correlation ID): commits from another generation than the group's, with the story to
+        report if they are acknowledged"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         if type(event) is Request and event.api_key == OFFSET_COMMIT:

@@ -9,10 +9,10 @@ from chaos.checks.values import grouped
 from reports.rows import CommitRow
 
 Key: TypeAlias = tuple[str, str, int]
-"""Group, topic, partition: what has one committed offset."""
+"""(group, topic, partition). Each of them has one committed offset."""
 
 NEVER_US = 2**62
-"""End of a request whose effect may come at any time."""
+"""The end of a request that is not known to have ended. Its effect may come at any time."""
 COMMIT, FETCHED = "commit", "fetched"
 REFUSED = (
     "INVALID_METADATA_EPOCH",
@@ -54,9 +54,10 @@ class Asked:
 
 
 def asked(history: History, kind: str) -> dict[Key, list[Asked]]:
-    """Returns requests by the key that has one committed offset.
+    """Returns requests by their key.
 
-    For ``kind`` COMMIT these are the ones that wrote, or may have; for FETCHED the ones that were answered.
+    For ``kind`` COMMIT these are the requests that wrote or may have written. For FETCHED they are those that were
+    answered.
     """
     effective = (each for each in requests(history, kind) if each.row.error not in REFUSED)
     known = (each for each in effective if kind == COMMIT or each.acked)

@@ -1,7 +1,7 @@
-"""Knows what was committed of a compacted partition, record by record, and which of those records a replica may lack.
+"""Knows which records were committed in a compacted partition, and which of them a replica may lack.
 
-Each replica is cleaned on its own, and one that comes late copies what others have cleaned. So batches differ between
-replicas, but the newest record of each key does not.
+Each replica is cleaned by itself, and one that fetches late copies what its leader has cleaned already. So replicas
+hold different batches, but all hold the newest record of each key.
 """
 
 from bisect import bisect_left, bisect_right

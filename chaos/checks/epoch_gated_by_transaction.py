@@ -5,7 +5,8 @@ from chaos.checks.transaction_check import TransactionCheck
 
 NO_OP = 20
 BARE_BYTES = 4
-"""A NoOpRecord without the epoch: frame version, API key, version, no tagged fields, each one byte."""
+"""The length of a NoOpRecord without the epoch. Frame version, API key, version and the number of tagged fields take
+one byte each."""
 
 
 class EpochGatedByTransaction(TransactionCheck):

@@ -7,7 +7,7 @@ from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
 MIN_EVICTION_MS = 120_000
-"""The least time that a session of the final revision lives. Of the first revision's sessions it is a setting."""
+"""The least time that a session of the final revision lives. For the first revision's sessions it is a setting."""
 
 
 class EvictionRules(SessionTrace):

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
-"""Version of Fetch that speaks it."""
+"""The version of Fetch that carries the first revision of sessions."""
 
 Named: TypeAlias = tuple[str | bytes, int]
-"""Topic ID, or its name where the version has no IDs, and index."""
+"""(topic, index of the partition). The topic is its ID, or its name in versions of Fetch that have no IDs."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class FetchModel:
         if type(event) is Request:
             waiting = self._asked.get((node_id, event.connection, event.correlation_id))
             if waiting is not None and waiting.incremental:
-                # The request was accepted and waits. It counts even if its answer never comes (a lost connection).
+                # The request was accepted and waits. It changes the session even if its connection is lost.
                 self.sessions[node_id, waiting.session_id] = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:

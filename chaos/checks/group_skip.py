@@ -1,8 +1,8 @@
-"""group-skip: between two records that members of a group read, there are records that no member read.
+"""group-skip: the members of a group together leave out no record between two records that they read.
 
 A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
-below a log start that was seen do not count. Neither do partitions in which a member's position was moved forward (its
-reset policy is ``latest``).
+below a log start that was seen do not count. Partitions in which a member's position was moved forward (its reset
+policy is ``latest``) do not count either.
 """
 
 from bisect import bisect_left, bisect_right

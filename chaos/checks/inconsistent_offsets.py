@@ -1,6 +1,6 @@
 """inconsistent-offsets: acknowledged sends and reads never show two values at one offset.
 
-After a power loss without a flush policy an offset may be written anew, so this is not judged then.
+After a power loss without a flush policy another record may be written at an offset, so this is not judged then.
 """
 
 from chaos.checks.check import Check, History

@@ -1,4 +1,7 @@
-"""int-nonmonotonic-poll: inside one read no record comes again (reassignment excepted)."""
+"""int-nonmonotonic-poll: one read returns its records in the order of their offsets, and none twice.
+
+Reads across a reassignment do not count.
+"""
 
 from chaos.checks.check import Check, History
 from chaos.checks.reads import pairs

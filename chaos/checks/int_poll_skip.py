@@ -1,4 +1,4 @@
-"""int-poll-skip: inside one read no record is left out (reassignment excepted)."""
+"""int-poll-skip: the records that one read returned leave out no record. Reads across a reassignment do not count."""
 
 from chaos.checks.check import Check, History
 from chaos.checks.reads import pairs

@@ -1,6 +1,6 @@
-"""leader-completeness: what is committed stays, unchanged, in the log of every later leader, the same on all nodes.
+"""leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
 
-If a leader starts from a snapshot, its log is judged from the snapshot's end on. snapshot-equals-replay judges the
+If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
 snapshot itself.
 """
 
@@ -32,7 +32,7 @@ class LeaderCompleteness(QuorumCheck):
         committed = min(after.high_watermark, self.view.committed_end)
         checked = self._same_to.get(member.node_id, 0)
         if committed > checked:
-            self._compare(at_us, member, max(checked, after.start_offset), committed, "calls committed what it")
+            self._compare(at_us, member, max(checked, after.start_offset), committed, "raised its high watermark and")
             self._same_to[member.node_id] = committed
 
     def _compare(self, at_us: int, member: Member, start: int, end: int, who: str) -> None:

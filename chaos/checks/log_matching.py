@@ -1,7 +1,7 @@
-"""log-matching: if two metadata logs hold a batch of the same offset and epoch, they hold the same up to it.
+"""log-matching: if two metadata logs hold a batch of the same offset and epoch, they are equal up to that batch.
 
-The check works by induction. A batch is known by (offset, epoch). Each log that holds it must hold the same bytes, and
-the same batch right before it. Within one log offsets follow each other and epochs never go back.
+The check works by induction. All logs that hold a batch of one (offset, epoch) must hold the same bytes for it, and the
+same batch right before it. Within one log offsets follow each other and epochs never go back.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""lost-metadata: an acknowledged change is there at the end, has one effect, and somebody asked for it.
+"""lost-metadata: each acknowledged change has its effect at the end and has it once, and no other change has any.
 
-Each topic's name is used once, so a second ID, or a return after the topic was gone, is a second effect. A change of
-unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
+Each topic's name is used once. So a second ID, or a return after the topic was gone, is a second effect. A change whose
+end is unknown may have happened or not. A setting that was sent more than once may take effect late once more.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ UNSET = -1
 
 @dataclass(slots=True)
 class _Topic:
-    """``created`` is ok, fail, info, or empty if nobody asked.
+    """``created`` is the type of the creation's operation (ok, fail or info), or empty if nobody asked for the topic.
 
     ``delete_us`` is when a deletion was first sent (-1 for never).
     """

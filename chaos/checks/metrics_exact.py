@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FETCH = 1
 
 FEW_SESSIONS = 16
-"""The partitions of up to this many sessions are counted after a fetch. Those of more are counted only thoroughly."""
+"""If there are more sessions than this, their partitions are counted only in the thorough comparison."""
 
 _Numbers = tuple[Gauge, Gauge, Counter]
 

@@ -1,6 +1,6 @@
-"""no-acked-lost: when a leader acknowledges a write with acks=all, it is committed and enough replicas hold it.
+"""no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas hold it.
 
-replicas-equal sees, leader by leader, that it never vanishes afterwards; lost-write and unseen see that at the end.
+Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at the end.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ALL = -1
 
 
 class NoAckedLost(ReplicaCheck):
-    """``acted`` notes what a node did. ``viewed`` judges it, when the view has seen the result."""
+    """``acted`` notes what a node acknowledged. ``viewed`` judges it, when the view knows what the node holds now."""
 
     guarantee = "no-acked-lost"
 

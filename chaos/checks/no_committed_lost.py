@@ -1,7 +1,7 @@
-"""no-committed-lost: what a coordinator acknowledged as committed is there after any failover of coordinators.
+"""no-committed-lost: an offset that a coordinator acknowledged as committed survives any failover of coordinators.
 
-At the end the coordinator of each group holds what was last committed, or what came after it. commit-regression judges
-that clients see it too.
+At the end the coordinator of each group must hold the offset that was committed last, or one that may have been
+committed after it. commit-regression judges that clients see it too.
 """
 
 import json

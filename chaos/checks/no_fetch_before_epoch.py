@@ -1,7 +1,7 @@
 """no-fetch-before-epoch: a consumer fetches from a partition only once its metadata is new enough.
 
-Its metadata must be as new as the epoch that was committed with the offset (M-10), or stored with the offset elsewhere
-(M-13). A client that left has forgotten all epochs.
+Its metadata must be at least as new as the metadata epoch that was stored with the offset where the consumer begins.
+The offset comes from a commit (M-10) or from a store outside Kafka (M-13). A client that left has forgotten all epochs.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class NoFetchBeforeEpoch(Check):
             first_us, first = min(starts)
             since_us = max((each.at_us for each in left.get(row.process, ()) if each.at_us <= first_us), default=-1)
             if since_us > row.at_us:
-                continue  # The client has forgotten that, and learnt it again.
+                continue  # The client left meanwhile, and learnt the offset again when it came back.
             known = [each.metadata_epoch for each in accepted.get(row.process, ()) if since_us < each.at_us <= first_us]
             had = max(known, default=-1)
             if had < row.metadata_epoch:

@@ -1,5 +1,5 @@
-"""nonmonotonic-metadata-epoch: a client or a node takes metadata that is older than what it has, or the metadata log
-holds an epoch twice.
+"""nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata log
+holds each epoch once.
 
 A client that left and came back begins anew. A node begins anew with its process, and with another controller. The
 log's epochs grow with its offsets.
@@ -59,7 +59,8 @@ class NonmonotonicMetadataEpoch(Check):
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
                 continue
-            # News at the very moment in which the client left came before: they may have woken it up.
+            # Metadata that came in the same microsecond in which the client left belongs to its life before. It may
+            # have woken the client.
             life = sum(row.at_us < each.at_us for row in left.get(each.process, ()))
             had = known.get((each.process, life), each.metadata_epoch)
             if each.metadata_epoch < had:

@@ -1,4 +1,4 @@
-"""nonmonotonic-poll: between two reads of one fetcher no record comes again (reassignment excepted)."""
+"""nonmonotonic-poll: the next read of a fetcher returns no record again. Reads across a reassignment do not count."""
 
 from chaos.checks.check import Check, History
 from chaos.checks.reads import pairs

@@ -1,4 +1,4 @@
-"""one-abort-per-begin: in the committed log each Begin has one End or one Abort, and no marker stands anywhere else."""
+"""one-abort-per-begin: in the committed log each Begin has one End or one Abort, and there are no other markers."""
 
 from chaos.checks.batches import Batch
 from chaos.checks.transaction_check import BEGIN, MARKERS, TransactionCheck

@@ -1,8 +1,8 @@
 """one-group-leader: a generation of a group has one leader and one assignment.
 
-Only generations that were written count. One that died with its coordinator may come again. A static member that comes
-back has a new member ID, and goes on leading with it. If all replicas of an offsets partition lost power, groups may
-be lost, so nothing is judged.
+Only generations that were written to the log count. The number of one that was lost with its coordinator may be used
+again. A static member that comes back has a new member ID and may still be the leader. If all replicas of an offsets
+partition lost power, groups may be lost, so nothing is judged.
 """
 
 import json

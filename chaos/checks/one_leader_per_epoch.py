@@ -1,4 +1,4 @@
-"""one-leader-per-epoch: no two nodes lead in one epoch, and nobody believes in another leader of it."""
+"""one-leader-per-epoch: no two nodes lead in one epoch, and all nodes name the same leader of it."""
 
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member, Seen

@@ -1,4 +1,4 @@
-"""poll-skip: between two reads of one fetcher no record is left out (reassignment excepted)."""
+"""poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
 
 from chaos.checks.check import Check, History
 from chaos.checks.reads import pairs

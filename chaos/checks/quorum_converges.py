@@ -12,10 +12,10 @@ class QuorumConverges(QuorumCheck):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self.expected = True
-        """False: the run ended otherwise than by playing all its phases."""
+        """Whether the nodes must agree. It is false if the run ended before it had played all its phases."""
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """A node that ends itself, and not because of its disk, does not come to agree with the others."""
+        """Reports a node that ended itself, because it cannot come to agree with the others."""
         self.violated(at_us, f"node {node_id} ended itself: {story}")
 
     def quiet(self, at_us: int) -> None:
@@ -30,7 +30,7 @@ class QuorumConverges(QuorumCheck):
             self.violated(at_us, f"the nodes end with different metadata: {digests}")
 
     def reached(self) -> bool:
-        """Returns whether all nodes agree. It is cheap enough to ask after every event of the run's end."""
+        """Returns whether all nodes agree. The look is cheap, so the run's end may ask after every event."""
         first = self.view.nodes[0].seen
         for member in self.view.nodes:
             seen = member.seen

@@ -18,7 +18,8 @@ NOTHING_TRUNCATED = 1 << 62
 
 
 class Seen(NamedTuple):
-    """One member's replica at one moment. All below ``synced`` is durable. A ``high_watermark`` of -1 is unknown."""
+    """One member's replica at one moment. Records below the offset ``synced`` are durable. ``high_watermark`` is -1
+    while it is not known."""
 
     incarnation: int = -1
     epoch: int = -1
@@ -31,7 +32,8 @@ class Seen(NamedTuple):
 
 
 GROWTH = Seen._fields.index("end_offset")
-"""From here on ``Seen`` tells how the log grows, which comes most often and breaks nothing by itself."""
+"""The first field of ``Seen`` that says only how far the log reaches. ``changed`` is not called for these fields alone:
+they change most often, and ``appended`` tells what is new."""
 
 
 @dataclass(slots=True)
@@ -125,8 +127,8 @@ class QuorumView:
             check.appended(at_us, member, fresh)
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
-        """Takes the committed batches from the first member that knows of them. What a snapshot replaced is known
-        already."""
+        """Takes the committed batches from the first member that knows of them. It does not read below the log's start,
+        since earlier members have shown what a snapshot replaced there."""
         offset = max(self.committed_end, member.seen.start_offset)
         fresh = list(read_batches(member.replica.log, offset, min(high_watermark, member.seen.end_offset)))
         self.committed.update((batch.base_offset, batch) for batch, _ in fresh)

@@ -69,7 +69,7 @@ def _pair(before: RunRow, after: RunRow, known: list[int]) -> Pair:
 
 
 def known_offsets(history: History) -> dict[Place, list[int]]:
-    """Returns the sorted offsets at which somebody saw a record or was promised one."""
+    """Returns the sorted offsets at which somebody read a record or had one acknowledged."""
     found: dict[Place, dict[int, None]] = {}
     for run in history.runs:
         if run.first_offset >= 0:
@@ -80,5 +80,5 @@ def known_offsets(history: History) -> dict[Place, list[int]]:
 
 
 def moved_forward(history: History) -> Iterator[ResetRow]:
-    """Yields the resets that moved a position forward, over records that may be there."""
+    """Yields the resets that moved a position forward, possibly over records."""
     return (row for row in history.resets if row.to_offset > max(row.from_offset, 0))

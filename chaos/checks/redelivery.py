@@ -1,7 +1,7 @@
-"""redelivery: a member that was given a partition begins to read below what the group had committed of it.
+"""redelivery: a member that is given a partition does not begin to read below the offset that its group has committed.
 
-The next owner reads again what was read but not committed, as promised. ``rewinds`` judges positions that were out of
-range.
+Records that were read but not committed may be read again: the promise is at least once. ``rewinds`` judges positions
+that were out of range.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from chaos.checks.values import Place, grouped, place
 from reports.rows import MembershipRow, OperationRow, RunRow
 
 NO_OFFSET = "no_offset"
-"""Nothing was committed: a reset's reason."""
+"""The reason of a reset where nothing was committed."""
 
 
 class FirstRead(NamedTuple):

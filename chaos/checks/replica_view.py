@@ -58,7 +58,8 @@ class Replicated:
 
     ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
     node published. ``tainted`` holds members that lost power since they joined the in-sync replicas. ``excused`` means
-    that all in-sync replicas did, so that what was committed may be lost, until a leader has written anew.
+    that all in-sync replicas are tainted, so that committed records may be lost. It ends when the next leader is seen:
+    what that leader holds counts from then on.
     """
 
     name: str
@@ -87,8 +88,8 @@ class Replicated:
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
     def begin_anew(self) -> None:
-        """Forgets what was committed, because all in-sync replicas had lost power. What the new leader holds is all
-        that there is."""
+        """Forgets what was committed, because all in-sync replicas had lost power. What the new leader holds counts
+        from now on."""
         self.committed.clear()
         self.committed_end = 0
         if self.compacted is not None:
@@ -102,10 +103,10 @@ class Replicated:
 class ReplicaView:
     """All partitions that have several replicas.
 
-    ``partitions`` is by topic ID and index. ``min_insync`` is that of the load's topics. With ``flushed`` each append
-    is synced before it is answered, so that a power loss loses nothing that counts. ``expected`` says whether there
-    will be such partitions at all. ``touched`` gives the logs that changed since it was last asked. ``excused`` holds
-    the partitions whose committed records may be lost, because all in-sync replicas lost power.
+    ``partitions`` holds them by topic ID and index. ``min_insync`` is that of the load's topics. With ``flushed`` each
+    append is synced before it is answered, so that a power loss loses no acknowledged record. ``expected`` says whether
+    there will be such partitions at all. ``touched`` gives the logs that changed since it was last asked. ``excused``
+    holds the partitions whose committed records may be lost, because all in-sync replicas lost power.
     """
 
     def __init__(
@@ -127,9 +128,9 @@ class ReplicaView:
         self._published: dict[int, dict[PartitionKey, None]] = {}
         """by node: partitions whose role there may have changed since the view looked at it"""
         self._settled: dict[int, bool] = {}
-        """by node, when the view looked last: false if it was starting, or carrying out a large publication"""
+        """by node: whether it was settled (``_is_settled``) when the view last looked at it"""
         self._deleted: dict[bytes, None] = {}
-        """IDs of topics: a node that starts publishes what it reads of them again"""
+        """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
     @property
     def offsets_excused(self) -> bool:
@@ -139,10 +140,7 @@ class ReplicaView:
     # What the metadata says
 
     def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Takes in what a node published. It is about to act upon that, or has done so in this event.
-
-        A ``delta`` of None means its first image.
-        """
+        """Takes in an image that a node has published. A ``delta`` of None means the node's first image."""
         if delta is None:
             for topic in image.topics.values():
                 for index, state in enumerate(topic.partitions):
@@ -277,7 +275,8 @@ class ReplicaView:
 
 
 def _is_settled(node: "Node") -> bool:
-    """Returns whether the node's events alone show what it does with its logs."""
+    """Returns whether an event alone shows which logs the node touches. This is not so while the node starts or still
+    carries out a large publication."""
     return node.ready and not node._publisher.is_behind
 
 

@@ -5,7 +5,7 @@ from chaos.checks.replica_view import Replicated
 
 
 class ReplicasConverge(ReplicaCheck):
-    """The player of the run calls ``overdue`` if it waited in vain."""
+    """``World`` asks ``reached`` after the heal, and calls ``overdue`` if the time is over before that."""
 
     guarantee = "replicas-converge"
 

@@ -1,10 +1,10 @@
 """replicas-equal: below its high watermark each replica holds the very batches that were committed, byte for byte.
 
-A new leader must hold all of them, whatever its own high watermark still is, since what is committed never vanishes.
+A new leader must hold all committed batches, even those above its own high watermark.
 
-In a compacted partition records are compared instead. Each record is as it was committed, at its offset. A record that
-a replica lacks was superseded by a newer one of its key, or was a tombstone past its time, and it stood where a cleaner
-may work. Below what a replica has cleaned there is one record of each key.
+In a compacted partition records are compared instead of batches. Each record must be at its offset as it was committed.
+A replica may lack a record only where a cleaner may work, and only if a newer record of its key supersedes it or it is
+a tombstone past its time. In the cleaned part of its log a replica must hold only one record of each key.
 """
 
 from chaos.checks.batches import read_batches
@@ -82,7 +82,7 @@ class ReplicasEqual(ReplicaCheck):
             for offset, record in records_of(data, at_us):
                 committed = compacted.records.get(offset)
                 if committed is None and partition.ever_excused:
-                    continue  # It was read from a leader that had cleaned it away.
+                    continue  # The replica fetched from a leader that had cleaned the record away.
                 if committed is None or not committed.equals(record):
                     there = "none" if committed is None else f"{committed[:-1]}"
                     return f"has the record {record[:-1]} at offset {offset} where {there} is committed"

@@ -1,9 +1,9 @@
-"""rewinds: a client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
+"""rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
 
-Positions below a log start that was seen (deleted) do not count, nor those above where the log ends once all is quiet
-(lost). Clients without the epoch (-1) do not count either: their rewind is the failure that the epoch cures (M-15). The
-same holds for a client that begins at an offset which one without the epoch committed (M-11), because there is no epoch
-to wait for.
+Positions below a log start that was seen do not count, because those records were deleted. Positions above the log's
+end once all is quiet do not count, because those records were lost. Clients without the metadata epoch (-1) do not
+count either: their rewind is the failure that the epoch prevents (M-15). The same holds for a client that begins at an
+offset which was committed without an epoch (M-11), because there is no epoch to wait for.
 """
 
 from chaos.checks.check import Check, History

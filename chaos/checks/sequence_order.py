@@ -1,8 +1,8 @@
 """session-epoch-order in the first revision: a session accepts the number after the last one, or the last one again.
 
-This is a model of its own, as small as G-3, G-4 and G-10 allow. An incremental request with the next number proves that
-the answer before it was processed. One with the last number is a retransmission. All others are refused with
-InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
+The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the next
+number proves that the client has processed the last answer. One with the last number is a retransmission. All others
+are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Session
@@ -14,7 +14,7 @@ ERRORS_THAT_CHANGE_NOTHING = (42, 10002)
 
 
 class SequenceOrder(OrderTrace):
-    """A session's number is that of its last incremental request, 0 if there was none."""
+    """A session's number is that of its last incremental request, or 0 if there was none."""
 
     guarantee = "session-epoch-order"
     FIRST_NUMBER = 0

@@ -1,7 +1,7 @@
 """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
 
 A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with the
-ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). No ID comes twice (F-2).
+ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). No two sessions get the same ID (F-2).
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ INVALID_FETCH_SESSION = 10001
 
 
 class SessionLost(SessionTrace):
-    """Sessions are by node and ID."""
+    """Knows the sessions by node and ID."""
 
     guarantee = "session-lost"
 
@@ -61,12 +61,12 @@ class SessionLost(SessionTrace):
         known = (row.node, row.session_id) in self._alive
         if row.api_version == FIRST_REVISION:
             if row.error == INVALID_FETCH_SESSION and closed == row.session_id:
-                self.violated(row.at_us, f"{who} was refused for its number, and the session was closed for that")
+                self.violated(row.at_us, f"{who} was refused for its number, and that closed the session")
             elif row.error == 0 and not known and row.answered_session_id == row.session_id:
                 self.violated(row.at_us, f"{who} was served, but there is no such session")
             return
         if row.error == INVALID_EPOCH and closed == row.session_id:
-            self.violated(row.at_us, f"{who} was refused for its epoch, and the session was closed for that")
+            self.violated(row.at_us, f"{who} was refused for its epoch, and that closed the session")
         elif row.error == ID_NOT_FOUND and known and 1 <= row.session_epoch <= LARGEST_EPOCH:
             self.violated(row.at_us, f"{who} was answered as unknown, but nothing had closed or evicted it")
         elif row.error == 0 and row.answered_session_id not in (0, row.session_id):

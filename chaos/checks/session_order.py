@@ -1,8 +1,9 @@
-"""session-epoch-order: a session's accepted epochs follow one another; the right one is accepted, any other refused.
+"""session-epoch-order: a session accepts the epoch that it expects, and refuses any other.
 
-This is a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch 1, and
-each accepted request moves that on (2^31-1 to 1). A wrong epoch gets INVALID_FETCH_SESSION_EPOCH and changes
-nothing. There is one exception: a right request that waits gets an error when a later one overtakes it in its session.
+The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch 1.
+Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH and
+changes nothing. There is one exception: a request with the right epoch that waits gets an error when a later request
+overtakes it in its session.
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, LARGEST_EPOCH, OrderTrace, Pending, Session

@@ -49,7 +49,7 @@ class SnapshotAtLogStart(QuorumCheck):
     def _valid(self, at_us: int, member: Member, offset: int, epoch: int) -> None:
         who = f"node {member.node_id}: snapshot ({offset}, {epoch})"
         if offset > self.view.committed_end:
-            self.violated(at_us, f"{who} holds what is not committed: {self.view.committed_end} is")
+            self.violated(at_us, f"{who} reaches beyond the committed end {self.view.committed_end}")
             return
         last = next((each for each in reversed(self.view.committed.values()) if each.base_offset < offset), None)
         if last is not None and (last.last_offset + 1 != offset or last.epoch != epoch):

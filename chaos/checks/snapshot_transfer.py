@@ -24,7 +24,7 @@ class _Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Spent:
-    """What was fetched of a snapshot of ``size`` bytes, in how many ``starts``. A ``size`` of 0 is not known yet."""
+    """What was fetched of a snapshot of ``size`` bytes, in how many ``starts``. ``size`` is 0 while it is not known."""
 
     size: int = 0
     received: int = 0
@@ -111,7 +111,7 @@ class SnapshotTransfer(Check):
     def _bounded(self, row: TraceRow, what: str, spent: _Spent, times: int) -> None:
         most = times * spent.size + spent.starts * self._chunk
         if spent.size and spent.received > most:
-            story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; {most} is enough"
+            story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; at most {most}"
             self.violated(row.at_us, story)
 
 

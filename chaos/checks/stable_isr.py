@@ -1,4 +1,4 @@
-"""stable-isr: a replica stays in sync while no fault touches it, the leader or the controller's view.
+"""stable-isr: a replica stays in sync while no fault touches it, its leader, or another replica of the partition.
 
 A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
 """

@@ -19,7 +19,7 @@ class StableLeadership(QuorumCheck):
         """(epoch, node) of the newest leader."""
         self._since_us = 0
         self._risen: dict[int, int] = {}
-        """Epoch -> when a node first came to it."""
+        """by epoch: when the first node reached it"""
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.epoch != before.epoch:

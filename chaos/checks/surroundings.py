@@ -12,9 +12,9 @@ from chaos.checks.values import Place
 class Settings:
     """What the checks must know of the cluster.
 
-    After ``settled_us`` of hearing from its leader a voter does not seek another. After ``session_us`` a healthy broker
-    is not fenced. After ``in_sync_us`` a healthy follower is in sync. ``min_eviction_ms`` is that of the first
-    revision's sessions.
+    The times in microseconds say how long no fault must have touched a node before it is judged: ``settled_us`` before
+    its leader must stay, ``session_us`` before a broker must stay unfenced, ``in_sync_us`` before a follower must stay
+    in sync. ``min_eviction_ms`` is the setting for the first revision's sessions.
     """
 
     session_slots: int

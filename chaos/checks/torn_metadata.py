@@ -1,8 +1,9 @@
-"""torn-metadata: nobody sees only a part of what was written as a whole.
+"""torn-metadata: nobody sees only a part of a change that was written as a whole.
 
-If an answer to a reader changes some topics of a set, it changes all of them, to whole topics or to none. A creation
-that was sent again finds all of its topics or none. Two nodes with different content at one offset break
-snapshot-equals-replay in the simulator, and this guarantee where a recorded run is judged.
+The topics of a set are created and deleted together. So if an answer shows a change of some of them, it must show the
+change of all, and each topic must have all of its partitions. A creation that was sent again must find all of its
+topics or none. Two nodes with different content at one offset break snapshot-equals-replay in the simulator, and this
+guarantee where Spark judges a recorded run.
 """
 
 from chaos.checks.check import Check, History

@@ -1,4 +1,7 @@
-"""Notes which logs changed, at the place where their numbers are set. So a look costs only what an event touched."""
+"""Notes which logs changed, so that a check looks only at those.
+
+It replaces the slots of the log's class by properties that note each assignment.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +28,7 @@ class TouchedLogs:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Inside the block logs of this process note their changes here. At the end the slots of the class are put
+        """Inside the block the logs of this process note their changes here. At its end the class gets its slots
         back."""
         slots = {name: LogView.__dict__[name] for name in NUMBERS}
         for name, slot in slots.items():

@@ -14,7 +14,8 @@ MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
 
 
 class TransactionCheck(QuorumCheck):
-    """``open_at`` is where the open transaction begins, -1 outside one, as it is before the current record."""
+    """``open_at`` is the offset at which the open transaction begins, or -1 if none is open. While ``record`` is
+    called, the current record is not taken into account yet."""
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

@@ -30,7 +30,7 @@ class Sent(NamedTuple):
 
 
 def expanded(run: RunRow) -> Iterator[Sent]:
-    """Yields the values of a run. Foreign values have an empty writer and sequence -1."""
+    """Yields the values of a run. A value that no writer of this run made has an empty writer and sequence -1."""
     for step in range(run.count):
         sequence = run.first_sequence + step if run.writer else -1
         yield Sent(run.first_offset + step, run.writer, sequence, run.producer_id)

@@ -18,7 +18,7 @@ PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
 
 
 class Watching:
-    """``rows`` holds the trace rows that some check wants, each with these checks."""
+    """``rows`` says for each kind of trace row which checks want it. Rows that no check wants are missing there."""
 
     def __init__(self, checks: Sequence[Check], around: Surroundings) -> None:
         self.view = around.quorum
@@ -68,7 +68,7 @@ class Watching:
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         kind = event.__class__
         between_nodes = kind in PEER_EVENTS or (kind is Request and event.tag.role == "peer")  # type: ignore[union-attr]
-        if thorough or not between_nodes:  # Peers' traffic touches no client's state.
+        if thorough or not between_nodes:  # Messages between nodes change no client's state.
             for check in self._looking:
                 check.node(at_us, incarnation, node, event, thorough)
         self.view.look(at_us, incarnation, node, thorough)
@@ -77,7 +77,7 @@ class Watching:
             check.viewed(at_us, node)
 
     def ended(self, at_us: int, node_id: int, story: str) -> None:
-        """Hands on that a node ended itself, though no fault had struck its disk."""
+        """Hands on that a node has ended itself although no fault had struck its disk."""
         for check in self._checks:
             check.ended(at_us, node_id, story)
 

@@ -6,7 +6,7 @@ from chaos.live.targets import Target
 
 PROBE_LIMIT_S = 5.0
 PROBE_REQUESTS = 50
-"""They make some 700 bytes of requests and several thousand bytes of answers."""
+"""The number of requests that a probe sends. They are some 700 bytes, and their answers are several thousand bytes."""
 
 
 def begin(_: Place, target: Target) -> End:

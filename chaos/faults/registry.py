@@ -14,4 +14,4 @@ Begin: TypeAlias = Callable[[Place, Target], End]
 LIVE: dict[str, Begin] = {
     kind: import_module(f"chaos.faults.{kind}").begin for kind in TIMED_KINDS if kind != ONLY_SIMULATED
 }
-"""What a live run can do at a time: ``begin`` of the file that has the kind's name."""
+"""For each kind of fault that a live run can begin at a time, ``begin`` of the file that has the kind's name."""

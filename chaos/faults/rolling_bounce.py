@@ -1,5 +1,5 @@
 """Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node follows
-``between_s`` after this one serves again. If somebody else has struck a node, the bounce waits for it."""
+``between_s`` after this one serves again. If another fault has struck a node, the bounce waits until it serves."""
 
 from collections.abc import Generator, Iterator
 
@@ -13,7 +13,7 @@ def begin(place: Place, target: Target) -> End:
     course = _course(place, target.fault, bounced)
 
     def end() -> Ended | None:
-        """Goes one step on. Returns None while the bounce is not through."""
+        """Makes one step of the bounce. Returns None while steps are left."""
         if next(course, "through") is None and not place.is_over:
             return None
         course.close()
@@ -24,7 +24,8 @@ def begin(place: Place, target: Target) -> End:
 
 
 def _course(place: Place, fault: Fault, bounced: list[Blow]) -> Generator[None, None, None]:
-    """Takes one step for each call of ``end``. Whoever heals starts what is down when the load is over."""
+    """Yields after each step. If the load is over before the last step, the run's heal starts the nodes that are
+    down."""
     for node in range(len(place.addresses())):
         while not place.is_ready(node):
             yield

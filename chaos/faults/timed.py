@@ -17,7 +17,7 @@ MAX_PROBES = 6
 SHORTEST_PROBE_S = 0.2
 
 Place: TypeAlias = "Strikes"
-"""Where faults happen."""
+"""What a fault gets to strike nodes and links, and to tell the time (chaos.live.strikes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Ended:
 
 Probes: TypeAlias = list[tuple[str, BackgroundProbe]]
 End: TypeAlias = Callable[[], Ended | None]
-"""Undoes the fault. None means that the fault is not through yet and wants to be asked again soon. Once the place's
-``is_over`` is true it returns no None."""
+"""Undoes the fault and says how it ended. It returns None if the fault still goes on; then it is called again soon.
+Once the place's ``is_over`` is true it never returns None."""
 
 
 def node_of(target: Target) -> int:
@@ -73,8 +73,8 @@ def poisoned(
 ) -> End:
     """Puts a toxic on each of the target's links until its end.
 
-    The evidence is what happened to our probes that used the links meanwhile, if ``shows`` says that it is the fault's
-    doing.
+    The evidence is what happened to our probes of these links meanwhile. A probe counts if ``shows`` says that the
+    fault caused that.
     """
     fault, links = target.fault, target.links
     for link in links:
@@ -96,7 +96,7 @@ def silenced(_: Place, target: Target) -> End:
 
 
 def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT_S) -> Probes:
-    """Starts probes of as many links as are enough, and returns them with the links' names."""
+    """Starts probes of the first MAX_PROBES links, and returns them with the links' names."""
     return [(link.name, BackgroundProbe(link.listen, requests, limit_s)) for link in links[:MAX_PROBES]]
 
 

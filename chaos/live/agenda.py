@@ -20,7 +20,8 @@ class Agenda:
             heappop(self._entries)[2]()
 
     def do_all(self) -> None:
-        """Does now what is still open at the end of the load (heals, restarts), in the order of the times."""
+        """Does at once everything that is still planned at the end of the load (heals, restarts), in the order of the
+        times."""
         while self._entries:
             heappop(self._entries)[2]()
 

@@ -9,14 +9,14 @@ from scenarios.model import Fault, Range, Scenario
 from scenarios.revisions import revision_of
 
 ONLY_SIMULATED = "node_powered_off"
-"""No process can take the page cache with it, so a power loss is the simulator's."""
+"""Only the simulator can play a power loss. In a live run the page cache survives the death of any process."""
 
 
 def cast(scenario: Scenario, seed: int) -> Scenario:
     """Calls ``scenarios.draw.drawn`` without the alternatives that need a simulator.
 
-    The runner and each node's process do the same, so that they agree. In the revision ``none`` faults strike fetches
-    without sessions.
+    The runner and each node's process call this function, so that they play the same scenario. In the revision ``none``
+    the faults strike fetches without sessions.
     """
     if revision_of(scenario) == "none":
         scenario = without_sessions(scenario)
@@ -33,10 +33,10 @@ def _has_stand_in(scenario: Scenario, fault: Fault) -> bool:
 
 
 def without_sessions(scenario: Scenario) -> Scenario:
-    """Lets the same faults strike fetches that have no session, and asks nothing of sessions.
+    """Returns the scenario with the same faults on fetches without a session, and without the guarantees of sessions.
 
-    A follower's fetch asks for a session each time (scenarios.revisions). That tells it from a fetch of the metadata
-    log. A fault that waits for an error which only sessions have need not fire.
+    A follower's fetch asks for a session each time (scenarios.revisions), and a fetch of the metadata log never does.
+    So the two can be told apart. A fault that waits for an error which only sessions have need not fire.
     """
     return replace(
         scenario,

@@ -82,10 +82,8 @@ class Member:
 def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> int:
     """Runs the cluster until it is told to end, and returns the exit code. ``announce`` gets the ready line, JSON with
     ``bootstrap_servers``."""
-    ending = threading.Event()
-    await_end_signals(ending.set)
     try:
-        return _run(plan, announce, ending)
+        return _run(plan, announce)
     except SetupError as wrong:
         _tell(str(wrong))
         return EXIT_SETUP
@@ -95,17 +93,19 @@ def run_cluster(plan: ClusterPlan, announce: Callable[[str], None] = print) -> i
 
 
 def check_plan(plan: ClusterPlan) -> None:
-    """Raises SetupError for a plan that no cluster can have."""
+    """Raises SetupError for a plan that cannot be carried out."""
     if plan.nodes not in SIZES:
-        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority can outlive a minority.")
+        raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority is left when a minority dies.")
     if VOTERS_KEY in plan.config:
-        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it away.")
+        raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it out.")
     if plan.port and plan.port + plan.nodes - 1 > 65_535:
-        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes take the ports from there on: give less.")
+        raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes need the ports from it on: give a lower one.")
 
 
-def _run(plan: ClusterPlan, announce: Callable[[str], None], ending: threading.Event) -> int:
+def _run(plan: ClusterPlan, announce: Callable[[str], None]) -> int:
     cluster_id = _claimed(plan)
+    ending = threading.Event()
+    await_end_signals(ending.set)
     with ExitStack() as stack:
         links, facts = None, {}
         if plan.toxiproxy:
@@ -183,7 +183,7 @@ def _ready_line(members: Sequence[Member], facts: Mapping[str, str]) -> str:
 
 
 def _look_after(members: Sequence[Member], restart: bool, now: float) -> None:
-    """Tells of each death once and starts the dead again if the plan says so. Raises NodeDied when nobody is left."""
+    """Reports each death once. With ``restart`` it starts the dead node again. Raises NodeDied when no node is left."""
     for member in members:
         if member.again_at is not None and now >= member.again_at:
             member.launch()

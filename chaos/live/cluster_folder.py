@@ -1,5 +1,5 @@
-"""The file in a local cluster's data folder that names the cluster's ID and size. With it a second start finds its
-quorum."""
+"""The file in a local cluster's data folder that holds the cluster's ID and size. A second start reads it, so that its
+nodes form the same quorum."""
 
 import json
 import os

@@ -28,13 +28,13 @@ OF_EPOCHS = (
     "one-content-per-epoch",
     "no-fetch-before-epoch",
 )
-"""Guarantees that metadata epochs give. Without them the comparison shall show a rewind."""
+"""The guarantees that metadata epochs give. A run without epochs does not promise them, so that it may show rewinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One of the runs. ``folder`` is the name of its folder. ``variant`` goes into the manifest, and is empty if the
-    revision says what was chosen."""
+    """One of the runs. ``folder`` is the name of its folder. ``variant`` goes into the manifest. It is empty if the
+    runs differ in their revision, which the manifest names anyway."""
 
     folder: str
     scenario: Scenario

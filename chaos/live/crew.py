@@ -73,12 +73,12 @@ class Crew:
         return all(node.is_ready for node in self.nodes)
 
     def lives(self, node: int) -> bool:
-        """Returns whether the node's process runs, stopped or not. Nothing is known of nodes that are not ours."""
+        """Returns whether the node's process exists, even if it is stopped. A foreign target's nodes count as alive."""
         return not self.nodes or self.nodes[node].running
 
     def restart(self, node: int) -> None:
-        """Starts the node again if it has ended. A single node is waited for. Others are ready when the quorum lets
-        them be."""
+        """Starts the node again if it has ended. It waits until a single node is ready. One of several is not waited
+        for, because it may need a quorum."""
         if self.nodes[node].running:
             return
         self.nodes[node].launch()
@@ -93,7 +93,8 @@ class Crew:
             if node.child is None:
                 continue
             if node.child.exit_status is not None:
-                # The pipe may hold the announcement of this very death: look again before calling it unexpected.
+                # The pipe may hold the announcement of this death, so it is read again before the death is called
+                # unexpected.
                 self.read(number)
             node.look_for_ready()
             node.child.check()
@@ -115,7 +116,7 @@ class Crew:
             node.await_ready()
 
     def end_cleanly(self) -> None:
-        """The run is over, and all nodes are asked at once. Raises NodeDied if one does not shut down as it should."""
+        """Asks all nodes at once to end, because the run is over. Raises NodeDied if one does not shut down cleanly."""
         for child in self._children:
             child.check()
         for child in self._children:
@@ -124,7 +125,7 @@ class Crew:
             node.end_cleanly()
 
     def close(self) -> None:
-        """Ends every process, whatever its state, and hands on the last evidence."""
+        """Ends every process in any state, and hands on the last evidence."""
         for child in self._children:
             child.ask_to_end()
         for child in self._children:

@@ -23,7 +23,7 @@ def parse_target(text: str) -> Address:
     except SpecError:
         address = Address("", 0)
     if not address.host or not 0 < address.port < 65_536:
-        raise SetupError(f"--target is {text!r}: give HOST:PORT, such as 127.0.0.1:9092, or leave it away.")
+        raise SetupError(f"--target is {text!r}: give HOST:PORT, such as 127.0.0.1:9092, or leave it out.")
     return address
 
 

@@ -63,7 +63,7 @@ class LiveNode:
             self.is_ready = True
 
     def look_for_ready(self) -> None:
-        """Does the same without waiting. A death that was announced is no error."""
+        """Notes that the node serves, if it does. It does not wait for that, and an announced death is no error."""
         assert self.child is not None
         if self.is_ready or (self.child.exit_status is not None and self.child.expected_end):
             return
@@ -72,7 +72,8 @@ class LiveNode:
 
     @contextmanager
     def _no_first_start(self) -> Iterator[None]:
-        """Blames the node if it refuses to start from what it left behind. At its first start the setup is wrong."""
+        """Raises EndedItself for a node that refuses to start again from its own data. If it refuses its first start,
+        the SetupError stays."""
         try:
             yield
         except SetupError as refusal:
@@ -81,13 +82,14 @@ class LiveNode:
             raise EndedItself(f"{self.name} could not start again: {refusal}") from refusal
 
     def load_starts(self, at_us: int) -> None:
-        """Faults at states may hit from now on, and their times count from here."""
+        """Tells the node that the load starts. Faults at states may hit from now on, and count their times from
+        here."""
         self.load_from_us = at_us
         if self.child is not None:
             self.child.order(load_from_us=at_us)
 
     def disarm(self) -> None:
-        """The load is over, and no fault at a state hits any more."""
+        """Tells the node that the load is over. No fault at a state hits any more."""
         self.load_from_us = NOT_YET
         if self.child is not None:
             self.child.order(disarm=True)
@@ -108,7 +110,7 @@ class LiveNode:
             raise NodeDied(f"{self.name} did not shut down cleanly: {how}; {self.child.last_words()}")
 
     def close(self) -> None:
-        """Lets go of the pipes of a process that has ended."""
+        """Closes the pipes of a process that has ended."""
         if self.child is not None:
             self.child.close()
         if self._pipe is not None:

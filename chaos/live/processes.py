@@ -17,9 +17,9 @@ from chaos.live.errors import EndedItself, NodeDied, SetupError
 READY_LIMIT_S = 30.0
 STOP_LIMIT_S = 35.0
 MAX_WORDS = 4000
-"""Characters of a log's last line, which stands in messages and in the manifest."""
+"""A log's last line is cut to so many characters in messages and in the manifest."""
 DAMAGED = "The metadata log is damaged"
-"""What a node says before it ends, because batches of its metadata log cannot follow each other."""
+"""A node that ends because its metadata log is damaged says this in its last words."""
 
 
 class Child:
@@ -74,7 +74,7 @@ class Child:
         return line
 
     def said(self, key: str, within_s: float) -> dict[str, Any] | None:
-        """The same as ``await_line``, but returns None if the line did not come within that time."""
+        """Does the same as ``await_line``, but returns None if the line does not come within that time."""
         deadline = time.monotonic() + within_s
         while True:
             try:
@@ -103,7 +103,7 @@ class Child:
     def ask_to_end(self) -> None:
         """Sends SIGTERM, without waiting."""
         if self._asked_to_end:
-            return  # A second one could meet a process that has just let go of its handlers.
+            return  # A second signal could kill a process that has removed its handlers because it is ending.
         self.expected_end = self._asked_to_end = True
         self.send(signal.SIGTERM)
         self.resume()  # A stopped process does not see SIGTERM.
@@ -139,7 +139,7 @@ class Child:
             self._process.stdin.flush()
 
     def close(self) -> None:
-        """Lets go of the pipes, once the process has ended."""
+        """Closes the pipes, once the process has ended."""
         self._reader.join(2)
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):

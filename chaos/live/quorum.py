@@ -1,4 +1,4 @@
-"""Introduces each node to its cluster: who votes, and where to dial every other node, straight or through a proxy."""
+"""Introduces each node to its cluster: which nodes vote, and the address of each other node or of the proxy to it."""
 
 import secrets
 from base64 import urlsafe_b64encode
@@ -12,11 +12,12 @@ CLUSTER_ID_KEY = "crucible.cluster.id"
 
 
 def introductions(cluster_id: str, listen: Sequence[str], voters: int, links: Links | None) -> list[dict[str, str]]:
-    """Returns the settings that introduce each node to the others, by its ID. A node alone needs none.
+    """Returns for each node, in the order of IDs, the settings that introduce the others to it. A single node needs
+    none.
 
     ``listen`` is HOST:PORT of each node, of which the first ``voters`` vote. With ``links`` each directed link gets a
     proxy. The followers of the partitions that an observer leads dial that observer too. The quorum, heartbeats and
-    followers' fetches take the same link, so that whoever cuts a link cuts them all.
+    followers' fetches share one link, so a fault on that link strikes all of them.
     """
     if len(listen) == 1:
         return [{}]
@@ -33,8 +34,8 @@ def introductions(cluster_id: str, listen: Sequence[str], voters: int, links: Li
 
 
 def new_cluster_id() -> str:
-    """Returns a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, which
-    tools take for an option."""
+    """Returns a random UUID in Kafka's spelling, which is 22 characters of base64. It never begins with a dash, because
+    tools would take it for an option."""
     while True:
         text = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):

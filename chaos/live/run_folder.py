@@ -39,7 +39,7 @@ class RunFolder:
 
     @property
     def claims(self) -> Path:
-        """Which node has had which hit of a fault (chaos.claims). It is gone when the trace is collected."""
+        """The claims of faults' hits by nodes (chaos.claims). The folder is removed when the trace is collected."""
         return self.path / "trace" / "claims"
 
     def make(self) -> None:

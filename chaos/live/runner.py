@@ -90,7 +90,7 @@ def play(
 
 def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = "") -> None:
     """Raises SetupError for what cannot be played, before anything is started or written."""
-    for fault in cast(scenario, 0).faults:  # Any alternative stands for all.
+    for fault in cast(scenario, 0).faults:  # Any seed shows it: ``cast`` draws live alternatives if there are any.
         if not is_live(fault):
             raise SetupError(f"{scenario.name}: {fault.kind} exists only in the simulator; run `crucible sim` instead.")
     if scenario.swarm is not None:
@@ -117,17 +117,17 @@ def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
     for fault in scenario.faults:
         if fault.kind == "node_isolated" or (fault.link is not None and not _from_clients(fault.link)):
             raise SetupError(
-                f"--target {target} lacks what {scenario.name} needs: fault {fault.name} is on links between nodes, or "
-                f"on one node's by its role; use --target {REFERENCE}."
+                f"--target {target} lacks what {scenario.name} needs: fault {fault.name} needs links between "
+                f"nodes, or a node's role; use --target {REFERENCE}."
             )
     if mutant:
-        raise SetupError("A mutant changes the reference broker: leave --target away.")
+        raise SetupError("A mutant changes the reference broker: leave --target out.")
     parse_target(target)
     look(target)
 
 
 def _from_clients(link: Link) -> bool:
-    """Returns whether clients dial, and nodes that can be told without asking them are dialled."""
+    """Returns whether the link is from clients to nodes that can be found without knowing any node's role."""
     return link.source == "client" and (isinstance(link.target, int) or link.target in ("all", "any"))
 
 
@@ -248,14 +248,14 @@ class LiveRun:
         return self._strikes is not None and self._strikes.mutant_reached
 
     def _checked(self) -> tuple[Check, ...]:
-        """Returns what the checks inside the nodes found. There are none in a foreign target's nodes."""
+        """Returns what the checks inside the nodes found. A foreign target's nodes have no such checks."""
         if self._strikes is None or self._target != REFERENCE:
             return ()
         return self._strikes.findings.judged(self._scenario.guarantees)
 
     def _reach_target(self, links: Links) -> Way:
-        """Puts a proxy before each of its nodes. The topics are those of this run alone, so whatever is on the broker
-        stays out of it."""
+        """Puts a proxy before each of the target's nodes. The run has topics of its own, so it touches nothing else on
+        the broker."""
         way = behind_proxies(self._target, links, f"crucible-{self._start_wall_us}-")
         for told, dialled in way.dial.items():
             self._progress(f"{told} is reached through {dialled}")
@@ -277,8 +277,8 @@ class LiveRun:
         return fleet.events[event]
 
     def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
-        """Goes on with the run meanwhile: the first steps of a quorum are states too, at which a fault may strike.
-        Raises NodeDied after ``limit_s``."""
+        """Goes on with the run until ``done()``, because a fault may strike while nodes start or clients finish. Raises
+        NodeDied with the ``complaint`` after ``limit_s``."""
         deadline_us = self.now_us() + int(limit_s * 1e6)
         while not done():
             self._tick()

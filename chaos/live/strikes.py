@@ -20,19 +20,20 @@ from scenarios.model import Fault, Scenario
 
 ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
-"""How long a fault waits for somebody to have the role that it is for."""
+"""How long a fault waits until a node has the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated")
 BY_THEMSELVES = ("rolling_bounce", "feature_finalized")
-"""Kinds that know themselves when they are through."""
+"""These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")
-"""Kinds at states that do not undo themselves."""
+"""After a fault of these kinds at a state, the runner must bring the node back."""
 
 
 class Strikes:
-    """The place in which the faults of ``chaos.faults`` happen.
+    """Gives the faults of ``chaos.faults`` what they need, and plans their times.
 
-    ``rows`` holds what fired so far, and ``findings`` what the checks inside the nodes told. Once ``is_over`` is true
-    the load is over, and what goes on by itself must end. ``now_us`` gives the time since the run's start.
+    ``rows`` holds the faults that fired so far, and ``findings`` what the checks inside the nodes reported. Once
+    ``is_over`` is true the load is over, and faults that go on by themselves must end. ``now_us`` gives the time since
+    the run's start.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Strikes:
         self._agenda.do_due(self.now_us())
 
     def end_all(self) -> None:
-        """The load is over. Nothing begins any more, and what is open ends now."""
+        """Notes that the load is over. No fault begins any more, and those that last end now."""
         self.is_over = True
         self._agenda.do_all()
 
@@ -125,7 +126,7 @@ class Strikes:
         elif self.now_us() - since_us < NOBODY_LIMIT_S * 1e6:
             self._again_soon(partial(self._due, fault, hit, since_us))
         else:
-            self._progress(f"fault {fault.name} found nobody to strike")
+            self._progress(f"fault {fault.name} found no node to strike")
 
     def _begin(self, target: Target, hit: int) -> None:
         fault = target.fault

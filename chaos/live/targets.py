@@ -9,13 +9,13 @@ from chaos.roles import is_role
 from scenarios.model import Fault, NodeChoice
 
 DRAWN = ("follower", "observer", "partition_follower", "any")
-"""Roles that several nodes have at a time."""
+"""Roles that several nodes can have at a time. One of them is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a fault hits. The ``node`` of ``fault`` is a number now. ``links`` are those that it hits. ``told`` is for
-    the faults table."""
+    """What a fault hits. The ``node`` of ``fault`` is a number here, and no role. ``links`` are those that the fault
+    hits. ``told`` names the target in the faults table."""
 
     fault: Fault
     links: tuple[Link, ...]
@@ -33,7 +33,7 @@ class Roles:
         self._leaders = _Office()
         self._partition_leaders = _Office()
         self._replicas: set[int] = set()
-        """The nodes that told that they have a replica of the hot topic's first partition."""
+        """The nodes that said that they have a replica of the hot topic's first partition."""
         if total == 1:  # A node alone tells no role.
             self.told(0, "leader partition_leader")
 
@@ -88,7 +88,7 @@ class Roles:
         return fault.kind == "node_cut_from_controller" and all(end in (node, *range(self._voters)) for end in ends)
 
     def _aim_at_links(self, fault: Fault, ends: list[NodeChoice], links: Links) -> Target | None:
-        for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A node that is drawn can be another.
+        for place in sorted((0, 1), key=lambda place: ends[place] in DRAWN):  # A drawn end comes last and may differ.
             if ends[place] not in ("client", "all"):
                 other = ends[1 - place]
                 node = self.node(ends[place], other if isinstance(other, int) else None)
@@ -105,14 +105,14 @@ class Roles:
 
 
 class _Office:
-    """The nodes that told that they lead, in that order. A node that is stopped or cut off does not know of its
-    successor."""
+    """The nodes that have said that they lead, in that order. There may be several, because a node that is stopped or
+    cut off does not know that another one leads."""
 
     def __init__(self) -> None:
         self._claimants: dict[int, None] = {}
 
     def told(self, node: int, leads: bool) -> None:
-        """Takes what a node tells. It is no new claim if the node tells of something else while it leads."""
+        """Takes what a node says. A node that says again that it leads keeps its place in the order."""
         if leads:
             self._claimants.setdefault(node)
         else:

@@ -10,7 +10,7 @@ from reference_broker.log.cleaner.offset_map import short
 
 @mutant("reference_broker.log.cleaner.offset_map:OffsetMap.put")
 def newest_record_cleaned(original: Function, self: Any, key: bytes, offset: int) -> bool:
-    """The cleaner takes the newest record of a key for a superseded one."""
+    """The cleaner takes the newest record of a key for superseded, and removes it."""
     noted: bool = original(self, key, offset)
     if noted:
         self.offsets[short(key)] = offset + 1

@@ -34,8 +34,8 @@ def change_mark_cleared_when_sent(original: Function, self: Any, cached: Any, se
 
 @mutant(f"{SESSION}:FetchSession.accept_epoch", revisions=ONLY_FINAL)
 def epoch_not_advanced_when_response_lost(original: Function, self: Any, request_epoch: int) -> bool:
-    """The epoch advances only when the next request arrives, so a request that is sent again is accepted (F-3, F-10,
-    F-20)."""
+    """The epoch advances only when the next request arrives. So a request that a client sends again is accepted (F-3,
+    F-10, F-20)."""
     following = 1 if request_epoch == LARGEST_EPOCH else request_epoch + 1
     if self.number > 0 and following == self.epoch:
         self.epoch = request_epoch
@@ -69,7 +69,8 @@ class _Always:
 
 @mutant(f"{CACHE}:FetchSessionCache.admit")
 def cache_keyed_by_client_id(original: Function, self: Any, draft: Any, now: Any) -> bool:
-    """A client's new session has the ID of its old one (F-2, F-9, G-1)."""
+    """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (F-2, F-9,
+    G-1)."""
     number = 1 + crc32(draft.client_id.encode()) % (2**31 - 1)
     self.close(number, "its client came again")
     random, self.random = self.random, _Always(number)

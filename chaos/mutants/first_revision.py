@@ -1,4 +1,4 @@
-"""Mutants of the fetch sessions' first revision alone."""
+"""Mutants of the first revision of fetch sessions alone."""
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 

@@ -39,7 +39,7 @@ def no_wait_before_seek(original: Function, self: Any, min_metadata_epoch: int) 
 
 @mutant("reference_broker.controller.metadata_broadcast:MetadataBroadcast._plan", remembers=True)
 def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any) -> Any:
-    """Each controller counts metadata epochs from 1 on (M-1, M-2). ``counted`` is by the controller's epoch."""
+    """Each controller counts metadata epochs from 1 on (M-1, M-2). ``counted`` holds its last one by its own epoch."""
     if not self._sends(self._controller.latest):
         return ()
     reign = self._controller.epoch

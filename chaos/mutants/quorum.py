@@ -29,7 +29,8 @@ class _Deaf:
 
 @mutant(f"{QUORUM}:Quorum.append", remembers=True)
 def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any, values: Any) -> Any:
-    """A node that has led once goes on appending in its old epoch (T-4, T-7). ``led`` holds that epoch by quorum."""
+    """A node that has led once goes on appending in its old epoch (T-4, T-7). ``led`` holds that epoch for each
+    quorum."""
     if self.is_leader:
         led[self] = self.epoch
         if not isinstance(self.listener, _Deaf):

@@ -36,7 +36,8 @@ def by_name(name: str) -> Mutant:
 
 
 def mutants_of(scenario: Scenario) -> tuple[str, ...]:
-    """Returns those that the scenario must turn red in at least one of its revisions (``scenarios.revisions``)."""
+    """Returns the names of the mutants that the scenario must turn red. A mutant counts if at least one of the
+    scenario's revisions has its mechanism."""
     return tuple(
         name for name in scenario.mutants if any(each in by_name(name).revisions for each in scenario.revisions)
     )

@@ -61,7 +61,7 @@ def high_watermark_decides_visibility(original: Function, self: Any) -> None:
 
 @mutant(f"{LOADER}:MetadataLoader.load")
 def replay_ignores_markers(original: Function, self: Any) -> Generator[None, None, None]:
-    """A start replays the log as if it held no markers (T-3, T-8)."""
+    """A node that starts replays the log as if it held no markers (T-3, T-8)."""
     end_offset = self._log.end_offset
     yield from original(self)
     if end_offset > 0:
@@ -94,7 +94,7 @@ def gate_ignored(original: Function, version: int) -> bool:
 
 @mutant(f"{RECOVERY}:_verified")
 def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Iterator[Any]:
-    """A start does not cut a torn batch from the end of the metadata log (T-5)."""
+    """A node that starts does not cut a torn batch from the end of the metadata log (T-5)."""
     try:
         yield from original(disk, path, end)
     except InvalidRecords:

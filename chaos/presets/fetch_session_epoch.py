@@ -1,8 +1,8 @@
 """Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
 
-With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients are not told. The epochs
-1, 2, 3, ... that they send reach the node as N, N + 1, ... in the ring 1..2^31-1, so any client can play. In the first
-revision they are sequence numbers of 64 bits, which pass 2^31-1 and do not wrap.
+With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients need not know of this:
+they send the epochs 1, 2, 3, ..., and the preset turns them into N, N + 1, ... in the ring 1..2^31-1. In the first
+revision the epochs are sequence numbers of 64 bits, which pass 2^31-1 and do not wrap.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 class FetchSessionEpoch:
-    """Implements core.hooks.Hooks. It stands last among the hooks, so that recorder and interceptor see the node's side
-    of replies. ``built`` must be called before the node's first event."""
+    """Implements core.hooks.Hooks. It must be the last hook. Then the hooks before it get requests with the client's
+    epoch, and replies with the node's. ``built`` must be called before the node's first event."""
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch

@@ -7,7 +7,7 @@ from chaos.presets import fetch_session_epoch
 from chaos.presets.fetch_session_epoch import FetchSessionEpoch
 
 Preset: TypeAlias = FetchSessionEpoch
-"""A hook that sets and keeps a state; there is one so far. Among the hooks it goes after recorder and interceptor."""
+"""A hook that sets and keeps a state. There is one so far. It comes after the recorder and the interceptor."""
 
 
 class PresetError(ValueError):

@@ -1,4 +1,4 @@
-"""What a search has struck: the kind of each fault, with the role and the state of the node at that moment."""
+"""Counts what a search has struck: the kind of each fault, with the role and the state of the node at that moment."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping

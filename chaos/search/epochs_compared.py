@@ -17,15 +17,15 @@ from scenarios.model import Scenario
 
 COMPARED = ("19", "21", "41", "mirror")
 WAYS = ((False, False), (False, True), (True, False), (True, True))
-"""Whether clients have metadata epochs, and leader epochs."""
+"""(whether clients have metadata epochs, whether they have leader epochs)"""
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What clients saw. ``rewinds`` counts positions that were called out of range, and ``read_again`` the records
-    between them and where the client went. ``copied_twice`` is what a mirror copied beyond what was acknowledged, -1
-    without a mirror."""
+    """What clients saw. ``rewinds`` counts the positions that a client was told are out of range. ``read_again`` counts
+    the records between those positions and the earlier ones at which the clients went on. ``copied_twice`` is the
+    number of records that a mirror copied minus those that were acknowledged, or -1 without a mirror."""
 
     rewinds: int
     read_again: int

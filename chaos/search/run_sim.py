@@ -1,4 +1,4 @@
-"""Plays a scenario in the simulator with one seed or with many, and says what that came to."""
+"""Plays a scenario in the simulator with one seed or with many, and reports the outcome."""
 
 import gc
 import time
@@ -25,7 +25,7 @@ from scenarios.loader import Scenario
 from scenarios.revisions import each_revision, marked, revision_of
 
 CHUNK = 20
-"""Seeds that one worker process plays between two reports."""
+"""The number of seeds that a worker process plays before it reports their verdicts."""
 
 
 def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> SimVerdict:
@@ -70,7 +70,7 @@ def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> S
         reasons = [*filter(None, [stuck]), *_shortcomings(world, fired, fetches, acked)]
         if at_work is not None and unused:
             reasons.append(f"the mutant {at_work.mutant.name} was never called")
-    # A broken guarantee stays broken, however thin the run was; without one, a run that shows nothing is INVALID.
+    # A broken guarantee is a failure even in a run that was too thin. Without one, a run that is too thin is INVALID.
     outcome = Outcome.PASSED
     if crash:
         outcome = Outcome.CRASHED
@@ -98,7 +98,7 @@ def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> S
 
 
 def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -> Iterator[str]:
-    """Yields what was too little for the run to show anything."""
+    """Yields the reasons why the run shows nothing. There are none if it had enough faults and traffic."""
     scenario = world.scenario
     for name, times in Counter(scenario.expected_faults).items():
         if name not in fired:
@@ -129,12 +129,12 @@ class Search:
 
     @property
     def first_failing(self) -> SimVerdict | None:
-        """The first seed that came to the search's outcome, if that is not PASSED."""
+        """The verdict of the first seed that had the search's outcome. It is None if the search PASSED."""
         return next((each for each in self.verdicts if each.outcome is self.outcome is not Outcome.PASSED), None)
 
 
 def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
-    """Plays all seeds in so many processes. With one, or with few seeds, it starts none."""
+    """Plays all seeds in so many processes. It starts no process for few seeds, or if ``processes`` is 1."""
     started = time.perf_counter()
     verdicts = tuple(_verdicts(scenario, seeds, processes, mutant))
     return Search(scenario.name, verdicts, time.perf_counter() - started)
@@ -152,7 +152,7 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
 
 
 def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    """Runs in a worker process. It reads the scenario again, so that nothing but plain values crosses.
+    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes.
 
     Garbage is collected only afterwards. A world is one large cycle that lives as long as its run, and looking for
     garbage in it costs a tenth of the time.
@@ -167,8 +167,8 @@ def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimV
 
 
 def report(found: Search) -> str:
-    """Returns for the terminal the outcome and the speed, and for a failure its story and the one command that repeats
-    it."""
+    """Returns text for the terminal: the outcome and the speed. For a failure it adds the story and the command that
+    repeats it."""
     verdicts, failing = found.verdicts, found.first_failing
     seeds, events = len(verdicts), sum(each.events for each in verdicts)
     lines = [
@@ -199,11 +199,12 @@ def simulate(
 ) -> int:
     """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
-    ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
-    A single seed's run is written to the folder ``out``, for ``crucible report`` (with several scenarios to a folder
-    below it for each). With ``with_mutants`` the control of each scenario must pass, and each of its mutants must fail
-    with at least one seed. The exit code is 0 if all is so, else 1. ``revision`` plays only that one. Without it each
-    scenario is played in all its revisions.
+    - ``seed`` alone plays that seed, with its trace hash. ``seeds`` (default 100) plays so many, from ``seed`` or 1 on.
+    - ``out`` is a folder for a single seed's run, for ``crucible report``. Several scenarios get a folder each below
+      it.
+    - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
+      one seed. The exit code is 0 if that is so, else 1.
+    - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
     """
     first = 1 if seed is None else seed
     wanted = range(first, first + (seeds or 100))
@@ -231,7 +232,8 @@ def simulate(
 
 
 def _shrink_and_tell(scenario: Scenario, failing: SimVerdict) -> None:
-    """Tells a short schedule that fails in the same way. If no mutant is to blame, it is kept as a file of its own."""
+    """Prints the faults of a smaller scenario that fails in the same way. Without a mutant that scenario is written to
+    a file."""
     from chaos.search.shrink import keep_as_regression, shrink, told
 
     small = shrink(scenario, failing)
@@ -252,8 +254,8 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
 
 
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
-    """Plays controls over all seeds, and mutants until the first seed that catches them. Ends with one line a mutant:
-    how many seeds it took, and which guarantees broke."""
+    """Plays each scenario without a mutant over all seeds, and each of its mutants until a seed catches it. At the end
+    it prints a line for each mutant: how many seeds it took, and which guarantees broke."""
     wrong: list[str] = []
     table = [("mutant", "scenario", "seeds to catch", "by")]
     for scenario in scenarios:

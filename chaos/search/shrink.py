@@ -24,8 +24,9 @@ REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 def shrink(scenario: Scenario, failing: SimVerdict, max_runs: int = MAX_RUNS) -> Scenario:
     """Tries smaller scenarios until none is left to try, or after so many runs. Returns the smallest that still fails.
 
-    ``failing`` is what the scenario came to with its seed and mutant. Its first broken guarantee is the one to keep. A
-    crash stays that crash. The scenario that is returned is explicit: it has no swarm and no alternatives.
+    ``failing`` is the scenario's verdict with its seed and mutant. A smaller scenario must break the same first
+    guarantee, or crash in the same way. The scenario that is returned has no swarm and no alternatives: all of its
+    faults are explicit.
     """
     smallest = drawn(materialised(scenario, failing.seed), failing.seed)
     runs = 0
@@ -122,7 +123,7 @@ def _names(fault: Fault, nodes: int, lost: set[str]) -> bool:
 
 
 def told(scenario: Scenario) -> str:
-    """Returns for the terminal which faults are left."""
+    """Returns text for the terminal that says which faults are left."""
     if not scenario.faults:
         return "no fault is needed for it"
     words = (f"{each.name}{'' if each.timed or each.total != 1 else ' (one hit)'}" for each in scenario.faults)
@@ -132,7 +133,7 @@ def told(scenario: Scenario) -> str:
 def keep_as_regression(scenario: Scenario, failing: SimVerdict, folder: Path = REGRESSIONS) -> tuple[Path, str]:
     """Writes the shrunk scenario. Returns the file, and the one command that repeats the failure."""
     broken = failing.broken[0] if failing.broken else failing.outcome.name.lower()
-    name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # In a file's name it would ask for a revision.
+    name = scenario.name.removeprefix("regression-").replace(MARK, "-")  # The loader would look for a revision.
     path = folder / f"{name}-{broken}-{failing.seed}.toml"
     mutant = f" --mutant {failing.mutant}" if failing.mutant else ""
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,7 +1,7 @@
-"""Swarm schedules: each seed draws which kinds of faults are on and how often each comes, as explicit faults.
+"""Swarm schedules: each seed draws which kinds of faults are on and how often each comes.
 
-The result is an ordinary scenario, which can be written as a file, repeated, and shrunk like any other. Each seed draws
-only a part of the kinds, which finds what a mixture of all kinds would hide (swarm testing).
+The result is an ordinary scenario with explicit faults. It can be written as a file, repeated, and shrunk like any
+other. Each seed draws only a part of the kinds, because a mixture of all kinds hides some bugs (swarm testing).
 """
 
 from collections.abc import Callable
@@ -69,12 +69,12 @@ METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
 STATE_WINDOW_S = 5.0
-"""A fault at a state strikes within this time, if its state comes."""
+"""A fault at a state may strike only within this time, in seconds."""
 
 
 def materialised(scenario: Scenario, seed: int) -> Scenario:
     """Returns the scenario with this seed's faults in place of its swarm, if it has one. Every drawn fault is optional,
-    since its role or state may never be there."""
+    because no node may ever have its role or come to its state."""
     swarm = scenario.swarm
     if swarm is None:
         return scenario

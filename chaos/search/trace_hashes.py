@@ -21,7 +21,7 @@ from scenarios.revisions import each_revision, marked, revision_of
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One play, and what it came to. ``broken`` holds the guarantees that it broke, sorted by name."""
+    """One play and its verdict. ``broken`` holds the guarantees that it broke, sorted by name."""
 
     scenario: str
     mutant: str
@@ -50,7 +50,7 @@ def plays_of(names: Sequence[str], seeds: Iterable[int], with_mutants: bool) -> 
 
 
 def played(plays: Sequence[tuple[str, str, int]], processes: int) -> Iterator[Play]:
-    """Yields what each play came to, in the order of ``plays``."""
+    """Yields each play with its verdict, in the order of ``plays``."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(_play, plays)
 

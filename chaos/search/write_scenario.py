@@ -27,7 +27,7 @@ _TOP = (
 
 
 def write_scenario(scenario: Scenario, path: Path, comment: str = "") -> Path:
-    """Writes the file and returns its path. ``comment`` stands on top, each line of it behind a #."""
+    """Writes the file and returns its path. ``comment`` comes first, each of its lines after a #."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text_of(scenario, comment), encoding="utf-8")
     return path
@@ -52,7 +52,7 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
 
 
 def _load(load: Load) -> Iterator[str]:
-    """Yields what stands in ``[load]`` itself, and then its tables."""
+    """Yields the keys of ``[load]`` itself, and then its tables."""
     table = as_table(load)
     groups = {name: tables for name, tables in table.items() if isinstance(tables, list)}
     yield from ("", "[load]", *_lines_of({name: value for name, value in table.items() if name not in groups}))
@@ -86,8 +86,8 @@ def _fault(fault: Fault) -> Iterator[str]:
 
 
 def _told(name: str, fault: Fault, value: Any, default: Any) -> bool:
-    """Returns whether the field must be written. A field that the loader would take from another key is always
-    written."""
+    """Returns whether the field must be written. This is always so if the loader would otherwise derive it from another
+    key."""
     if name in ("times", "sim_at_s", "sim_duration_s", "sim_repeat_every_s"):
         return fault.timed == name.startswith("sim_")
     if name == "node":

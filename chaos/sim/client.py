@@ -91,8 +91,8 @@ class Client:
 class Lane:
     """Implements chaos.sim.links.Caller, with one connection at a time.
 
-    ``_waiting`` is the number of the operation that it waits for. An end of another number comes too late. ``_asked``
-    is the number of the last request.
+    ``_waiting`` is the number of the operation that it waits for. An event that was planned to end an earlier operation
+    comes too late and is ignored. ``_asked`` is the number of the operation that sent the last request.
     """
 
     def __init__(self, client: Client, number: int, agenda: Agenda, network: "Network") -> None:

@@ -31,7 +31,7 @@ THOROUGH_EVERY = 1_000
 STARTING_US = 2_000_000
 """A node may be busy with its start for this long."""
 NOT_YET = 2**62
-"""The load's start as long as it has not begun. Until then only rules for the boot hit."""
+"""Stands for the time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
 
 
 def config_of(scenario: Scenario, over: Mapping[str, str]) -> BrokerConfig:
@@ -47,8 +47,9 @@ def config_of(scenario: Scenario, over: Mapping[str, str]) -> BrokerConfig:
 class Cluster:
     """The nodes of a run.
 
-    ``watching`` holds the checks. ``target`` is the second cluster's one node, if there is a mirror. ``keep`` gets
-    every row of the trace; it is None if nobody wants them all. ``coded_share`` of the messages go through the codec.
+    ``watching`` holds the checks. ``target`` is the only node of the second cluster, if there is a mirror. ``keep``
+    gets every row of the trace; it is None if nobody wants them all. ``coded_share`` is the share of the messages that
+    go through the codec.
     """
 
     def __init__(
@@ -173,7 +174,7 @@ class Cluster:
         self._observers.pop(machine.node_id, None)
 
     def _ended(self, machine: Machine, story: str) -> None:
-        """Lets the checks look at what the node leaves: the event that ended it may have committed something."""
+        """Lets the checks look at the node once more, because the event that ended it may have committed something."""
         if machine.node is not None:
             self._watching.view.look(self._agenda.now_us, machine.incarnation, machine.node, False)
         self._watching.ended(self._agenda.now_us, machine.node_id, story)

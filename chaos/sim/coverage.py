@@ -6,7 +6,7 @@ from chaos.sim.machine import Machine
 
 
 def state_of(machine: Machine) -> str:
-    """Returns one word for what the node is doing. The rarest state comes first."""
+    """Returns one word for what the node is doing. If several fit, it is the first of those below, the rarest."""
     node: Any = machine.node
     if node is None:
         return "down"

@@ -14,7 +14,8 @@ from reference_broker.ports.disk import Buffer, DiskError
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """One file. ``durable`` <= len(content). ``cut`` is the least size since the last sync began."""
+    """One file. Its first ``durable`` bytes survive a power loss. ``cut`` is the least size that the file has had since
+    the last sync began: a sync makes no byte durable that was cut meanwhile."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: int = 0
@@ -123,7 +124,7 @@ class SimDisk:
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
 
     def power_loss(self) -> int:
-        """Loses what is not durable, but for a torn part of each file. Returns the number of bytes lost."""
+        """Loses what is not durable, except a random part of each file's rest. Returns the number of bytes lost."""
         lost = 0
         for path in sorted(self._files):
             file = self._files[path]

@@ -10,7 +10,7 @@ from chaos.sim.network import Network
 from scenarios.model import Fault
 
 SLICE_US = (200, 3000)
-"""A sliced frame arrives whole only with its last slice."""
+"""The range of a sliced frame's extra delay, since it is whole only when its last slice has arrived."""
 TYPICAL_FRAME_BYTES = 1000
 CUTS_ALL = ("node_isolated", "node_cut_from_controller")
 """These faults cut both directions of their links, whatever ``direction`` says."""
@@ -32,7 +32,7 @@ def begin(fault: Fault, place: Place) -> Callable[[], None]:
     return stack.close
 
 
-# Each fault begins, lasts where it yields, and is undone then.
+# Each generator begins its fault, yields while the fault lasts, and then undoes it.
 
 
 def _ended(fault: Fault, place: Place) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """The network's links: connections that deliver in order, over links that delay, stall and break.
 
-There is one directed link for each pair (who dials, who is dialled). It behaves as TCP does. Bytes are late, stalled
-while a direction is cut, or lost with their connection. They are never lost from the middle of a connection, reordered
-in it or doubled. The interceptor makes doubled and late *requests*.
+There is one directed link for each pair (who dials, who is dialled). It behaves as TCP does: bytes may be late, wait
+while a direction is cut, or be lost with their connection. They are never lost from the middle of a connection,
+reordered in it or doubled. The interceptor makes doubled and late *requests*.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chaos.sim.machine import Machine
 
 LATENCY_US = (60, 900)
-"""One way, drawn for each message."""
+"""The range from which the delay of each message is drawn, in one direction."""
 
 CLIENTS = -1
 """Stands for all clients where a link's ends are node numbers."""
@@ -122,9 +122,9 @@ class Caller(Protocol):
 class Connection:
     """One connection.
 
-    ``client_open`` and ``node_open`` say whether that side still has it. With ``discards`` what the node sends goes
-    nowhere. While ``busy`` the node works on a request, and ``waiting`` holds those behind it, not yet given to the
-    node.
+    ``client_open`` and ``node_open`` say whether that side still has it open. With ``discards`` everything that the
+    node sends is lost. While ``busy`` the node works on a request, and ``waiting`` holds the requests that it gets
+    after that one.
     """
 
     number: int

@@ -29,7 +29,7 @@ RESTART_AFTER_FAILURE_US = 2_000_000
 """A node that ended because of its disk is started again after this time, as ``crucible cluster --restart`` does."""
 START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
-"""How long a sync takes, drawn for each."""
+"""The range from which the duration of each sync is drawn."""
 
 
 class NodeDied(BaseException):
@@ -49,7 +49,7 @@ Boot: TypeAlias = Callable[["Machine"], tuple[Node, Sequence[Hooks], Watcher]]
 
 
 def nothing(*_: object) -> None:
-    """Does nothing: nobody watches this machine."""
+    """Stands for the callbacks of a machine that nobody watches."""
 
 
 class Machine:
@@ -59,8 +59,8 @@ class Machine:
     process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
     fault of the disk was to blame. ``network`` is set by the network itself.
 
-    A ``silent`` machine has no power, so that nobody is told. With ``disk_fails`` a fault struck the disk, so the node
-    may end.
+    A ``silent`` machine has no power, so nobody is told that its connections are gone. With ``disk_fails`` a fault has
+    struck the disk, so the node may end itself.
     """
 
     network: "Network"
@@ -186,7 +186,7 @@ class Machine:
                 self._attempt(self._handle, self.node, event)
 
     def _attempt(self, act: Callable[..., None], *args: Any) -> None:
-        """Lets the node do something. It may end by itself, be killed, or finish its shutdown in the course of it."""
+        """Lets the node do something. Meanwhile the node may end itself, be killed, or finish its shutdown."""
         try:
             act(*args)
         except NodeDied as death:

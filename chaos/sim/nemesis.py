@@ -21,7 +21,7 @@ from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
 
 AT_SPREAD = (80, 120)
-"""Percent of its time at which a timed fault begins, drawn from the seed."""
+"""A timed fault begins between 80 % and 120 % of its ``at_s``, as drawn from the seed."""
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated")
@@ -31,8 +31,8 @@ class Nemesis:
     """Does the timed faults.
 
     ``sink`` gets each row of evidence. ``coverage`` counts strikes by (kind, role, state) of what was struck.
-    ``reconfigure`` sets with which settings a node is started from now on. ``clients`` makes the client that plays a
-    behaviour; the world sets it.
+    ``reconfigure`` sets the settings with which a node is started from now on. ``clients`` makes the client that plays
+    a behaviour; the world sets it.
     """
 
     clients: Callable[[Behaviour], Client]
@@ -150,7 +150,7 @@ class Nemesis:
             return None if controller in (None, node_id) else [(node_id, controller), (controller, node_id)]
         return self.targets.around(node_id, fault.clients) if fault.kind == "node_isolated" else []
 
-    # What takes its own time
+    # Faults that go on in several steps
 
     def _bounce(self, fault: Fault, hit: int) -> None:  # noqa: ARG002
         machines = self._network.machines
@@ -199,7 +199,7 @@ _BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
     "rolling_bounce": Nemesis._bounce,
     "feature_finalized": Nemesis._finalize,
 }
-"""Faults that are several acts in turn. Each act leaves its evidence when it happens."""
+"""Faults that go on in several steps and end by themselves. Each step leaves its evidence when it happens."""
 
 
 def _end_of(pairs: Sequence[tuple[int, int]]) -> int:

@@ -132,8 +132,8 @@ class Network:
             connection.node.give(connection.incarnation, event)
 
     def _next_request(self, connection: Connection) -> None:
-        """Gives the node the connection's next request. A driver does so only when the node has answered the one
-        before."""
+        """Gives the node the connection's next request, if the node has answered the one before. A live driver waits
+        for that answer too."""
         if connection.node_open and connection.waiting and not connection.busy:
             connection.busy = True
             connection.node.give(connection.incarnation, connection.waiting.popleft())
@@ -172,7 +172,7 @@ class Network:
             connection.link.agenda.after(0, connection.node.give, connection.incarnation, Closed(number))
 
     def discard(self, number: int) -> None:
-        """Loses what is under way to the client, with the connection. The machine tells the node."""
+        """Ends the connection and loses everything that is under way to the client. The machine tells the node."""
         connection = self._connections.pop(number, None)
         if connection is not None:
             connection.discards = True
@@ -182,8 +182,8 @@ class Network:
     def node_gone(self, machine: Machine, silent: bool) -> None:
         """Ends the connections of a node whose process ended.
 
-        The kernel resets what the process had open. Without power (``silent``) nobody is told. Then peers run into
-        timeouts, until the machine is back and resets connections that it does not know.
+        The kernel resets the connections that the process had open. Without power (``silent``) nobody is told. Then the
+        other sides run into timeouts, until the machine is back and resets connections that it does not know.
         """
         inward = [each for each in self._connections.values() if each.node is machine]
         channels = [key for key in self._channels if key[0] == machine.node_id]

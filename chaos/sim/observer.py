@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """``keep`` gets every row of the trace.
+    """Watches one incarnation of a node. ``keep`` gets every row of the trace.
 
-    If it is None, only rows that a check wants are made. For requests these are those of clients, and followers'
-    requests in a session.
+    If ``keep`` is None, only the rows that a check wants are made. A request or a reply then becomes a row only if it
+    is a client's, or if it belongs to a follower's session.
     """
 
     def __init__(

@@ -87,7 +87,8 @@ class PeerChannel:
     # Time
 
     def _check_deadlines(self, at_us: int) -> None:
-        """Checks the deadlines. One check is planned for a channel, at the earliest deadline known at planning."""
+        """Ends the channel if a request has passed its deadline. Only one check is planned at a time, at the earliest
+        deadline."""
         if at_us != self._checked_at_us:
             return
         self._checked_at_us = -1
@@ -100,7 +101,7 @@ class PeerChannel:
             self._network.client_closed(connection)
             self._down()
             return
-        # A stopped process looks at its deadlines when it goes on, after what the kernel received meanwhile.
+        # When a stopped process goes on, it first takes what the kernel has received, and then checks its deadlines.
         next_us = max(earliest_us, self._machine.paused_until_us + 1)
         self._checked_at_us = next_us
         agenda.at(next_us, self._check_deadlines, next_us)

@@ -11,7 +11,7 @@ from reports.rows import FaultRow
 
 
 class MachinePowers:
-    """The nemesis keeps the evidence, and knows how long a rule's kill lasts."""
+    """Gives the evidence to the nemesis, which also knows how long a node stays away after a rule has killed it."""
 
     def __init__(self, machine: Machine, nemesis: Nemesis) -> None:
         self._machine = machine

@@ -6,7 +6,7 @@ from chaos.sim.machine import Machine
 from scenarios.model import Fault
 
 LOOK_AGAIN_US = 50_000
-"""How often it looks whether a node has ended in good order, or is ready again."""
+"""The time between two looks at whether a node has shut down cleanly, or is ready again."""
 
 
 def rolling_bounce(

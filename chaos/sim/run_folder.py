@@ -25,7 +25,8 @@ from scenarios.load import Load
 
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
-"""Promised by every scenario; all others are left to whoever judges the folder, from its tables alone."""
+"""The guarantees that only the simulator's own checks can judge. Every scenario promises them. Whoever judges the
+folder judges all others from its tables."""
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
@@ -83,8 +84,8 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
 
 
 def _promised(world: World) -> tuple[str, ...]:
-    """Returns what this one run promises. Faults that this seed did not draw take no promise back. If the scenario
-    lists none, all are promised."""
+    """Returns the guarantees that this run promises. They depend on the faults that this seed has drawn. The result is
+    empty, and then all are promised, if the scenario lists none."""
     listed = world.scenario.guarantees
     if not world.history.writes_promised:
         listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
@@ -92,8 +93,8 @@ def _promised(world: World) -> tuple[str, ...]:
 
 
 def _is_judged_here(check: Check) -> bool:
-    """Returns whether the simulator judges this guarantee itself. No table tells what a full answer held, only what it
-    left out."""
+    """Returns whether the simulator judges this guarantee itself. It judges full answers because no table says what
+    such an answer held."""
     return check.guarantee in JUDGED_HERE or isinstance(check, FullAnswerExact)
 
 

@@ -20,7 +20,7 @@ _ALIKE: tuple[tuple[Any, str], ...] = (
     (operations, "encode"),
     (writer, "encode"),
 )
-"""Where each function is called from, by module and name."""
+"""The places at which each shared function is replaced: module and name."""
 
 
 @contextmanager

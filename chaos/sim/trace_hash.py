@@ -39,7 +39,7 @@ class TraceHash:
             coded = request_bytes(action, event.correlation_id).hex() if event.body is not None else ""
             self.add(f"{now} request {event.connection} {event.tag} {coded}")
         elif isinstance(event, PeerReply):
-            # The content was hashed, coded, where it was sent.
+            # The node that sent the reply has hashed its content.
             self.add(f"{now} peer reply {event.peer} {event.channel} {event.token}")
         else:
             self.add(f"{now} {event}")

@@ -31,7 +31,7 @@ class SimVerdict:
     trace_hash: str = ""
     mutant_calls: int = -1
     typed: str = ""
-    """What to type for the scenario, if that is not its name."""
+    """How the scenario is named on the command line, if not by its name."""
     coverage: tuple[tuple[tuple[str, str, str], int], ...] = ()
     """How often a fault struck, by (kind, role, state) of what was struck."""
 

@@ -35,15 +35,16 @@ BOOT_US = 30_000_000
 PREPARE_US = 30_000_000
 DRAIN_US = 60_000_000
 CONVERGE_US = 60_000_000
-"""How long the nodes may take to agree after all is healed; then quorum-converges is broken."""
+"""The nodes must agree within this time after the heal, or quorum-converges is broken."""
 SETTLED_FETCH_TIMEOUTS = 3
-"""A voter that has not heard of its leader for one fetch timeout seeks another; elections and backoff come on top."""
+"""No fault must have touched the voters for so many fetch timeouts before their leader must stay. A voter seeks a new
+leader after one fetch timeout, and elections and backoff take time too."""
 ELECTION_MS = 15_000
 """How long it takes until a coordinator is elected and has loaded, and all clients have found it."""
 MIRROR_REBALANCE_MS = 10_000
 REGISTRATION_US = 3_000_000
 LOOK_EVERY = 8
-"""Acts between two looks at whether a phase is over."""
+"""The number of acts between two looks at whether a phase is over."""
 
 
 C = TypeVar("C", bound=Check)
@@ -56,9 +57,9 @@ class RunStuckError(Exception):
 class World:
     """Plays one run.
 
-    With ``hashed`` it also hashes all that happens (slower). With ``keep_trace`` it keeps the trace rows.
-    ``coded_share`` of the messages go through the codec (1.0 means all, which is slower too). ``scenario`` is what was
-    drawn for the seed. If it has a swarm, that must be explicit faults already (chaos/search/swarm.py).
+    With ``hashed`` it also hashes all that happens, which is slower. With ``keep_trace`` it keeps the trace rows.
+    ``coded_share`` is the share of the messages that go through the codec (1.0 means all, which is slower too).
+    ``scenario`` is what was drawn for the seed. A swarm must have become explicit faults (chaos/search/swarm.py).
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class World:
         self._load([self._client(each) for each in writers], readers)
         self._converge()
         self._last_look(fleet)
-        self._converge()  # Again, since the controller's upkeep may have added a record meanwhile.
+        self._converge()  # Once more, because the controller's upkeep may have written a record meanwhile.
         self.stage = "end"
         self.cluster.compare_all()
         self._watching.end(self.agenda.now_us, self.history)

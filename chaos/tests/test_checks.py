@@ -138,7 +138,7 @@ def test_session_lost_speaks_on_a_session_closed_for_a_wrong_epoch() -> None:
     trace.request(9, 5)
     trace.note("session_closed", session_id=9, reason="")
     trace.reply(9, 5, WRONG)
-    assert "closed for that" in lost.violations[0].story
+    assert "that closed the session" in lost.violations[0].story
 
 
 @pytest.mark.parametrize("answered", [0, 8])

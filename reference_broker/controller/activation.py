@@ -25,7 +25,8 @@ class Endpoint:
 class Activation:
     """``abort`` is the reason in the Abort record, or None if no transaction is open at the end of the log.
 
-    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they stand between markers.
+    ``bootstrap`` holds the first records of an empty log. ``as_transaction`` says that they are written as a
+    transaction.
     """
 
     abort: str | None
@@ -36,7 +37,9 @@ class Activation:
 def activation(
     image: MetadataImage, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
 ) -> Activation:
-    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
+    """Returns what a new active controller must write first.
+
+    ``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
     metadata.version and crucible.metadata.epoch in a new cluster.
 
     Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller

@@ -1,8 +1,8 @@
 """The sessions of brokers, which the active controller keeps in memory.
 
 A heartbeat is answered at once, even while the controller works on something else. Fencing, unfencing and controlled
-shutdowns are queued as changes. A broker that shuts down first hands over what it leads. It is fenced, and may go, when
-every other broker has heard of that.
+shutdowns are queued as changes. A broker that shuts down first hands over its leadership of partitions. When every
+other broker has published the new leaders, the broker is fenced and may go.
 
 A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Time in which this
 node did not run is not counted, and a queued fencing checks the session again when its turn comes. A new active
@@ -55,8 +55,8 @@ class HeartbeatAnswer:
 
 @dataclass(slots=True)
 class BrokerHeartbeats:
-    """``deadlines_us`` says for each broker when its session ends unless a heartbeat comes. It is empty while this node
-    is not active.
+    """The sessions of all brokers. ``deadlines_us`` says for each broker when its session ends unless a heartbeat
+    comes. It is empty while this node is not active.
 
     ``asked`` holds the brokers for which a change is queued, so that heartbeats do not queue more of the same.
     """
@@ -69,7 +69,7 @@ class BrokerHeartbeats:
     published: dict[int, int] = field(default_factory=dict)
     """The metadata offset in each broker's last heartbeat."""
     left_at: dict[int, int] = field(default_factory=dict)
-    """For each broker that shuts down, the metadata offset from which on a broker knows the new leaders."""
+    """For each broker that shuts down, the metadata offset at which the other brokers know the new leaders."""
     _check_at_us: int = 0
     _timer: int | None = None
 

@@ -110,12 +110,12 @@ class BrokerLifecycle:
         self._attempt()
 
     def leader_changed(self, leader_id: int, epoch: int) -> None:  # noqa: ARG002 - the listener's signature
-        """Asks a new leader soon, and not after the rest of a long pause."""
+        """Sends the next request to a new leader soon, and does not wait for the end of a long pause."""
         if leader_id >= 0:
             self._ask_soon()
 
     def controller_activated(self) -> None:
-        """Asks this node's own controller, which has become active."""
+        """Sends the next request soon, because this node's own controller has become active."""
         self._ask_soon()
 
     @property
@@ -202,9 +202,9 @@ class BrokerLifecycle:
             self._again_after(self._config.broker_heartbeat_interval_ms)
 
     def _published(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Sends a heartbeat soon if its own registration has arrived here, because then it may be unfenced. Also if
-        another broker leaves, because that one waits until all others have said that they know. Stops if its own
-        shutdown has arrived."""
+        """Sends a heartbeat soon in two cases: this broker's registration is published here, so it may be unfenced, or
+        another broker leaves, which waits until all others have said that they know. Stops if this broker's own
+        shutdown is published."""
         if self._surroundings.node_id not in delta.brokers:
             if self._state is _State.REGISTERED and any(_leaves(broker) for broker in delta.brokers.values()):
                 self._ask_soon()

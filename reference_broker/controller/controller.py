@@ -31,14 +31,14 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 def _not_there(_api_key: int, _body: object, _answer: Callable[[object], None]) -> None:
-    raise AssertionError("a node asks itself before its APIs are there")
+    raise AssertionError("a node sends itself a request before its APIs exist")
 
 
 @dataclass(slots=True, eq=False)
 class Controller:
-    """Every node has one. It is active on the quorum's leader, once that has all that was committed before.
+    """Every node has one. It is active on the quorum's leader, once that node has loaded all that was committed before.
 
-    ``cluster_id`` is the text of this cluster's ID. New replicas are placed by the chance of ``_for_placement``.
+    ``cluster_id`` is the text of this cluster's ID. ``_for_placement`` is the random source for placing new replicas.
     """
 
     _surroundings: Surroundings
@@ -48,7 +48,7 @@ class Controller:
     _quorum: Leadership
     _for_placement: RandomSource
     on_activated: Callable[[], None] = lambda: None
-    """Is called when this node becomes active, so that its own broker asks it at once."""
+    """Is called when this node becomes active, so that this node's own broker sends its request at once."""
     serve_locally: ServeLocally = _not_there
     """Serves what this node asks of itself. Whoever has the APIs sets it."""
     heartbeats: BrokerHeartbeats = field(init=False)
@@ -102,7 +102,7 @@ class Controller:
     def latest(self) -> MetadataImage:
         """The metadata with all changes written so far, by which plans judge. It exists only while this node is
         active."""
-        assert self._reign is not None, "what is on its way is known to the active controller only"
+        assert self._reign is not None, "only the active controller knows the changes that are not committed"
         return self._reign.latest
 
     @property

@@ -4,8 +4,9 @@ Each change of what clients are told leads to a new metadata epoch, which is a r
 under way at a time, and changes that come meanwhile share the next. When the record is committed and published here,
 its content (the image as of that record) is sent to every live broker, this node included.
 
-A broker gets what changed since the content that it acknowledged last, or everything if it has acknowledged none of
-this controller. It gets one update at a time. If no answer comes, the same update is sent again after a pause.
+A broker gets what changed since the content that it acknowledged last. It gets everything if it has not acknowledged
+any content of this controller. It gets one update at a time. If no answer comes, the same update is sent again after a
+pause.
 
 While a transaction is being written, nothing is sent and no epoch is written, because nothing may come between its
 records.
@@ -121,7 +122,7 @@ class MetadataBroadcast:
         reign, self._asked = self._epoch, True
 
         def answered(refusal: Refusal | None) -> None:
-            """A refusal comes from the disk, or means that the reign is over. The next reign writes an epoch then."""
+            """A refusal means that the disk failed or the reign is over. The next reign writes an epoch."""
             if reign != self._epoch:
                 return
             self._asked = False
@@ -188,7 +189,7 @@ class MetadataBroadcast:
         if not self._is_current(told):
             return
         if self._controller.is_writing_transaction:
-            told.asking, self._has_news = False, True  # When its End is committed, this is called again.
+            told.asking, self._has_news = False, True  # ``_tell`` is called again when the End is committed.
             return
         body = UpdateMetadataRequest1000(
             controller_id=self._surroundings.node_id,

@@ -24,13 +24,14 @@ DELETED = -2
 """The leader of a deleted partition (LeaderAndIsr.LeaderDuringDelete)."""
 
 PARTITIONS_PER_SLICE = 500
-"""One event writes this many, in some 2 ms."""
+"""One event makes the states of this many partitions, in some 2 ms."""
 
 TOPICS_PER_SLICE = 5000
-"""One event compares this many, if it is not known which of them changed."""
+"""One event compares this many topics, if it is not known which of them changed."""
 
 MOST_REMEMBERED = 64
-"""For so many epochs the changed topics are remembered. A broker that is further behind costs a look at each topic."""
+"""The number of epochs whose changed topics are remembered. For a broker that is further behind, every topic is
+compared."""
 
 States: TypeAlias = tuple[UpdateMetadataPartition1000, ...]
 Slices: TypeAlias = Generator[None, None, States]

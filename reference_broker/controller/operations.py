@@ -16,8 +16,8 @@ Answered: TypeAlias = Callable[[Refusal | None], None]
 Records: TypeAlias = Iterable[MetadataRecord]
 Planning: TypeAlias = Generator[None, None, Records]
 Plan: TypeAlias = Callable[[], Records | Planning]
-"""Called when the turn of a change comes. It judges by the controller's ``latest`` of that moment and returns the
-records. A plan that is a generator may yield between slices. The records may be lazy, and are taken in slices too."""
+"""Called when it is a change's turn. It judges by the controller's ``latest`` of that moment and returns the records. A
+plan that is a generator may yield between slices. The records may be lazy; they are taken in slices too."""
 
 MAX_RECORDS_PER_OPERATION = 2_000_000
 """More than any cluster needs. It limits what one request may make the controller hold."""

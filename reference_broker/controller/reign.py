@@ -1,4 +1,4 @@
-"""One time of being the active controller: changes are planned, written and answered one after the other.
+"""A reign: one period in which this node is the active controller. Changes are planned, written and answered in turn.
 
 Each change is planned in slices of less than 5 ms, one in each event. Records that do not fit into one batch are
 written as a transaction: Begin, the batches, End, one append in each event, with nothing between them. Plans judge by
@@ -69,8 +69,8 @@ class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way h
 
 @dataclass(slots=True, eq=False)
 class Reign:
-    """``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left of the
-    event's time. ``in_transaction`` says that a Begin is written, but not its End or Abort.
+    """One reign. ``latest`` is the metadata with all changes written so far, committed or not. ``work`` is what is left
+    of the event's time. ``in_transaction`` says that a Begin is written, but not its End or Abort.
 
     ``_lost`` is called when an append finds that leadership is gone; it calls ``end``. ``_pump`` is the work that goes
     on in the next event, and ``_current`` the change that is planned or written now.

@@ -1,5 +1,5 @@
-"""Writes a line of the trace for each committed batch, which says what part of a transaction it is. Faults can be
-triggered by these lines."""
+"""Writes a line of the trace for each committed batch. The line says which part of a transaction the batch is. A fault
+can be set to strike at such a line."""
 
 from dataclasses import dataclass, field
 

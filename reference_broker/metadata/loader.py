@@ -24,8 +24,8 @@ Listener: TypeAlias = Callable[[MetadataDelta, MetadataImage], None]
 Slices: TypeAlias = Generator[None, None, MetadataImage]
 
 RECORDS_PER_SLICE = 100
-"""One event decodes and replays this many records, in some 2 ms. A batch is never split: one of 8 KiB takes 2 to 4 ms.
-"""
+"""One event decodes and replays this many records, in some 2 ms. It never splits a batch, and one of 8 KiB takes 2 to
+4 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +151,7 @@ class MetadataLoader:
             if taken >= RECORDS_PER_SLICE:
                 break
         if self.last_offset == before:
-            raise MetadataFault(f"nothing stands at offset {before + 1}")
+            raise MetadataFault(f"there is no batch at offset {before + 1}")
 
     def _take_note(self, batch: MetadataBatch) -> None:
         self.last_offset = batch.provenance.offset

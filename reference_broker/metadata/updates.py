@@ -14,7 +14,7 @@ DELETED = -2
 """The leader of a partition that is deleted."""
 
 PARTITIONS_PER_SLICE = 500
-"""One event reads this many, in some 2 ms."""
+"""One event reads the states of this many partitions, in some 2 ms."""
 
 NO_TOPIC_ID = bytes(16)
 

@@ -30,9 +30,9 @@ GONE_AFTER_FAILURES = 2
 class Follower(RoleState):
     """Replicates the log of one leader.
 
-    ``has_fetched`` says that a fetch succeeded since the node entered this role. ``let_go`` says that the node takes
-    the leader for gone: its connections were refused, it said that it does not lead, it resigned, or the fetch timeout
-    has passed.
+    ``has_fetched`` says that a fetch succeeded since the node entered this role. ``let_go`` says that the node
+    considers the leader gone: its connections were refused, it said that it does not lead, it resigned, or the fetch
+    timeout has passed.
 
     ``_deadline_us`` is the time at which the fetch timeout passes; one timer follows it. ``_busy`` says that a fetch, a
     sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
@@ -147,7 +147,7 @@ class Follower(RoleState):
         self._succeeded()
         try:
             taken = quorum.log.append_fetched(quorum.ports.now(), answer.records, quorum.epoch)
-        except DiskError as failure:  # Full, perhaps not for long; what could be written is good.
+        except DiskError as failure:  # The disk may be full for a while. What was written stays.
             quorum.ports.note("fetched_not_written", ("why", str(failure)))
             self._retry()
             return
@@ -215,9 +215,9 @@ class Follower(RoleState):
     # When the leader is gone
 
     def _check(self) -> None:
-        """Lets the leader go when the fetch timeout has passed, but does not seek votes at once. Nodes that were paused
-        together resume at the same instant and must not all seek votes then. An answer of the leader may also be about
-        to arrive."""
+        """Considers the leader gone when the fetch timeout has passed, but does not seek votes at once. Nodes that were
+        paused together resume at the same instant and must not all seek votes then. An answer of the leader may also be
+        about to arrive."""
         if self.now_us >= self._deadline_us:
             self._release(None)
             self.after(self.quorum.timing.fetch_timeout_us, self._check)
@@ -225,8 +225,8 @@ class Follower(RoleState):
             self.at(self._deadline_us, self._check)
 
     def _release(self, delay_us: int | None) -> None:
-        """Takes the leader for gone, and seeks an election after ``delay_us``. None stands for a random delay whose
-        limit doubles with each attempt that led to nothing."""
+        """Considers the leader gone, and seeks an election after ``delay_us``. None stands for a random delay whose
+        limit doubles with each failed attempt."""
         if not self.let_go:
             self.let_go = True
             quorum = self.quorum

@@ -97,8 +97,8 @@ class Nominee(RoleState):
 
 
 class Prospective(Nominee):
-    """Asks for votes that bind nobody, so that a node which the others can do without does not disturb them. The node
-    still knows the leader that it lost sight of.
+    """Asks for votes that bind nobody. So a node that has lost its leader does not disturb the others if they still
+    have one. The node still knows the leader that it has lost.
 
     ``starting`` says that the node has just started and has not looked for a leader for long. Other voters that have
     just started would grant a pre-vote, while those that fetch from a leader would refuse it. So the node waits until

@@ -97,8 +97,8 @@ class Quorum:
 
     @property
     def shown_leader_id(self) -> int:
-        """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it lost sight
-        of."""
+        """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it has
+        lost."""
         return NO_NODE if self.state.role is Role.PROSPECTIVE else self.leader_id
 
     @property
@@ -189,7 +189,7 @@ class Quorum:
             return False
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)
-        else:  # If others say that this node leads the epoch, it lost that state. It voted for itself in the epoch.
+        else:  # If others say that this node leads, it has lost its state. It had voted for itself in that epoch.
             self.become_unattached(epoch, voted_id=self.node_id if leader_id == self.node_id else NO_NODE)
         return True
 
@@ -250,8 +250,8 @@ class Quorum:
     ) -> None:
         """Decides on a role now and starts it when that is durable. ``then`` answers the request that led to it."""
         before, self.state = self.state, state
-        assert epoch >= self.epoch, f"from epoch {self.epoch} back to {epoch}"
-        assert not self.gate.closed, f"{before.role} becomes {state.role} while its state is being kept"
+        assert epoch >= self.epoch, f"the quorum goes back from epoch {self.epoch} to {epoch}"
+        assert not self.gate.closed, f"{before.role} becomes {state.role} while an earlier change is made durable"
         led_epoch = self.epoch
         before.stop()
         self.epoch, self.voted_id = epoch, voted_id

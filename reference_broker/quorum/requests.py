@@ -146,7 +146,7 @@ def _vote_error(quorum: "Quorum", asked: Vote) -> Error | None:
 def _news_error(quorum: "Quorum", news: EpochNews) -> Error | None:
     error = _voter_error(quorum, news.leader_id, news.epoch, news.voter_id)
     if error is None and news.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, news.leader_id):
-        return ErrorCode.invalid_request  # Two leaders of one epoch: one of the two nodes lies.
+        return ErrorCode.invalid_request  # One epoch cannot have two leaders.
     if error is None and news.epoch == quorum.epoch and quorum.role in (Role.LEADER, Role.RESIGNED):
         return ErrorCode.invalid_request
     return error

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Unattached(RoleState):
-    """The node knows no leader of its epoch. It is also in this role after it voted for another node, until it knows
-    that this node leads. An observer without a leader is always in this role.
+    """The node knows no leader of its epoch. It may have voted for another node, and waits to hear who leads. An
+    observer without a leader is always in this role.
 
     ``starting`` says that the node has just started, so a leader may exist that it has not found yet. Its first
     election comes soon, but is careful. In Kafka, each start of a cluster waits for an election timeout.

@@ -94,7 +94,7 @@ class FleetProcess(Child):
 
 
 class Fleet:
-    """The fleet of one run, with the writer of idle partitions. ``mutant`` is of the client's side, empty for none.
+    """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, or is empty.
 
     ``events`` says when the fleet told each event first, in microseconds since the run's start.
     """
@@ -112,11 +112,11 @@ class Fleet:
         self.check = self._process.check
 
     def load_begins(self) -> None:
-        """Idle partitions get their append from now on."""
+        """Starts the writer of idle partitions."""
         self._idle.start()
 
     def final(self) -> None:
-        """Lets the clients do their last polls, and then the final read. All faults are healed."""
+        """Lets the clients do their last polls, and then the final read. All faults must be healed."""
         self._idle.end()
         if self._idle.failure:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
@@ -156,7 +156,7 @@ class IdleWriter:
     def _run(self) -> None:
         try:
             self._driver.run()
-        except Exception as failure:  # Whoever ends the run tells of it.
+        except Exception as failure:  # ``Fleet.final`` raises it as NodeDied.
             self.failure = f"{type(failure).__name__}: {failure}"
 
     def end(self) -> None:

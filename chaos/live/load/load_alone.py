@@ -1,4 +1,4 @@
-"""``crucible fleet``: a scenario's load without its faults, against a local cluster or somebody's broker. On request a
+"""``crucible fleet``: a scenario's load without its faults, against a local cluster or another broker. On request a
 person starts and stops the load on Locust's web page."""
 
 import time
@@ -166,5 +166,6 @@ def _manifest(
 
 
 def _promised(scenario: Scenario, by_hand: bool) -> tuple[str, ...]:
-    """Returns the guarantees that clients can judge. Fetchers that a person stops need not have read to the end."""
+    """Returns the guarantees that clients can judge. If a person stops the load, fetchers need not have read to the
+    end."""
     return tuple(each for each in promised_to_clients(scenario) if not (by_hand and each == "fetch-gap"))

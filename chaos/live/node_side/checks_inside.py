@@ -1,8 +1,8 @@
 """Runs the simulator's own checks in each live node's process, as far as they need one node alone.
 
 They see what the node did with each event before any fault touches its effects, as in the simulator. What they find
-goes through the evidence pipe at once. At each power of two they tell how much they looked at, so a killed node has
-told at least half of it.
+goes through the evidence pipe at once. They report how many answers they have looked at whenever that number is a power
+of two. So a node that is killed has reported at least half of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 MOST_NODES = 10
-"""All node IDs are smaller. A node's process sees only its own member of the quorum."""
+"""All node IDs are smaller. The quorum's view needs a member for each ID, though a process sees only its own."""
 MAX_STORY = 1000
-"""Characters of a breach's story, so that a line of evidence stays shorter than PIPE_BUF."""
+"""A story is cut to so many characters, so that a line of evidence stays shorter than PIPE_BUF."""
 
 
 def _kinds() -> list[type[Check]]:

@@ -13,7 +13,7 @@ ROLE = "role"
 DISK = "disk"
 """A fault of the disk has struck: [kind, what it struck]."""
 BROKEN = "broken"
-"""A check inside the node saw a guarantee broken: [guarantee, at_us, story]."""
+"""A check inside the node saw that a guarantee is broken: [guarantee, at_us, story]."""
 LOOKED = "looked"
 """The checks inside the node have looked at so many answers to fetches: [incarnation, number]."""
 

@@ -13,8 +13,7 @@ from reference_broker.serve.powers import DriverPowers
 
 
 class DiskFaults(Onlooker):
-    """Carries out the runner's orders, and looks for slow syncs. Each order is answered by one line of evidence when it
-    has first struck."""
+    """Carries out the runner's orders. When an order strikes for the first time, one line of evidence says so."""
 
     def __init__(self, powers: DriverPowers, evidence: Evidence) -> None:
         self._powers = powers
@@ -27,7 +26,8 @@ class DiskFaults(Onlooker):
         self._slow_told = False
 
     def order(self, slow_ms: int | None = None, full: bool | None = None) -> None:
-        """Takes an order in another thread. ``acted`` carries it out in the node's own. What is None stays as it is."""
+        """Takes an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
+        that is None changes nothing."""
         if slow_ms is not None:
             self._slow_told = False
             self._slow_ms = slow_ms

@@ -61,7 +61,7 @@ class FetchCosts:
         """Fetches that the node has answered, and whose answers the driver has not sent. It never will if a fault took
         an answer."""
 
-    # What the driver tells.
+    # Called by the driver
 
     def decoding(self) -> None:
         self._decoding = True
@@ -76,10 +76,10 @@ class FetchCosts:
             self._write(asked, answer, frame_bytes)
         self._since_ns = self._clock_ns()
 
-    # What the hooks see.
+    # Called by the two hooks
 
     def arrives(self, event: Event) -> None:
-        """An event comes, which other hooks have not seen yet."""
+        """Called with each event before any other hook has seen it."""
         self._decode_ns = self._lap() if self._decoding else 0
         self._decoding = False
         if self._answered:
@@ -88,7 +88,7 @@ class FetchCosts:
             self._asked.pop(event.connection, None)
 
     def resume(self) -> None:
-        """The node or the driver goes on now, after other hooks."""
+        """Called when the other hooks are done. The time from now on is the node's or the driver's."""
         self._since_ns = self._clock_ns()
 
     def handled(self, event: Event, effects: Sequence[Effect]) -> None:
@@ -96,7 +96,7 @@ class FetchCosts:
         if type(event) is Request and event.api_key == _FETCH and not is_metadata_fetch(event.body):
             asked = self._asked[event.connection] = _asked(event, self._decode_ns)
             asked.spent_ns += spent_ns
-        self._decode_ns = 0  # Of two copies of a request the first was decoded.
+        self._decode_ns = 0  # Only the first of two copies of a request was decoded.
         for effect in effects:
             if type(effect) is Reply and effect.api_key == _FETCH:
                 found = self._asked.pop(effect.connection, None)
@@ -124,7 +124,8 @@ class FetchCosts:
         return self._clock_ns() - self._since_ns
 
     def _write_unsent(self) -> None:
-        """Writes the rows of answers that were lost on their way, or are late. Nobody has told their size."""
+        """Writes the rows of answers that were lost on their way or are late. The driver has not told their size, so
+        they are encoded here."""
         unsent, self._answered = self._answered, {}
         for asked, reply in unsent.values():
             if reply.body is not None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 NOT_YET = 2**62
-"""``load_from_us`` before the load has started: no fault hits."""
+"""The value of ``load_from_us`` until the load starts. Until then only faults with ``boot`` hit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def run(spec: NodeSpec) -> int:
 
         apply(by_name(spec.mutant), lambda: evidence.tell(MUTANT_REACHED, spec.mutant))
 
-    # After the mutant: whoever imports a function by its name gets what is there then.
+    # This is imported after the mutant was applied: a module that imports a function by its name keeps what it gets.
     from chaos.live.node_side.inside import Inside
 
     inside = Inside(spec, scenario, evidence)
@@ -101,7 +101,7 @@ def run(spec: NodeSpec) -> int:
 
     def built(node: "Node") -> None:
         inside.built(node)
-        orders.start()  # What came before is still in the pipe.
+        orders.start()  # Orders that came earlier are still in the pipe.
 
     return run_broker(
         spec.listen,

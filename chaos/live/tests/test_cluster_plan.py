@@ -178,13 +178,8 @@ def test_cluster_ids_are_uuids_in_kafka_s_spelling() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_in_one_sentence(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    plan: dict[str, Any],
-    said: str,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: dict[str, Any], said: str
 ) -> None:
-    monkeypatch.setattr("chaos.live.cluster.await_end_signals", lambda told: None)  # noqa: ARG005  It is for good.
     assert run_cluster(ClusterPlan(tmp_path / "c", **plan)) == 2
     told = capsys.readouterr().err.strip().splitlines()
     assert len(told) == 1

@@ -91,7 +91,7 @@ def test_a_role_that_nobody_takes_leaves_no_row(tickle: list[int]) -> None:
     world.run_until(NOBODY_LIMIT_S + 4)
     assert tickle == []
     assert world.strikes.rows == []
-    assert world.log[-1] == "fault f found nobody to strike"
+    assert world.log[-1] == "fault f found no node to strike"
 
 
 def test_each_repetition_is_aimed_anew(tickle: list[int]) -> None:

@@ -1,9 +1,9 @@
 """The records of a broker's life after its registration: fencing, unfencing, controlled shutdown, removal.
 
-A broker that goes leaves every ISR that has another member, and leads nothing. Another live member leads, or nobody. A
-broker that registers anew, after a crash that nobody noticed, goes first, because it may have lost what it had
-acknowledged. Only partitions without other replicas name it as their leader until it is unfenced. Clients are not sent
-to a fenced broker.
+A broker that is fenced, shuts down or is removed leaves every ISR that has another member, and leads nothing any more.
+Another live member of the ISR leads, or nobody. The same happens to a broker that registers anew after a crash that
+nobody noticed, because it may have lost what it had acknowledged. Only partitions without other replicas then keep it
+as their leader. Clients do not see that leader before the broker is unfenced.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -25,10 +25,10 @@ FENCED, UNFENCED, NO_CHANGE = 1, -1, 0
 
 PARTITIONS_PER_UNIT = 50
 CHANGES_PER_UNIT = 2
-"""So many are looked at, or changed, in about 10 us."""
+"""The number of partitions that a plan can look at, and the number that it can change, in about 10 us."""
 
 PARTITIONS_PER_LOOK = 250
-"""After so many partitions of one topic the plan checks the event's time. If all of them change, they take 1.3 ms."""
+"""After so many partitions of one topic the plan checks the event's time. Changing all of them takes 1.3 ms."""
 
 RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
 
@@ -94,8 +94,8 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
 
 
 def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
-    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
-    member."""
+    """Returns the records that take the broker out of ISRs and leaderships. There are none for a fenced broker, which
+    is in no ISR that has another member."""
     if broker.fenced:
         return []
     changes = PartitionChanges.of(situation.latest, without=broker.broker_id)
@@ -106,7 +106,7 @@ def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool 
 def _changes(
     situation: Situation, changed: Callable[[TopicImage, range, Election], Iterable[MetadataRecord]]
 ) -> RecordSlices:
-    """What ``changed`` makes of each part of each topic."""
+    """Returns the records that ``changed`` makes for all topics. It gets a part of one topic at a time."""
     records: list[MetadataRecord] = []
     for topic in situation.latest.topics.values():
         election = election_of(situation.latest, situation.config, topic.name)

@@ -36,7 +36,7 @@ class WantedConfigs:
     replaces_all: bool = False
 
     def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
-        """The settings that come out of those of before."""
+        """Returns the settings after the change of ``before``, or the reason why it is not possible."""
         after = {} if self.replaces_all else dict(before)
         seen: dict[str, None] = {}
         for name, operation, value in self.steps:

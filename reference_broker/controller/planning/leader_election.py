@@ -17,7 +17,7 @@ class Election(IntEnum):
     ONLINE = 1
     """Any replica in sync. The leader stays if it can."""
     UNCLEAN = 2
-    """As ONLINE, but a replica that may lack records is better than none."""
+    """As ONLINE, but if no replica in sync can lead, a replica that may lack records does."""
 
 
 @dataclass(frozen=True, slots=True)

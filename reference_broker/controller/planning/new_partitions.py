@@ -11,7 +11,8 @@ from reference_broker.metadata.uuids import NO_DIRECTORY
 from reference_broker.wire.errors import ErrorCode
 
 MAX_PARTITIONS_PER_TOPIC = 1_000_000
-"""This bounds what one entry of a request may make the controller hold. The sum is bounded by its records."""
+"""This limits what one entry of a request can make the controller hold. The whole request is limited by the number of
+its records."""
 
 Replicas: TypeAlias = Iterator[tuple[int, ...]]
 """Yields the brokers of each new partition."""

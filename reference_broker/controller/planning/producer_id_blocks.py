@@ -40,5 +40,5 @@ class ProducerIdBlock(Change[int | Refusal]):
     def outcome(self, refused: Refusal | None) -> int | Refusal:
         if refused is not None:
             return refused
-        assert self.found is not None, "a block of producer IDs is told before it was planned"
+        assert self.found is not None, "a block of producer IDs is answered before it is planned"
         return self.found

@@ -69,7 +69,7 @@ class _Racks:
     def place(self, replication_factor: int) -> tuple[int, ...]:
         """Places one partition. There are at least so many brokers, and one of them is unfenced."""
         if self.epoch and self.unfenced > 1 and self.epoch % self.unfenced == 0:
-            self._shuffle()  # Kafka counts from 0 again, and so leaves out a broker that had its turn in an earlier 0.
+            self._shuffle()  # Kafka also starts the epochs at 0 again, and then skips brokers by mistake.
         if self.offset == len(self.racks):
             self.offset = 0
         first_rack, leader = self._leader()
@@ -77,7 +77,7 @@ class _Racks:
         while len(replicas) < replication_factor:
             broker = _NOBODY
             if rack == first_rack:
-                first_rack = _NOBODY  # The leader's rack is left out once, so that others come before it.
+                first_rack = _NOBODY  # The leader's rack is passed over once, so that other racks come first.
             else:
                 broker = self.racks[rack].next(self.epoch)
             rack = (rack + 1) % len(self.racks)

@@ -329,7 +329,7 @@ def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forg
     world.ports.run()
     assert world.log.end == end
     assert submit(world, A) == [(NOT_CONTROLLER, 0)]
-    with pytest.raises(AssertionError, match="active controller only"):
+    with pytest.raises(AssertionError, match="only the active controller"):
         _ = world.controller.latest
 
 

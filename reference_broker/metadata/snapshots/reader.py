@@ -15,7 +15,7 @@ from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 
 RECORDS_PER_SLICE = 200
-"""One slice decodes and replays this many, in some 3 ms."""
+"""One slice decodes and replays this many records, in some 3 ms."""
 
 
 def load_snapshot(disk: Disk, snapshot: OffsetAndEpoch) -> Generator[None, None, MetadataImage]:

@@ -12,7 +12,7 @@ from reference_broker.quorum.snapshots.file_names import made_path
 from reference_broker.quorum.snapshots.format import data_batch, footer_batch, header_batch
 
 RECORDS_PER_BATCH = 150
-"""One slice encodes and writes this many, in some 3 ms."""
+"""One slice encodes and writes this many records, in some 3 ms."""
 
 
 def snapshot_id(image: MetadataImage) -> OffsetAndEpoch:

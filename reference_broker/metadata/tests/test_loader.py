@@ -125,7 +125,7 @@ def test_damage_ends_the_node_and_what_came_before_is_published() -> None:
 
 def test_a_gap_in_the_log_is_damage() -> None:
     world = world_of(A)
-    with pytest.raises(MetadataFault, match="nothing stands at offset 2"):
+    with pytest.raises(MetadataFault, match="there is no batch at offset 2"):
         world.commit(5)
 
 

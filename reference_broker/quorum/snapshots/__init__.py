@@ -1,1 +1,1 @@
-"""Snapshots of the metadata log (KIP-630): made, kept, sent, fetched, loaded."""
+"""Stores snapshots of the metadata log (KIP-630) and transfers them between nodes."""

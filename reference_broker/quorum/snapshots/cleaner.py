@@ -74,7 +74,7 @@ class SnapshotCleaner:
         return 0 <= most_ms < self._surroundings.ports.now().wall_ms - store.timestamp_ms(snapshot)
 
     def _due_us(self, snapshot: OffsetAndEpoch) -> int:
-        """The time from which on it may be deleted. Only a download that advances moves that time."""
+        """The time from which on the snapshot may be deleted. Only a download that advances moves that time."""
         since_us = self._store.superseded_us(snapshot, self._surroundings.now_us)
         advanced_us = self._store.readers.advanced_us(snapshot)
         if advanced_us is not None:

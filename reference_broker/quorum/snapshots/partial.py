@@ -2,7 +2,7 @@
 
 The progress file first names the leader and the snapshot. After each piece it gets an entry with the length reached and
 the CRC-32C of all bytes up to there. Each entry has a CRC of its own. A crash may lose or tear the unsynced tail of
-either file. So the longest length counts whose CRC fits the bytes on disk, and the rest is cut off.
+either file. So a restart keeps the longest length whose CRC fits the bytes on disk, and cuts off the rest.
 """
 
 from collections.abc import Generator

@@ -16,8 +16,8 @@ class SnapshotReaders:
     _advanced_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
 
     def asked(self, snapshot: OffsetAndEpoch, replica_id: int, position: int, now_us: int) -> None:
-        """Notes a request. The first request of a replica is an advance. A request for the same bytes again is none,
-        and neither is a new start."""
+        """Notes a request. The first request of a replica counts as an advance. A request for the same bytes again, or
+        from the beginning again, does not."""
         positions = self._positions.setdefault(snapshot, {})
         before = positions.pop(replica_id, -1)
         positions[replica_id] = position
