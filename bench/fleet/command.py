@@ -1,5 +1,4 @@
-"""Runs a fleet from start to end: ``python -m bench.fleet SPEC.json``. README.md has the lines that it prints and takes.
-"""
+"""Runs a fleet from start to end: ``python -m bench.fleet SPEC.json``. README.md lists what it prints and takes."""
 
 import argparse
 import json

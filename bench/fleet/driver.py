@@ -122,7 +122,7 @@ class BlockingDriver:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Waits until something happens. Unless a single request is all that is waited for, this ends after MAX_NAP_S."""
+        """Waits until something happens. This ends after MAX_NAP_S, unless only a single request is waited for."""
         assert self._in_flight or self._wakes, f"{self.behaviour.process} waits for nothing and is not finished"
         if len(self._in_flight) == 1 and not self._wakes:
             self._receive(next(iter(self._in_flight)))

@@ -220,7 +220,7 @@ def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
 
 
 def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """Returns the sums over the workers' last reports. For a name that begins with ``worst_`` it returns the largest."""
+    """Returns the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
     total: dict[str, int] = {}
     for report in reports:
         for key, value in report.items():
