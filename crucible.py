@@ -103,7 +103,7 @@ def _commit() -> str:
 def main() -> None:
     """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
 
-    Start with `./crucible demo`: a broker, a fleet, faults, and a report to look at.
+    Start with `./crucible demo`: three nodes, a fleet, faults, and a report to look at.
     """
     sys.path.insert(0, str(ROOT))
     # Processes that we start find the rooms wherever this was called from.
