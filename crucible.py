@@ -103,7 +103,7 @@ def _commit() -> str:
 def main() -> None:
     """Benchmarks, chaos tests and a reference broker for the Kafka protocol.
 
-    Start with `./crucible demo`: a broker, a fleet, faults, and a report to look at.
+    Start with `./crucible demo`: three nodes, a fleet, faults, and a report to look at.
     """
     sys.path.insert(0, str(ROOT))
     # Processes that we start find the rooms wherever this was called from.
@@ -114,7 +114,7 @@ def main() -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
 def demo(out: Path | None, seed: int) -> None:
-    """Shows the main job in small: a node, a fleet through Toxiproxy, faults, Spark, a report."""
+    """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
     from playing import find_scenarios, play_live, worst
 
     sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
@@ -124,7 +124,7 @@ _ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark
 
 
 @main.command("test", epilog=_examples("test --fast", "test", "test --only tests -- reference_broker -k session"))
-@click.option("--fast", is_flag=True, help="In a minute and a half: lint, format, contracts and quick tests; no Java.")
+@click.option("--fast", is_flag=True, help="Run lint, format, contracts and quick tests: a minute and a half, no Java.")
 @click.option(
     "--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure, live and spark."
 )
@@ -159,7 +159,7 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
 @click.option("--listen", required=True, metavar="HOST:PORT", help="Where clients connect; port 0 picks a free one.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the node's files.")
 @click.option("--node-id", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--advertise", metavar="HOST:PORT", help="What clients are told (default: the listen address).")
+@click.option("--advertise", metavar="HOST:PORT", help="The address that clients are told (default: that of --listen).")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
 @_CONFIG
 def broker(
@@ -188,11 +188,15 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
 _SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
 _REVISION = click.option(
-    "--revision", type=click.Choice(["final", "first"]), help="Of fetch sessions (default: each that a scenario has)."
+    "--revision",
+    type=click.Choice(["final", "first"]),
+    help="Revision of fetch sessions (default: each of a scenario's).",
 )
-_MUTANT = click.option("--mutant", help="Plant this defect first; the scenario must turn red (exit code 1).")
+_MUTANT = click.option("--mutant", help="Plant this defect. The scenario must turn red (exit code 1).")
 _WITH_MUTANTS = click.option(
-    "--with-mutants", is_flag=True, help="The control and every mutant of each scenario; 0 if all are as they must."
+    "--with-mutants",
+    is_flag=True,
+    help="Play each scenario without a mutant and with each of its own; exit code 0 if all ends as it must.",
 )
 
 
@@ -225,7 +229,7 @@ def run(
     plays = [
         (spoken, planted)
         for scenario in find_scenarios(scenarios, everything)
-        if not (everything and scenario.swarm)  # Drawn from seeds: only the simulator plays those.
+        if not (everything and scenario.swarm)  # Faults drawn from seeds are for the simulator.
         for spoken in in_revisions(scenario, revision)
         for planted in (("", *scenario.mutants) if with_mutants else (mutant or "",))
     ]
@@ -243,10 +247,10 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
 @click.option("--seed", type=int, default=1, show_default=True)
 def compare(scenario: str, out: Path | None, seed: int) -> None:
-    """A scenario in both revisions of fetch sessions and with full fetches: same load, faults and seed.
+    """Plays a scenario in both revisions of fetch sessions and with full fetches, and lays the runs side by side.
 
-    One with a mirror is played with metadata epochs and without instead. One after the other with real processes,
-    judged, and laid side by side.
+    The runs have the same load, faults and seed. They are played one after the other with real processes, and judged. A
+    scenario with a mirror is played with metadata epochs and without them instead.
     """
     from playing import command_line, find_scenarios, need_java, one_sentence, progress, run_folder, shown, tell, worst
 
@@ -271,11 +275,13 @@ def compare(scenario: str, out: Path | None, seed: int) -> None:
 @click.argument("scenario", default="plain-load")
 @click.option("--target", default="reference", show_default=True, metavar="reference|HOST:PORT")
 @click.option("--web", is_flag=True, help="Locust's web page starts and stops the load, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="Of that page.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="The page's port.")
 @click.option("--clients", type=click.IntRange(1), help="How many fetchers (default: the scenario's).")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Locust's processes.")
 @click.option("--seconds", type=click.IntRange(1), help="How long (default: the scenario's).")
-@click.option("--shape", type=click.Choice(["step", "spike", "soak"]), help="How the clients come (default: at once).")
+@click.option(
+    "--shape", type=click.Choice(["step", "spike", "soak"]), help="How clients join the load (default: all at once)."
+)
 @click.option("--revision", type=click.Choice(["final", "first", "none"]), default="final", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
 @click.option("--seed", type=int, default=1, show_default=True)
@@ -325,10 +331,14 @@ def fleet(
 @_ALL
 @_REVISION
 @click.option("--seeds", type=click.IntRange(1), help="How many seeds (default 100, or the one given with --seed).")
-@click.option("--seed", type=click.IntRange(0), help="The first seed; alone: just this one, with its trace hash.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="The first seed. Without --seeds only this one is played, and its trace hash told.",
+)
 @_MUTANT
 @_WITH_MUTANTS
-@click.option("--out", type=click.Path(path_type=Path), help="Write a single seed's run here, for Spark.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
 def sim(
     scenarios: Sequence[str],
@@ -341,7 +351,7 @@ def sim(
     out: Path | None,
     processes: int,
 ) -> None:
-    """The same scenarios in the simulator: one process, virtual time, one seed, one trace."""
+    """Plays scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     _one_of(mutant, with_mutants)
     if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
@@ -366,12 +376,14 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
 
 
 @main.command(epilog=_examples("bench", "bench --peer kafka", "bench --peer kafka --row fetch", "bench --row failover"))
-@click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker beside ours, in alternation.")
-@click.option("--row", "rows", multiple=True, metavar="NAME", help="Only this measurement (a file of bench/rows).")
-@click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Only clusters of this size.")
-@click.option("--quick", is_flag=True, help="Little of everything: shows that it works; no figure is worth quoting.")
+@click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
+@click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (a file in bench/rows).")
+@click.option("--nodes", type=click.Choice(["1", "3"]), multiple=True, help="Measure only clusters of this size.")
+@click.option(
+    "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
+)
 def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool) -> None:
-    """Figures of one node and of three, alone or beside a peer, and a page that shows them."""
+    """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
     from rich.console import Console
     from rich.table import Table
 
@@ -402,13 +414,13 @@ def _measured(wanted: "Options") -> "Results":
     from playing import progress
 
     if wanted.peer:
-        kafka_classpath()  # What is missing is told now, not after minutes of measuring.
+        kafka_classpath()  # Whatever is missing is told now, and not after minutes of measuring.
     return measure(progress, wanted)
 
 
 @main.command()
 def mutants() -> None:
-    """One line a mutant: name, then the numbers of the scenarios that catch it."""
+    """Lists the mutants, one line each: its name, then the numbers of the scenarios that catch it."""
     from chaos.mutants.registry import table
 
     for name, numbers in table():
@@ -416,10 +428,10 @@ def mutants() -> None:
 
 
 @main.command(epilog=_examples("clauses", "clauses --tests"))
-@click.option("--tests", "show_tests", is_flag=True, help="Also the name of every test.")
+@click.option("--tests", "show_tests", is_flag=True, help="Show the name of every test, too.")
 def clauses(show_tests: bool) -> None:
-    """One line a clause: status, code that names it, how many tests prove it, scenarios that exercise it. Then one line
-    for each behaviour that Kafka's own tests assert: status, how many tests show it or why it does not apply."""
+    """Lists the clauses, one line each: status, the code that names it, how many tests prove it, the scenarios that
+    exercise it. Then lists the behaviours that Kafka's own tests assert: status, and how many of our tests show it."""
     from scenarios.clauses import all_clauses
     from scenarios.conformance import all_behaviours
 

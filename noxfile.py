@@ -1,4 +1,4 @@
-"""Sessions by name. Each calls the command line that everybody uses (``./crucible --help``)."""
+"""The sessions of nox. Each calls the command line that everybody uses (``./crucible --help``)."""
 
 import sys
 
@@ -14,31 +14,31 @@ def _crucible(session: nox.Session, *words: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Everything that CI runs."""
+    """Runs everything that CI runs."""
     _crucible(session, "test")
 
 
 @nox.session
 def fast(session: nox.Session) -> None:
-    """What needs no Java and starts no process, in a minute and a half."""
+    """Runs what needs no Java and starts no process, in a minute and a half."""
     _crucible(session, "test", "--fast")
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style, layout and import contracts."""
+    """Checks style, layout and import contracts."""
     _crucible(session, "test", "--only", "lint", "--only", "format", "--only", "contracts")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """mypy, strict."""
+    """Checks the types with mypy, strictly."""
     _crucible(session, "test", "--only", "types")
 
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Micro-benchmarks, then the figures of a whole node."""
+    """Runs the micro-benchmarks, and then measures a whole node."""
     words = ["-m", "pytest", "bench/micro", "--benchmark-only", "--benchmark-autosave"]
     session.run(sys.executable, *words, external=True)
     _crucible(session, "bench")
@@ -46,22 +46,22 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """Apache Kafka's own tools against this broker, then its figures beside Kafka's (Java and Maven needed)."""
-    session.run(sys.executable, "-m", "bench.peers.jars", external=True)  # Says what to install if it cannot.
+    """Runs Apache Kafka's own tools against this broker, then measures it beside Kafka. Needs Java and Maven."""
+    session.run(sys.executable, "-m", "bench.peers.jars", external=True)  # It says what must be installed, if anything.
     session.run(sys.executable, "-m", "pytest", "-m", "peer", "bench/peers/tests", external=True)
     _crucible(session, "bench", "--peer", "kafka")
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Every scenario with real processes, control and mutants."""
+    """Plays every scenario with real processes, without a mutant and with each of its own."""
     _crucible(session, "run", "--all", "--with-mutants")
 
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Ten times Hypothesis's examples. Then random schedules and every scenario in the simulator, with the seed that
-    catches each mutant. Then everything live."""
+    """Runs the quick tests with ten times as many of Hypothesis's examples. Then plays random faults and every scenario
+    with its mutants in the simulator, and at last everything live."""
     words = ["-m", "pytest", "--benchmark-disable", "-q", "--part", "quick", "--timeout", "1800"]
     session.run(sys.executable, *words, env={"HYPOTHESIS_PROFILE": "nightly"}, external=True)
     _crucible(session, "sim", "swarm", "--seeds", "10000")

@@ -1,5 +1,5 @@
-"""The order in which brokers are measured: pair by pair, each pair in the other order than the one before, so that a
-drift of the machine hits all alike."""
+"""The order in which brokers are measured. They take turns, and each pair has the reverse order of the one before. So a
+drift of the machine hits all of them alike."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
@@ -10,7 +10,7 @@ Each = TypeVar("Each")
 
 
 def alternate(brokers: Sequence[Each], pairs: int) -> Iterator[tuple[int, Each]]:
-    """Number of the pair and broker: AB BA AB ..."""
+    """Yields the number of the pair and the broker, in the order AB BA AB ..."""
     for pair in range(pairs):
         for broker in brokers if pair % 2 == 0 else reversed(brokers):
             yield pair, broker
@@ -27,7 +27,7 @@ class Samples:
         self._values[name].append(value)
 
     def figures(self) -> tuple[Figure, Figure | None]:
-        """Of the reference (named first) and of the peer, if there is one."""
+        """Returns the figure of the reference, which is named first, and that of the peer, if there is one."""
         reference, *peer = [Figure(tuple(values), self._unit) for values in self._values.values()]
         return reference, peer[0] if peer else None
 

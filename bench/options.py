@@ -29,7 +29,8 @@ NODES = (1, 3)
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much of each. Counts unless the name says a unit; a pair is one measurement on each broker."""
+    """How much is measured. A number is a count unless its name says a unit. A pair is one measurement on each
+    broker."""
 
     ladder: tuple[int, ...] = (100, 1_000, 5_000, 10_000)
     ladder_blocks: int = 5
@@ -45,7 +46,7 @@ class Sizes:
     record_rounds: int = 40
     produce_pairs: int = 3
     produce_bytes: int = 300_000_000
-    """Of values, in each run on one node; on three a third of it."""
+    """Bytes of all values in a run on one node. Three nodes get a third of it."""
     fetch_pairs: int = 5
     fetch_bytes: int = 500_000_000
     rest_partitions: int = 10_000
@@ -53,7 +54,7 @@ class Sizes:
     rest_windows: int = 5
     rest_window_s: float = 12.0
     kills: int = 3
-    """Of each kind."""
+    """How often a leader of each kind is killed."""
     join_pairs: int = 5
     rebalance_members: int = 100
     rebalance_pairs: int = 7
@@ -63,10 +64,10 @@ class Sizes:
     coordinator_kills: int = 5
     cleaner_pairs: int = 3
     cleaner_bytes: int = 100_000_000
-    """Of values that one pass reads."""
+    """Bytes of all values that one pass reads."""
     cleaner_load_s: float = 20.0
     failovers: int = 20
-    """Of each kind."""
+    """How often the controller is killed, and how often it is paused."""
     metadata_partitions: int = 10_000
     metadata_creations: int = 7
     metadata_changes: int = 100_000
@@ -109,13 +110,15 @@ QUICK = Sizes(
     metadata_changes=5_000,
     metadata_loads=2,
 )
-"""Shows that everything works; no figure of it is worth quoting."""
+"""Sizes that only show that everything works. No figure of such a run is worth quoting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``peer``: None or ``kafka``. ``rows``: of ROWS, empty for all but OURS (without a peer: ALONE). ``nodes``: of
-    NODES."""
+    """What to measure. ``peer`` is None or ``kafka``, and ``nodes`` are some of NODES.
+
+    ``rows`` are some of ROWS. If there are none, ALONE is measured without a peer, and all but OURS beside one.
+    """
 
     peer: str | None = None
     rows: tuple[str, ...] = ()
@@ -123,11 +126,11 @@ class Options:
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a row or a number of nodes that there is not."""
+        """Raises ValueError for an unknown row or number of nodes."""
         for given, known in ((self.rows, ROWS), (self.nodes, NODES)):
             for each in given:
                 if each not in known:
-                    raise ValueError(f"{each} is none of {', '.join(map(str, known))}")
+                    raise ValueError(f"{each} is not known; there are: {', '.join(map(str, known))}")
 
     def chosen(self) -> tuple[str, ...]:
         beside = tuple(row for row in ROWS if row not in OURS)

@@ -1,4 +1,4 @@
-"""Pictures of a benchmark run: how often the reference is better, and how costs grow."""
+"""Draws a benchmark run: how many times better the reference is, and how costs grow."""
 
 from collections.abc import Sequence
 from io import StringIO
@@ -30,7 +30,7 @@ STYLE: Any = {
 
 
 def ratios(rows: Sequence[Row]) -> str | None:
-    """One line for each row that has a ratio: its median, its spread, what was to be reached. SVG; None: no ratio."""
+    """Returns an SVG with a line for each row that has a ratio: median, spread and goal. None if no row has a ratio."""
     shown = [(row, row.ratio) for row in rows if row.ratio is not None]
     if not shown:
         return None
@@ -47,13 +47,13 @@ def ratios(rows: Sequence[Row]) -> str | None:
                 axes.plot([row.at_least], [line], "|", color=INK, markersize=9)
         axes.set_yticks(range(len(shown)), [row.work for row, _ in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlabel("times better than the peer (dot: median, line: spread, stroke: to reach)")
+        axes.set_xlabel("times better than the peer (dot: median, line: spread, stroke: goal)")
         axes.xaxis.set_major_formatter(FuncFormatter(_times))
         return _svg(picture)
 
 
 def growth(curve: Curve) -> str:
-    """Both brokers' costs over what they grow with, both axes logarithmic. SVG."""
+    """Returns an SVG with both brokers' costs over what they grow with. Both axes are logarithmic."""
     with rc_context(STYLE):
         picture = Picture(figsize=(WIDTH_IN / 2, 2.9), layout="constrained")
         axes = picture.subplots()
@@ -84,7 +84,7 @@ def growth(curve: Curve) -> str:
 
 
 def _spread(figures: Sequence[Figure]) -> list[list[float]]:
-    """Below and above the median."""
+    """Returns how far the values reach below and above the median."""
     return [
         [figure.median - min(figure.values) for figure in figures],
         [max(figure.values) - figure.median for figure in figures],

@@ -1,7 +1,7 @@
-"""Loopback ports for processes that must know theirs, and each other's, before they start.
+"""Finds loopback ports for processes that must know theirs, and each other's, before they start.
 
-They lie below those that systems give to outgoing connections (from 32768 on at the earliest): while a node is dead no
-connection of anybody may take the port that it comes back to. Runs side by side draw different ones.
+The ports lie below those that systems give to outgoing connections, which begin at 32768 or later. So no connection can
+take a dead node's port before the node comes back. Runs side by side draw different ports.
 """
 
 import random
@@ -17,8 +17,10 @@ _draw = random.SystemRandom()
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listened on a moment ago, never the same twice. A node keeps its port over restarts, so it
-    cannot let the system choose at each start. Raises OSError if none is found."""
+    """Returns a port that nobody listened on a moment ago, and never the same port twice.
+
+    A node keeps its port over restarts, so the system cannot choose one at each start. Raises OSError if none is found.
+    """
     for _ in range(ATTEMPTS):
         port = _draw.randint(FIRST, LAST)
         with _lock:
@@ -31,7 +33,7 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """As many, all different."""
+    """Returns ``count`` different ports."""
     return [free_port(host) for _ in range(count)]
 
 

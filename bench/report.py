@@ -1,4 +1,4 @@
-"""The benchmark report: one HTML file, the table and the pictures in it, beside the stored figures."""
+"""Writes the benchmark report: one HTML file with the table and the pictures, beside the stored figures."""
 
 from collections.abc import Mapping, Sequence
 from html import escape

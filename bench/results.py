@@ -17,7 +17,7 @@ SCHEMA_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Several measurements of one thing: ``values`` in ``unit``, in the order in which they were taken."""
+    """Several measurements of one thing. ``values`` are in ``unit``, in the order in which they were taken."""
 
     values: tuple[float, ...]
     unit: str
@@ -34,9 +34,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``ratio``: how many times better the reference is, pair by pair (peer runs only);
-    ``goal``: the ratio or bound to reach, in words; ``reached``: whether it was (None: no goal); ``at_least``: the
-    ratio to reach, where the goal is one."""
+    """One line of the table.
+
+    ``ratio`` is how many times better the reference is, pair by pair; without a peer it is None. ``goal`` says in words
+    which ratio or bound was to be reached, and ``reached`` whether it was, or None without a goal. If the goal is a
+    ratio, ``at_least`` is that ratio.
+    """
 
     work: str
     reference: Figure
@@ -49,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One broker's points: where on the x axis, and what was measured there."""
+    """One broker's points. Each has a place on the x axis and what was measured there."""
 
     name: str
     points: tuple[tuple[float, Figure], ...]
@@ -57,7 +60,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """How a cost grows. ``grows_with``: the x axis, with its unit; ``cost``: the y axis, without its unit."""
+    """How a cost grows. ``grows_with`` names the x axis with its unit, ``cost`` the y axis without its unit."""
 
     title: str
     grows_with: str
@@ -67,7 +70,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Results:
-    """``missing``: measurements that could not be made, and why."""
+    """All that a run measured. ``missing`` holds the rows that could not be measured, and why."""
 
     peer: str | None
     rows: list[Row] = field(default_factory=list)
@@ -78,7 +81,7 @@ class Results:
     def beside(
         self, work: str, figures: tuple[Figure, Figure | None], less_is_better: bool, at_least: float | None = None
     ) -> None:
-        """A row with its ratio if there is a peer; ``at_least``: the ratio to reach; None: only to be known."""
+        """Adds a row, with its ratio if there is a peer. ``at_least`` is the ratio to reach, or None without a goal."""
         reference, peer = figures
         if peer is None:
             self.rows.append(Row(work, reference))
@@ -110,12 +113,12 @@ class Results:
 
 
 def better_lower(reference: Figure, peer: Figure) -> Figure:
-    """How many times faster the reference is, pair by pair, for figures where less is better."""
+    """Returns how many times better the reference is, pair by pair, for figures where less is better."""
     return Figure(tuple(b / a for a, b in zip(reference.values, peer.values, strict=True)), "x")
 
 
 def better_higher(reference: Figure, peer: Figure) -> Figure:
-    """The same for figures where more is better."""
+    """Does the same for figures where more is better."""
     return Figure(tuple(a / b for a, b in zip(reference.values, peer.values, strict=True)), "x")
 
 
@@ -129,7 +132,7 @@ def machine() -> dict[str, str | int]:
 
 
 def commit() -> str:
-    """The clone's commit, with ``-dirty`` if its files differ from it; ``unknown`` outside a clone."""
+    """Returns the clone's commit, with ``-dirty`` if its files differ from it. Outside a clone it is ``unknown``."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         cwd=ROOT,
@@ -141,7 +144,7 @@ def commit() -> str:
 
 
 def table(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
-    """Cells of each row: work, reference, peer, ratio, goal with its verdict."""
+    """Returns the cells of each row: work, reference, peer, ratio, and the goal with its verdict."""
     marks = {None: "", True: "reached", False: "missed"}
     return [
         (

@@ -1,4 +1,4 @@
-"""What a scenario file says, as frozen values; ``scenarios/README.md`` explains every key.
+"""What a scenario file says, as frozen values. ``scenarios/README.md`` explains every key.
 
 Times whose name ends in ``_s`` are seconds since the load's start. A ``Range`` is inclusive; where a file gives one
 number, both ends are that number. A number in a range is drawn from the run's seed, so that a search over seeds moves
@@ -122,30 +122,30 @@ class Fault:
     restart_after_s: Annotated[float, number(-1.0)] = 1.0
     node: NodeChoice = 0
     link: Link | None = None
-    """the link of a link fault, where it is never None; by default it leads from the clients to ``node``"""
+    """The link of a link fault. If the file gives none, it is the one from the clients to ``node``."""
     clients: bool = False
-    """node_isolated: clients cannot reach it either"""
+    """For node_isolated: whether clients cannot reach the node either."""
     direction: Annotated[str, text(DIRECTIONS)] = "both"
-    """direction of a link fault: ``upstream`` (bytes from its source), ``downstream`` (bytes to it) or ``both``"""
+    """For a link fault: ``upstream`` (bytes from the link's source), ``downstream`` (bytes to it) or ``both``."""
     delay_ms: RangeFrom0 = NOTHING
     jitter_ms: Natural = 0
     step_ms: int = 0
     cut_bytes: RangeFrom0 = NOTHING
-    """for link_truncated the bytes that still pass; at a disk_write the bytes of that write that are kept"""
+    """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept."""
     bytes_per_s: Natural = 0
     config: Pairs = ()
-    """rolling_bounce: settings with which the nodes come back; they add to or replace what the nodes had"""
+    """For rolling_bounce: the settings with which nodes come back. They add to or replace those that the nodes had."""
     between_s: Seconds = 1.0
-    """rolling_bounce: time from a node's return until the next node is stopped"""
+    """For rolling_bounce: the time from a node's return until the next node is stopped."""
     feature: str = ""
     level: Natural = 0
-    """feature_finalized: the name, and the level to which it is raised through UpdateFeatures"""
+    """For feature_finalized: UpdateFeatures raises ``feature`` to this level."""
     optional: bool = False
-    """the run is valid even if this fault never fired"""
+    """Whether the run is valid even if this fault never fired."""
     either: str = ""
     swept: bool = False
     boot: bool = False
-    """a state fault that may strike from the first start of the nodes on, not only during the load"""
+    """Whether a fault at a state may strike before the load, from the first start of the nodes on."""
 
     @property
     def timed(self) -> bool:

@@ -1,1 +1,1 @@
-"""What developers use: the parts of `./crucible test`, import circles, a count of the code."""
+"""Help for developers: the parts of `./crucible test`, the search for import circles, a count of the code."""

@@ -34,14 +34,14 @@ WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
 BEHIND_SPARK = ("types", "pure")
 NO_TESTS = 5
-"""Pytest's exit code where no test was left to run. It is ours if that is so in every part."""
+"""Pytest's exit code if no test was left to run. It is ours if no part had one."""
 PATIENCE_BEHIND_S = 900
 """The time limit of one test. It may have to wait until others leave it a processor."""
 CHILD_ENDS_WITHIN_S = 30
 
 
 def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
-    """Returns the names of checks, in the order in which they run."""
+    """Returns the names of the checks to run, in their order."""
     if not only:
         return FAST if fast else WHOLE
     named = {*only, *(TESTS if "tests" in only else ())}
@@ -76,8 +76,8 @@ def _status_of(name: str, pytest_words: Sequence[str]) -> int:
 
 @contextmanager
 def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Callable[[], int]]:
-    """Runs these checks meanwhile. The function that it yields waits for them, shows what they said, and returns their
-    status."""
+    """Runs these checks while its block runs. It yields a function that waits for them, shows their output and returns
+    their status."""
     if not names:
         yield lambda: 0
         return
@@ -102,7 +102,7 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
 def _started(
     command: Sequence[str], end: signal.Signals = signal.SIGINT, **options: Any
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Starts a command. If we are stopped it gets the signal ``end``, and has time to end what it has started."""
+    """Starts a command. If we are stopped, it gets the signal ``end`` and has time to end what it has started."""
     with subprocess.Popen(command, cwd=ROOT, **options) as child:
         try:
             yield child

@@ -85,7 +85,9 @@ def counted(revision: str) -> tuple[Counter[str], Counter[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Tokens of code by room.")
-    parser.add_argument("revision", nargs="?", default="", help="of git (default: the working tree)")
+    parser.add_argument(
+        "revision", nargs="?", default="", help="the revision of git to count (default: the working tree)"
+    )
     source, tests = counted(parser.parse_args().revision)
     rows = [(room, source[room], tests[room]) for room in sorted({*source, *tests})]
     for row in (("room", "source", "tests"), *rows, ("total", source.total(), tests.total())):

@@ -1,4 +1,4 @@
-"""``python -m bench.fleet SPEC.json``."""
+"""Runs the fleet's command: ``python -m bench.fleet SPEC.json``."""
 
 import sys
 

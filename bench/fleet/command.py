@@ -1,4 +1,4 @@
-"""``python -m bench.fleet SPEC.json``: the whole life of a fleet. See README.md for the lines it prints and takes."""
+"""Runs a fleet from start to end: ``python -m bench.fleet SPEC.json``. README.md lists what it prints and takes."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ EXIT_SETUP: Final = 2
 EXIT_CRASH: Final = 4
 SLACK_S: Final = 10
 WEB_HOST: Final = "127.0.0.1"
-"""The page lets whoever reaches it load a broker, so nobody else reaches it."""
+"""Whoever reaches the page can load a broker, so only this machine reaches it."""
 
 
 def say(event: str, **fields: Any) -> None:
@@ -39,8 +39,11 @@ def say(event: str, **fields: Any) -> None:
 
 
 class FleetRun:
-    """``hold``: after the load wait for the command ``final`` (or the end of stdin). ``page``: where Locust's web page
-    shall be; it starts and stops the load then, until stdin ends or a signal or command comes."""
+    """One run of a fleet.
+
+    With ``hold`` it waits after the load for the command ``final`` or the end of stdin. ``page`` is the host and port
+    of Locust's web page. The page then starts and stops the load, until stdin ends or a signal or a command comes.
+    """
 
     def __init__(self, spec: FleetSpec, hold: bool, page: tuple[str, int] | None = None) -> None:
         self.spec = spec
@@ -53,7 +56,11 @@ class FleetRun:
         self.last: dict[str, int] = {}
 
     def run(self) -> None:
-        """:raises WorkerDiedError: a Locust process ended by itself. :raises SpecError: topics cannot be made."""
+        """Plays all phases of the run.
+
+        :raises WorkerDiedError: a Locust process ended by itself.
+        :raises SpecError: topics cannot be made.
+        """
         with LocustProcesses(self.spec, self._written_spec(), self.out_dir / "logs", self.page) as locust:
             self._prepare()
             if self.page is None:
@@ -76,7 +83,7 @@ class FleetRun:
             self._drive(self.fleet.seeder)
 
     def _serve(self, locust: LocustProcesses, page: tuple[str, int]) -> None:
-        """The web page commands; until somebody ends the fleet."""
+        """Lets the web page start and stop the load, until somebody ends the fleet."""
         wait_for_page(page, locust)
         say("web", url=f"http://{page[0]}:{page[1]}", clients=len(self.fleet.load), workers=self.spec.workers)
         while self._next_command(locust) is None:
@@ -124,7 +131,7 @@ class FleetRun:
             raise WorkerDiedError(f"Not all Locust workers closed their history; see {self.out_dir / 'logs'}.")
 
     def _next_command(self, locust: LocustProcesses) -> str | None:
-        """One command, or None after about half a second; progress is printed meanwhile."""
+        """Prints progress and waits for a command. Returns None if none comes within half a second."""
         report = locust.report()
         if report is not None and report != self.last:
             self.last = report
@@ -135,7 +142,7 @@ class FleetRun:
             return None
 
     def _wait(self, locust: LocustProcesses, key: str, value: int = 0) -> bool:
-        """Until the workers' sum of ``key`` is ``value``; False if it is not within the drain time and some slack."""
+        """Waits until the workers' sum of ``key`` is ``value``. Returns False after the drain time and some slack."""
         end_s = time.monotonic() + self.spec.drain_ms / 1000 + SLACK_S
         while time.monotonic() < end_s:
             report = locust.report()
@@ -147,7 +154,8 @@ class FleetRun:
         return False
 
     def listen(self) -> None:
-        """Commands from stdin, {"cmd": "stop"} or {"cmd": "final"}; SIGTERM and SIGINT are ``stop``, then ``final``."""
+        """Begins to take commands from stdin: {"cmd": "stop"} or {"cmd": "final"}. SIGTERM and SIGINT mean ``stop`` and
+        then ``final``."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         threading.Thread(target=self._read_stdin, daemon=True).start()
@@ -162,16 +170,16 @@ class FleetRun:
                 self.commands.put(str(json.loads(line)["cmd"]))
             except (ValueError, KeyError, TypeError):
                 say("error", message=f"Not a command: {line.strip()[:100]}")
-        if self.hold:  # Whoever started the fleet is gone: end the load if it still runs, then everything.
+        if self.hold:  # Whoever started the fleet is gone. The load ends if it still runs, and then everything.
             self.hold = False
             self.commands.put("gone")
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet", description="Run a fleet of Kafka clients.")
-    parser.add_argument("spec", type=Path, help="JSON file, see bench/fleet/README.md")
-    parser.add_argument("--hold", action="store_true", help='after the load wait for {"cmd": "final"} on stdin')
-    parser.add_argument("--web", type=int, metavar="PORT", help="Locust's web page there starts and stops the load")
+    parser.add_argument("spec", type=Path, help="the fleet's JSON file; bench/fleet/README.md says what it holds")
+    parser.add_argument("--hold", action="store_true", help='wait after the load for {"cmd": "final"} on stdin')
+    parser.add_argument("--web", type=int, metavar="PORT", help="let Locust's web page there start and stop the load")
     options = parser.parse_args(arguments)
     try:
         spec = _resolved(options.spec)
@@ -191,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _resolved(path: Path) -> FleetSpec:
-    """The spec with what only this moment knows: API versions, the run's start, the output folder's full path."""
+    """Reads the spec and adds what is known only now: API versions, the run's start, the output folder's full path."""
     spec = parse_spec(path.read_bytes())
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)

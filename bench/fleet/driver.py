@@ -1,7 +1,7 @@
-"""Runs one behaviour over blocking connections: what a Locust user does, without Locust in it.
+"""Runs one behaviour over blocking connections. A Locust user does just this, but nothing here needs Locust.
 
-As long as one lane waits, it waits in a plain blocking call; several are told apart by ``poll``. Works in a thread or a
-greenlet. The clock is CLOCK_MONOTONIC, which all processes of a machine share.
+If only one lane waits, the driver waits in a plain blocking call. If several wait, ``poll`` says which has an answer.
+The driver works in a thread or a greenlet. Its clock is CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
 import select
@@ -34,7 +34,7 @@ from bench.fleet.behaviours.protocol import (
 from reference_broker.blocking.transport import ConnectError, Connection, DeadlineError, LostError, Sent
 
 MAX_NAP_S = 0.5
-"""A sleeping behaviour notices ``stop`` after so long at the latest."""
+"""A sleeping behaviour notices ``stop`` after this time at the latest."""
 
 
 def clock() -> Now:
@@ -43,7 +43,7 @@ def clock() -> Now:
 
 @dataclass(slots=True)
 class InFlight:
-    """``deadline_s``: on the monotonic clock."""
+    """A request without an answer. ``deadline_s`` is on the monotonic clock."""
 
     connection: Connection
     sent: Sent
@@ -51,7 +51,7 @@ class InFlight:
 
 
 class BlockingDriver:
-    """``record`` takes the behaviour's rows. ``stop`` may be called from another greenlet or thread."""
+    """``record`` takes the behaviour's rows. ``stop`` and ``leave`` may be called from another greenlet or thread."""
 
     def __init__(self, behaviour: Behaviour, record: Callable[[tuple[HistoryRow, ...]], None]) -> None:
         self.behaviour = behaviour
@@ -66,11 +66,11 @@ class BlockingDriver:
         self._started = False
 
     def stop(self) -> None:
-        """The load ends. The behaviour gets Stopping at its next step. One that was never started is finished."""
+        """Ends the load. The behaviour gets Stopping at its next step. If it was never started, it is finished."""
         self._tell(Stopping())
 
     def leave(self) -> None:
-        """As ``stop``, but with Leaving."""
+        """Does what ``stop`` does, with Leaving."""
         self._tell(Leaving())
 
     def _tell(self, end: Stopping | Leaving) -> None:
@@ -82,13 +82,13 @@ class BlockingDriver:
         return self._end is not None
 
     def abandon(self) -> None:
-        """It runs no more: what it has open is recorded as such."""
+        """Records what the behaviour has open, because it will not run any more."""
         if self._started and not self.finished:
             self.finished = True
             self._record(tuple(self.behaviour.close(clock())))
 
     def run(self) -> None:
-        """Until the behaviour has finished."""
+        """Runs the behaviour until it has finished."""
         if self.finished:
             return
         self._started = True
@@ -122,7 +122,7 @@ class BlockingDriver:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """Until something happens, or MAX_NAP_S has passed where something else might be asked for."""
+        """Waits until something happens. This ends after MAX_NAP_S, unless only a single request is waited for."""
         assert self._in_flight or self._wakes, f"{self.behaviour.process} waits for nothing and is not finished"
         if len(self._in_flight) == 1 and not self._wakes:
             self._receive(next(iter(self._in_flight)))
@@ -133,7 +133,7 @@ class BlockingDriver:
         self._ring(time.monotonic_ns() // 1000)
 
     def _nap_s(self) -> float:
-        """Until the first of what the behaviour waits for can be due."""
+        """Returns the time until the first deadline or wake-up, at most MAX_NAP_S."""
         now_s = time.monotonic()
         ends = [each.deadline_s for each in self._in_flight.values()]
         ends += [each / 1e6 for each in self._wakes.values()]

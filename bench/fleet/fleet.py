@@ -1,4 +1,4 @@
-"""The behaviours of a fleet, made from its spec. Both worlds call ``make_fleet``, so that they run the same ones."""
+"""Makes the behaviours of a fleet from its spec. Both worlds call ``make_fleet``, so they play the same ones."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -33,10 +33,13 @@ REPLICAS_OF_TARGET = 1
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The behaviours in the order of a run: ``preparer`` and ``target_preparer`` (of the cluster that a mirror copies
-    to), then ``seeder``, then ``load`` (``writers`` and ``readers``, together, until Stopping), then ``final_reader``,
-    ``target_reader`` and ``final_describer``. Writers get Stopping first; readers when those have finished.
-    None where there is nothing to do.
+    """All behaviours of a run. One that has nothing to do is None. They run in this order:
+
+    1. ``preparer``, and ``target_preparer`` for the cluster that a mirror copies to.
+    2. ``seeder``.
+    3. ``load``, which is ``writers`` and ``readers`` together. Writers get Stopping first, and readers when all writers
+       have finished.
+    4. ``final_reader``, ``target_reader`` and ``final_describer``.
     """
 
     preparer: TopicPreparer
@@ -66,12 +69,13 @@ class Fleet:
 
 
 def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:
-    """``share`` (k, n): only each n-th client of a kind from the k-th on, with the same names as in the whole."""
+    """Makes the fleet, or the share of one worker. ``share`` (k, n) takes each n-th client of a kind, from the k-th on.
+    Names do not depend on it."""
     return _Maker(spec, share).fleet()
 
 
 class _Maker:
-    """Clients of one worker read batches through one reader."""
+    """Makes the clients of one worker, which all read batches through one reader."""
 
     def __init__(self, spec: FleetSpec, share: tuple[int, int]) -> None:
         self._spec = spec
@@ -112,7 +116,7 @@ class _Maker:
         )
 
     def _random(self, process: str) -> Random:
-        """One generator for each process, so that adding one changes no other's choices."""
+        """Returns a generator for one process. An added process thus changes the choices of no other."""
         return Random(f"{self._spec.seed}:{process}")
 
     def _named(self, name: str) -> str:
@@ -125,7 +129,7 @@ class _Maker:
             yield GroupMember(plan, self._settings, self._random(plan.process), store)
 
     def _preparer(self) -> TopicPreparer:
-        """Idle partitions are configured as the first topic is."""
+        """Gives the topic of the idle partitions the settings of the first topic."""
         spec, name = self._spec, self._named("preparer")
         topics = [
             NewTopic(f"{spec.topic_prefix}{one.name}", one.partitions, one.replicas, dict(one.config))
@@ -153,7 +157,7 @@ class _Maker:
         return FinalDescriber(name, spec.made_topic, self._settings, self._random(name), nodes, limit_us)
 
     def _target_settings(self) -> ClientSettings:
-        """How the cluster is reached that a mirror copies to."""
+        """Returns the settings for clients of the cluster that a mirror copies to."""
         bootstrap = tuple(address_of(each) for each in self._spec.target)
         return replace(self._settings, bootstrap=bootstrap, dial={})
 

@@ -1,7 +1,7 @@
-"""How hard a load worker works, measured where it would hurt: its own thread's need for a processor, and its own timer.
+"""Measures how hard a load worker works: how much processor time its thread wants, and how late its timer comes.
 
 A worker is one thread with many greenlets. It is the limit of a run when that thread never sleeps *and* its timers come
-late: what it sends is then late by its own fault, and so is what it times.
+late. What it sends is then late by its own fault, and its latencies are too long.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Final
 
 SCHEDSTAT: Final = Path("/proc/self/schedstat")
-"""Of the process's first thread: nanoseconds on a processor, nanoseconds of waiting for one, slices."""
+"""Linux tells here of the process's first thread: nanoseconds on a processor, nanoseconds of waiting for one, and time
+slices."""
 TICK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """``cpu_permille``: the process's processor time, all threads, 1000 = one core. ``wanted_permille``: the first
-    thread's processor time and its waiting for a processor, 1000 = it never slept; the same as ``cpu_permille`` where
-    the kernel does not tell. ``lag_us``: how late the timer was at worst."""
+    """What one worker needed in the time since the last sample.
+
+    - ``cpu_permille`` is the processor time of all threads; 1000 is one core.
+    - ``wanted_permille`` is the time in which the first thread ran or waited for a processor; 1000 means that it never
+      slept. Where the kernel does not tell, it is the same as ``cpu_permille``.
+    - ``lag_us`` is how late the timer was at worst.
+    """
 
     cpu_permille: int
     wanted_permille: int
@@ -25,7 +30,7 @@ class Sample:
 
 
 class GeneratorMeter:
-    """``ticked`` is called after each sleep of TICK_S; ``sample`` gives what was since the last sample."""
+    """Call ``ticked`` after each sleep of TICK_S. ``sample`` tells of the time since the last sample."""
 
     def __init__(self, mono_s: float, process_s: float) -> None:
         self._mono_s = mono_s
@@ -37,7 +42,7 @@ class GeneratorMeter:
         self._worst_lag_us = max(self._worst_lag_us, int((slept_s - TICK_S) * 1e6))
 
     def sample(self, mono_s: float, process_s: float) -> Sample:
-        """``mono_s``, ``process_s``: the monotonic clock and the process's processor time."""
+        """Takes a sample. ``mono_s`` is the monotonic clock, and ``process_s`` the process's processor time."""
         passed_s = max(1e-6, mono_s - self._mono_s)
         cpu = int(1000 * (process_s - self._process_s) / passed_s)
         wanted, wanted_now_ns = cpu, wanted_ns()
@@ -49,7 +54,7 @@ class GeneratorMeter:
 
 
 def wanted_ns() -> int | None:
-    """None where the kernel keeps no such statistics."""
+    """Returns the time in which the first thread ran or waited for a processor. None if the kernel does not tell."""
     try:
         on_processor, waiting, _ = SCHEDSTAT.read_text().split()
     except (OSError, ValueError):

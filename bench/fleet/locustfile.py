@@ -1,9 +1,9 @@
-"""What ``locust -f`` loads, in the master and in each worker. Started by ``python -m bench.fleet`` (see README.md).
+"""The file that ``locust -f`` loads, in the master and in each worker. ``python -m bench.fleet`` starts them.
 
-The spec's path is in the environment variable CRUCIBLE_FLEET_SPEC. The master reads commands from its stdin, one JSON
-object a line, and passes them to the workers as Locust messages; it prints what they report, one JSON object a line.
-With CRUCIBLE_FLEET_BY_HAND set nobody commands: Locust's web page starts and stops the load, and each start makes new
-clients of the same spec.
+The environment variable CRUCIBLE_FLEET_SPEC holds the spec's path. The master reads commands from its stdin, one JSON
+object a line, and passes them to the workers as Locust messages. It prints what they report, also one JSON object a
+line. If CRUCIBLE_FLEET_BY_HAND is set there are no commands: Locust's web page starts and stops the load, and each
+start makes new clients of the same spec.
 """
 
 import json
@@ -36,7 +36,7 @@ def read_spec() -> FleetSpec:
 if read_spec().shape is not None and not BY_HAND:
 
     class FleetShape(LoadTestShape):
-        """Locust asks once a second. The time runs from the command ``go``."""
+        """Tells Locust once a second how many clients shall live. The time runs from the command ``go``."""
 
         spec = read_spec()
         went_s: float | None = None
@@ -81,21 +81,21 @@ def on_start(environment: Any, **_: Any) -> None:
 
 @events.test_stop.add_listener  # type: ignore[untyped-decorator]
 def on_stop(environment: Any, **_: Any) -> None:
-    """By hand: the clients have left."""
+    """Ends the history of one start by hand, whose clients have left."""
     if BY_HAND and isinstance(environment.runner, WorkerRunner):
         environment.fleet.close()
 
 
 @events.quitting.add_listener  # type: ignore[untyped-decorator]
 def on_quit(environment: Any, **_: Any) -> None:
-    """The end of a fleet that was led by hand may come while its load runs."""
+    """Ends the history of a fleet that is led by hand, which may end while its load runs."""
     fleet = getattr(environment, "fleet", None)
     if BY_HAND and fleet is not None:
         fleet.close()
 
 
 def on_command(environment: Any, msg: Any, **_: Any) -> None:
-    """In a worker."""
+    """Carries out the master's command. Runs in a worker."""
     fleet: WorkerFleet = environment.fleet
     command = msg.data["cmd"]
     if command == "go":
@@ -108,7 +108,7 @@ def on_command(environment: Any, msg: Any, **_: Any) -> None:
 
 
 def on_report(environment: Any, msg: Any, **_: Any) -> None:
-    """In the master."""
+    """Keeps the last report of each worker. Runs in the master."""
     environment.reports[msg.data["index"]] = msg.data
 
 
@@ -122,7 +122,8 @@ def print_reports(environment: Any) -> None:
 
 
 def read_commands(environment: Any) -> None:
-    """In the master; the end of stdin means that whoever started the fleet is gone."""
+    """Passes commands on to the workers. Runs in the master. At the end of stdin whoever started the fleet is gone, so
+    Locust ends."""
     lines = FileObjectPosix(sys.stdin.fileno(), "r", closefd=False)
     for line in lines:
         command = json.loads(line)

@@ -1,4 +1,4 @@
-"""Asks a broker which API versions it speaks and which nodes its cluster has, once for a whole fleet."""
+"""Asks a broker once for a whole fleet which API versions it speaks and which nodes its cluster has."""
 
 import time
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ CALL_LIMIT_US: Final = 5_000_000
 
 
 class UnreachableError(Exception):
-    """One sentence: no bootstrap address answered."""
+    """No bootstrap address answered. The message is one sentence."""
 
 
 def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
-    """For each API the newest version that both sides know.
+    """Returns the newest version of each API that both sides know.
 
     :raises UnreachableError: nobody answered within ``patience_s``.
     """
@@ -36,7 +36,7 @@ def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]
 
 
 def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> bool:
-    """Whether the first node that answers lists it among its supported features (drafts of this project are there).
+    """Whether the first node that answers supports this feature. Drafts of this project are announced as features.
 
     :raises UnreachableError: nobody answered within ``patience_s``.
     """

@@ -1,7 +1,8 @@
 """Writes history tables as Parquet files, from one native thread that owns pyarrow.
 
-The load generator hands over lists of rows; turning them into columns and bytes happens in the thread. Under gevent a
-``threading.Thread`` would be a greenlet and stop the load, so the starter is given (see ``native_thread``).
+The load generator hands over lists of rows, and the thread turns them into columns and bytes. Under gevent a
+``threading.Thread`` would be a greenlet and would stop the load. So the sink is given a function that starts a thread
+(``native_thread``).
 """
 
 import _thread
@@ -21,7 +22,7 @@ _TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
 
 
 def native_thread(work: Callable[[], None]) -> None:
-    """A thread of the operating system, also where gevent has patched ``threading``."""
+    """Starts a thread of the operating system, even if gevent has patched ``threading``."""
     start: Callable[[Callable[[], None], tuple[()]], object] = _thread.start_new_thread
     try:
         from gevent.monkey import get_original
@@ -33,13 +34,13 @@ def native_thread(work: Callable[[], None]) -> None:
 
 
 def file_of(run_dir: Path, table: str, writer: str) -> Path:
-    """The file that ``writer`` (a worker's name) adds to a table: reports/schema.py says where tables live."""
+    """Returns the file that ``writer`` (a worker's name) adds to a table. reports/schema.py says where tables lie."""
     pattern = run_dir / _TABLES[table].path
     return pattern.with_name(pattern.name.replace("*", f"-{writer}").lstrip("-"))
 
 
 class ParquetSink:
-    """``write`` never waits for the disk. One file a table; only tables that get rows get a file.
+    """Writes one file for each table that gets rows. ``write`` never waits for the disk.
 
     :raises OSError: from ``close``, if anything could not be written.
     """
@@ -48,7 +49,7 @@ class ParquetSink:
         self._run_dir = run_dir
         self._writer = writer
         self.failure = ""
-        """Why nothing is written any more, as soon as that is known; ``close`` raises it."""
+        """The reason why nothing is written any more, or empty. ``close`` raises it."""
         self._items: SimpleQueue[_Item | None] = SimpleQueue()
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
         start_thread(self._work)
@@ -69,7 +70,7 @@ class ParquetSink:
             if failure is None:
                 try:
                     files.write(*item)
-                except Exception as error:  # Reported by close; the queue must go on being emptied.
+                except Exception as error:  # close() raises it. Until then the queue must be emptied.
                     failure = error
                     self.failure = f"the history could not be written: {error}"
         try:
@@ -80,7 +81,7 @@ class ParquetSink:
 
 
 class _Files:
-    """Owned by the writer thread; imports pyarrow there, so that start-up does not wait for it."""
+    """The open files. They belong to the writer thread. Only that imports pyarrow, so start-up does not wait for it."""
 
     def __init__(self, run_dir: Path, writer: str) -> None:
         self._run_dir = run_dir

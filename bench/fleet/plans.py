@@ -1,7 +1,7 @@
-"""From a load to what each client does: one plan for each, with names and numbers that do not depend on the workers.
+"""Makes a plan for each client of a load. Names and numbers do not depend on how many workers there are.
 
-A plan's field takes the value of the load's field of the same name (``poll_interval_us`` that of ``poll_interval_ms``),
-so that a field of the load reaches the behaviour that reads it without being named here.
+A field of a plan takes the value of the load's field of the same name; ``poll_interval_us`` takes that of
+``poll_interval_ms``. So a field of the load reaches the behaviour that reads it and need not be named here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ IDLE_VALUE_BYTES = 64
 
 
 def fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
-    """Fetchers of one topic share its partitions in a ring."""
+    """Yields the plans of all fetchers. Those of one topic share its partitions in a ring."""
     idle, number, rings = spec.idle_partitions, 0, dict[str, int]()
     for group in spec.load.fetchers:
         hot = spec.partitions_of(group.topic)
@@ -56,7 +56,8 @@ def producer_plans(spec: FleetSpec) -> Iterator[ProducerPlan]:
 
 
 def idle_writer_plan(spec: FleetSpec) -> ProducerPlan | None:
-    """Who appends once to each idle partition while the load runs; None if that is done before the load."""
+    """Returns the plan of the producer that appends once to each idle partition during the load. None if that is done
+    before the load."""
     partitions, over_us = tuple(spec.idle_partitions), int(spec.load.idle_appends_s * 1_000_000)
     if not over_us or not partitions:
         return None
@@ -98,7 +99,7 @@ def metadata_reader_plans(spec: FleetSpec) -> Iterator[MetadataReaderPlan]:
 
 
 def member_plans(spec: FleetSpec) -> Iterator[MemberPlan]:
-    """Process names and group IDs are a run's own."""
+    """Yields the plans of all group members. Each run has process names and group IDs of its own."""
     number = 0
     for group in spec.load.groups:
         for _ in range(group.count):
@@ -117,7 +118,7 @@ def member_plans(spec: FleetSpec) -> Iterator[MemberPlan]:
 
 
 def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan]:
-    """``target``: how the other cluster is reached."""
+    """Yields the plans of all mirrors. ``target`` says how to reach the other cluster."""
     mirror = spec.load.mirror
     if mirror is None:
         return
@@ -134,14 +135,14 @@ def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan
 
 
 def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Groups]]:
-    """(kept in Kafka, kept outside)"""
+    """Returns the groups that keep their offsets in Kafka, and those that keep them outside."""
     outside = [each for each in groups if each.offsets == OUTSIDE]
     return [each for each in groups if each.offsets != OUTSIDE], outside
 
 
 def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPlan]:
-    """A worker's: each n-th, but of members whose offsets are outside the first worker has all, so that they share
-    them."""
+    """Returns the plans of one worker: each n-th. The first worker gets all members whose offsets are outside, because
+    they share a store."""
     first, step = share
     inside = [each for each in plans if each.offsets != OUTSIDE]
     outside = [each for each in plans if each.offsets == OUTSIDE]
@@ -149,7 +150,8 @@ def dealt(plans: Sequence[MemberPlan], share: tuple[int, int]) -> list[MemberPla
 
 
 def _plan(kind: type[P], table: object, **given: object) -> P:
-    """A plan with what is ``given``, and the table's fields for the rest. What the table has not keeps its default."""
+    """Makes a plan of what is ``given`` and, for all other fields, of the table. What the table lacks keeps its
+    default."""
     values: dict[str, Any] = dict(given)
     for field in fields(kind):  # type: ignore[arg-type]
         told_in_ms = f"{field.name.removesuffix('_us')}_ms" if field.name.endswith("_us") else ""
@@ -163,7 +165,7 @@ def _plan(kind: type[P], table: object, **given: object) -> P:
 
 
 def _source(metadata_from: int | str) -> int:
-    """As behaviours count them: a node's number, or below 0 any and alternating ones."""
+    """Returns the node's number, ANY_NODE or ALTERNATING."""
     if isinstance(metadata_from, int):
         return metadata_from
     return ALTERNATING if metadata_from == "alternating" else ANY_NODE

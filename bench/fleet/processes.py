@@ -1,4 +1,7 @@
-"""The Locust processes of a fleet: one master without load of its own, and workers. Nothing here imports locust."""
+"""Starts and ends the Locust processes of a fleet: workers, and a master without a load of its own.
+
+Nothing here imports locust.
+"""
 
 import json
 import os
@@ -23,14 +26,14 @@ READY_S: Final = 60
 
 
 class WorkerDiedError(Exception):
-    """One sentence: a Locust process ended by itself, or no longer does what it is there for."""
+    """A Locust process ended by itself, or no longer does its work. The message is one sentence."""
 
 
 class LocustProcesses:
-    """A context: processes start on entering and are gone after leaving. Logs go to ``log_dir``.
+    """A context manager. The processes start when it is entered, and are gone when it is left. Logs go to ``log_dir``.
 
-    Users exist as soon as the workers have found the master, and wait for the command ``go``. ``page``: (host, port) of
-    Locust's web page, which then starts and stops the load instead.
+    Users exist as soon as the workers have found the master, and wait for the command ``go``. If ``page`` is given, it
+    is the host and port of Locust's web page, which then starts and stops the load instead.
     """
 
     def __init__(self, spec: FleetSpec, spec_path: Path, log_dir: Path, page: tuple[str, int] | None = None) -> None:
@@ -67,7 +70,10 @@ class LocustProcesses:
         return self
 
     def wait_until_ready(self) -> None:
-        """:raises WorkerDiedError: not all workers have reported in time."""
+        """Waits until all workers have reported.
+
+        :raises WorkerDiedError: one of them has not reported in time.
+        """
         deadline = time.monotonic() + READY_S
         while self.report() is None:
             if time.monotonic() > deadline:
@@ -84,7 +90,7 @@ class LocustProcesses:
             raise WorkerDiedError(f"The Locust master is gone: {error}.") from error
 
     def report(self) -> dict[str, int] | None:
-        """The workers' totals, None before the first.
+        """Returns the sums over all workers, or None while not all of them have reported.
 
         :raises WorkerDiedError: one of the processes has ended, cannot write its history, or has lost a client.
         """
@@ -123,7 +129,7 @@ class LocustProcesses:
                 self._failure = self._failure or failure
                 early = report.pop("ended_early")
                 if early:
-                    self._failure = self._failure or f"{early} clients ended before they were told to"
+                    self._failure = self._failure or f"{early} of the clients ended before they were told to"
                 if report.pop("workers") == self.spec.workers:
                     self._last = report
 
@@ -146,8 +152,11 @@ class LocustProcesses:
 
 
 def users_needed(spec: FleetSpec) -> int:
-    """Locust gives each worker the same number of users if the sum divides; surplus users stop at once. One worker has
-    all members whose offsets are outside, so each must be able to."""
+    """Returns how many users Locust must start, so that each worker has enough. Surplus users stop at once.
+
+    Locust gives each worker the same number of users if the sum can be divided by the number of workers. One worker has
+    all members whose offsets are outside, so each worker gets as many users as that one needs.
+    """
     inside, outside = split_by_offsets(spec.load.groups)
     mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
     load = spec.load

@@ -1,4 +1,4 @@
-"""How many of a fleet's clients live at which moment of the load; without a shape all of them do, all the time."""
+"""Says how many of a fleet's clients live at each moment of the load. Without a shape all of them live all the time."""
 
 from typing import Final
 
@@ -15,8 +15,12 @@ SOAK_RAMP: Final = 0.1
 
 
 class LoadShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``kind``: ``step`` adds clients in ``steps`` equal steps of equal length; ``spike`` has ``base_percent`` of them,
-    and all between 40 % and 60 % of the time; ``soak`` adds them evenly over the first tenth and keeps them."""
+    """The ``kind`` of a shape is one of these:
+
+    - ``step`` adds clients in ``steps`` equal steps of equal length.
+    - ``spike`` has ``base_percent`` of the clients, and all of them from 40 % to 60 % of the time.
+    - ``soak`` adds clients evenly over the first tenth of the time, and keeps them.
+    """
 
     kind: str
     steps: int = 5
@@ -24,7 +28,7 @@ class LoadShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def share(shape: LoadShape, elapsed_s: float, seconds: float) -> float:
-    """Of all clients, how many shall live ``elapsed_s`` into a load of ``seconds``; from 0 to 1."""
+    """Returns the share of all clients, from 0 to 1, that live ``elapsed_s`` into a load of ``seconds``."""
     done = min(1.0, max(0.0, elapsed_s / seconds)) if seconds > 0 else 1.0
     if shape.kind == STEP:
         return min(shape.steps, int(done * shape.steps) + 1) / shape.steps
@@ -34,5 +38,5 @@ def share(shape: LoadShape, elapsed_s: float, seconds: float) -> float:
 
 
 def clients_at(shape: LoadShape, clients: int, elapsed_s: float, seconds: float) -> int:
-    """At least one lives."""
+    """Returns how many clients live at this moment. It is at least one."""
     return max(1, round(clients * share(shape, elapsed_s, seconds)))

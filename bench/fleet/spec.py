@@ -1,6 +1,6 @@
-"""What a fleet shall do, as one value: read from SPEC.json by the fleet command, made by the simulator directly.
+"""What a fleet shall do, as one value. The fleet command reads it from SPEC.json, and the simulator makes it itself.
 
-The load in it is the one that scenario files declare (``scenarios/load.py``); the rest says where and how it is played.
+Its load is declared as in scenario files (``scenarios/load.py``). The rest says where and how the load is played.
 Unknown keys are refused.
 """
 
@@ -23,20 +23,24 @@ MADE_TOPIC = "made"
 
 
 class SpecError(Exception):
-    """One sentence that says what is wrong with the spec."""
+    """The spec cannot be played. The message is one sentence."""
 
 
 class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bootstrap``: ["host:port", ...], all nodes. ``load``: as ``[load]`` of a scenario file; 0 ``seconds``: until
-    told to stop. ``topic_prefix``: before the names of all topics of the run. ``target``: ["host:port", ...] of the
-    cluster that the load's mirror copies to.
+    """What a fleet does, to whom, and how.
 
-    ``start_mono_us``: the run's start on CLOCK_MONOTONIC, 0: when the fleet starts. ``process_prefix`` goes before each
-    process name (and client ID). ``workers``: Locust worker processes. ``shape``: when which share of the clients lives
-    (shapes.py), None: all from the start; needs ``load.seconds``. ``reach_ms``: how long to wait for a broker's answer.
-    ``dial``: "host:port" that a node advertises to the one to connect to instead, for a proxy in front of a broker that
-    does not know of it. ``prelude``: "module:function", called with ``prelude_words`` in each process before it makes
-    clients, for who wants to change something about them.
+    - ``bootstrap`` names all nodes as ["host:port", ...], and ``target`` those of the cluster that a mirror copies to.
+    - ``load`` is that of a scenario file. If its ``seconds`` are 0, it lasts until the fleet is told to stop.
+    - ``topic_prefix`` begins the names of all topics, and ``process_prefix`` all process names and client IDs.
+    - ``start_mono_us`` is the run's start on CLOCK_MONOTONIC; 0 means the moment when the fleet starts.
+    - ``workers`` is the number of Locust's worker processes.
+    - ``shape`` says which share of the clients lives when (shapes.py). It needs ``load.seconds``. With None all live
+      from the start.
+    - ``reach_ms`` is how long to wait for a broker's first answer.
+    - ``dial`` maps a "host:port" that a node advertises to the one to connect to. It serves a proxy that the broker
+      does not know of.
+    - ``prelude`` is a "module:function" that each process calls with ``prelude_words`` before it makes clients. It may
+      change something about the clients, for example plant a mutant.
     """
 
     bootstrap: list[str]
@@ -59,7 +63,7 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def idle_topic(self) -> str:
-        """Of the idle partitions: one for each fetcher."""
+        """The topic of the idle partitions, which has one for each fetcher."""
         return f"{self.topic_prefix}{IDLE_TOPIC}"
 
     @property
@@ -69,17 +73,17 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def replicas(self) -> int:
-        """Of the idle partitions, and of the topics that admins create."""
+        """The replication factor of the idle partitions and of the topics that admins create."""
         return self.load.hot.replicas if self.load.topics else 1
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
-        """Of topics by the names that the load gives them."""
+        """Returns all partitions of these topics, which are named as in the load."""
         counts = {topic.name: topic.partitions for topic in self.load.topics}
         return [TopicPartition(f"{self.topic_prefix}{name}", each) for name in topics for each in range(counts[name])]
 
     @property
     def load_partitions(self) -> list[TopicPartition]:
-        """Of all topics of the load."""
+        """The partitions of all topics of the load."""
         return self.partitions_of(*(topic.name for topic in self.load.topics))
 
     @property
@@ -88,11 +92,14 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check(spec: FleetSpec) -> None:
-    """:raises SpecError: numbers that make no sense together, or values too small for their writer's name."""
+    """Checks what must fit together.
+
+    :raises SpecError: numbers make no sense together, or values have no room for their writer's name.
+    """
     if not spec.bootstrap or any(":" not in each for each in spec.bootstrap):
-        raise SpecError("bootstrap must list at least one host:port.")
+        raise SpecError("The bootstrap list must name at least one host:port.")
     if spec.workers < 1:
-        raise SpecError("workers must be at least 1.")
+        raise SpecError("There must be at least 1 worker.")
     if spec.shape is not None:
         _check_shape(spec.shape, spec.load.seconds)
     try:
@@ -116,7 +123,10 @@ def _check_shape(shape: LoadShape, seconds: float) -> None:
 
 
 def parse_spec(data: bytes) -> FleetSpec:
-    """:raises SpecError: not JSON of this shape, or ``check`` refuses it."""
+    """Reads and checks a spec.
+
+    :raises SpecError: it is not JSON of this shape, or ``check`` refuses it.
+    """
     try:
         raw = msgspec.json.decode(data, type=dict[str, object])
         load = read(Load, Reader(raw, WHERE, "").table("load"))
@@ -128,7 +138,7 @@ def parse_spec(data: bytes) -> FleetSpec:
 
 
 def write_spec(spec: FleetSpec, path: Path) -> Path:
-    """As ``parse_spec`` reads it back."""
+    """Writes the spec so that ``parse_spec`` can read it, and returns the path."""
     path.write_bytes(msgspec.json.encode({**msgspec.structs.asdict(spec), "load": as_table(spec.load)}))
     return path
 
@@ -151,7 +161,10 @@ def settings_of(spec: FleetSpec) -> ClientSettings:
 
 
 def call_prelude(spec: FleetSpec) -> None:
-    """:raises SpecError: there is no such function."""
+    """Calls the spec's prelude, if it has one.
+
+    :raises SpecError: there is no such function.
+    """
     if not spec.prelude:
         return
     module, _, name = spec.prelude.partition(":")

@@ -1,7 +1,7 @@
-"""Locust's side of the fleet. Only Locust processes import this: importing locust patches the whole process.
+"""Locust's side of the fleet. Only Locust processes import this, because locust patches the whole process.
 
-One greenlet and one socket for each user; a user is a short blocking driver of one behaviour. Which one is decided by
-the worker's number, so that names, partitions and seeds are the same however many workers there are.
+A user is a greenlet that drives one behaviour over blocking sockets. The worker's number decides which behaviours its
+users drive. So names, partitions and seeds are the same however many workers there are.
 """
 
 import time
@@ -43,16 +43,19 @@ _REQUEST_TYPES: Final = {
     "sync_group": "GROUP",
     "copy": "PRODUCE",
 }
-"""Fixed and few: Locust keeps statistics for each (type, name)."""
+"""Locust's request types by the history's words. They are few, since Locust keeps statistics for each type and name."""
 
 
 class OperationFailed(Exception):  # noqa: N818 - Locust shows the name to people
-    """What Locust counts as a failure; its text is Kafka's error name, so there are few different ones."""
+    """Locust counts it as a failure. Its text is Kafka's error name, so there are few different ones."""
 
 
 class WorkerFleet:
-    """One worker's share of the fleet, its recorder and its reports to the master. ``start``: number of the start, for
-    the names of its files, where somebody starts and stops the fleet by hand."""
+    """One worker's share of the fleet, its recorder and its reports to the master.
+
+    Where somebody starts and stops the fleet by hand, ``start`` is the number of the start, which is in the names of
+    the worker's files. Otherwise it is 0.
+    """
 
     def __init__(self, environment: Any, spec: FleetSpec, index: int, start: int = 0) -> None:
         self.environment = environment
@@ -79,7 +82,7 @@ class WorkerFleet:
         self._failures: dict[str, OperationFailed] = {}
 
     def take(self) -> BlockingDriver | None:
-        """The next behaviour without a user, None if all have one."""
+        """Returns the driver of the next behaviour without a user. None if all have one."""
         return next(self._waiting, None)
 
     def record(self, rows: tuple[HistoryRow, ...]) -> None:
@@ -105,7 +108,7 @@ class WorkerFleet:
         )
 
     def stop(self, writers: bool) -> None:
-        """Load ends for the writers, or for the readers."""
+        """Ends the load of the writers, or that of the readers."""
         for each in self.drivers:
             if _writes(each.behaviour) == writers:
                 each.stop()
@@ -114,7 +117,7 @@ class WorkerFleet:
         return sum(not each.finished for each in self.drivers if _writes(each.behaviour) == writers)
 
     def ended_early(self) -> int:
-        """Clients that are no more although nobody told them to end."""
+        """Returns how many clients have ended although nobody told them to."""
         return sum(each.finished and not each.told_to_stop for each in self.drivers)
 
     def close(self) -> None:
@@ -133,14 +136,14 @@ class WorkerFleet:
         return self.closed or bool(self.failure)
 
     def tick_forever(self) -> None:
-        """How late this sleep ends is how late every client of this worker is."""
+        """Measures how late a sleep ends, because every client of this worker is as late."""
         while not self._ended:
             before_s = time.monotonic()
             gevent.sleep(TICK_S)
             self.meter.ticked(time.monotonic() - before_s)
 
     def report_forever(self) -> None:
-        """Once a second: what the worker needed into the history, totals to the master."""
+        """Once a second records what the worker needed, and reports its totals to the master."""
         self.report(Sample(0, 0, 0))
         while not self._ended:
             gevent.sleep(REPORT_INTERVAL_S)
@@ -174,7 +177,7 @@ def _writes(behaviour: Behaviour) -> bool:
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:
-    """Those about the same topics have one board."""
+    """Gives all scripts about the same topics one board."""
     boards: dict[tuple[str, ...], MetadataBoard] = {}
     for each in scripts:
         each.board = boards.setdefault(each.topics, MetadataBoard(each.topics))
@@ -207,7 +210,7 @@ class FleetUser(User):
 
 
 def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
-    """So that however many of the first live, each kind has about the same share of them."""
+    """Orders clients so that the first ones, however many, hold about the same share of each kind."""
     placed = [
         ((number + 0.5) / len(kind), place, each)
         for place, kind in enumerate(kinds)
@@ -217,7 +220,7 @@ def evenly_mixed(kinds: Sequence[Sequence[Behaviour]]) -> list[Behaviour]:
 
 
 def sums(reports: Iterable[dict[str, Any]]) -> dict[str, int]:
-    """The workers' last reports added up; of what begins with ``worst_`` the largest."""
+    """Returns the sums over the workers' last reports. Of a name that begins with ``worst_`` it is the largest."""
     total: dict[str, int] = {}
     for report in reports:
         for key, value in report.items():

@@ -1,7 +1,8 @@
 """Record values that prove themselves: (writer, sequence, CRC), padded to a given size.
 
-Layout, big-endian: magic ``CV`` (2), CRC-32C of all that follows (4), length of the writer's name (1), sequence (8),
-the name in UTF-8, padding. No two values of a run are equal: a writer's name is unique in it, its sequence only rises.
+The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of all that follows (4), length of the writer's name (1),
+sequence (8), the name in UTF-8, padding. No two values of a run are equal, because a writer's name is unique in the run
+and its sequence only rises.
 """
 
 from struct import Struct

@@ -1,8 +1,8 @@
-"""Locust's web page with this fleet's users: somebody starts, watches and stops the load by hand.
+"""Waits for Locust's web page, on which somebody starts, watches and stops the load by hand.
 
-Each start makes new clients of the same spec, their names begin with the number of the start. Users beyond the spec's
-clients have nothing to do and end at once. The history goes on from start to start and is read to the end when the
-fleet ends, so that it can be judged as any other.
+Each start makes new clients of the same spec. Their names begin with the number of the start. Users beyond the spec's
+clients have nothing to do and end at once. The history goes on from start to start. When the fleet ends, all partitions
+are read to their end, so the history can be judged as any other.
 """
 
 import socket
@@ -15,9 +15,9 @@ PAGE_S: Final = 60
 
 
 def wait_for_page(page: tuple[str, int], locust: LocustProcesses) -> None:
-    """Until somebody listens there.
+    """Waits until somebody listens there.
 
-    :raises WorkerDiedError: nobody does, or a Locust process ended (the port may be taken: see its log).
+    :raises WorkerDiedError: nobody listened in time, or a Locust process ended (perhaps because the port is taken).
     """
     deadline_s = time.monotonic() + PAGE_S
     while time.monotonic() < deadline_s:

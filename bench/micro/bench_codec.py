@@ -1,4 +1,4 @@
-"""The codecs of the hot path: frames to values and back."""
+"""Measures the codecs of the hot path, which turn frames into values and back."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -25,7 +25,7 @@ BATCH = build([Record(at, 1_800_000_000_000, None, b"x" * 100, ()) for at in ran
 
 
 def _frame(api_key: int, version: int, body: object) -> memoryview:
-    """A request as it comes from the socket, without its length."""
+    """Makes a request frame as it comes from the socket, without its length."""
     return memoryview(b"".join(encode_request(api_key, version, 1, "micro", body)))[4:]
 
 

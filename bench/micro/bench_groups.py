@@ -1,4 +1,4 @@
-"""Groups through the node: a heartbeat, a commit, and what the check of the metadata epoch adds to it."""
+"""Measures a heartbeat and a commit through the node, and what the check of the metadata epoch adds to a commit."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -29,7 +29,7 @@ def node() -> MemoryNode:
 
 
 def _ready(config: dict[str, str]) -> MemoryNode:
-    """With a topic, and a coordinator that has loaded."""
+    """Makes a node with a topic and a coordinator that has loaded."""
     node = MemoryNode(config={"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"} | config)
     node.create_topic(TOPIC, 1)
     body = requests.find_coordinator(GROUP)
@@ -41,7 +41,7 @@ def _ready(config: dict[str, str]) -> MemoryNode:
 
 
 def _member(node: MemoryNode) -> MemberIdentity:
-    """The only one of its group."""
+    """Joins a group as its only member."""
     subscription = {"range": encode_subscription(Subscription((TOPIC,)))}
     member_id = ""
     for _ in range(2):
@@ -65,7 +65,7 @@ def bench_heartbeat(benchmark: BenchmarkFixture, node: MemoryNode) -> None:
 @pytest.mark.benchmark(group="groups")
 @pytest.mark.parametrize(("version", "feature"), COMMITS.values(), ids=COMMITS)
 def bench_commit(benchmark: BenchmarkFixture, version: int, feature: str) -> None:
-    """A member's, of one partition: judged, written, acknowledged."""
+    """Measures a member's commit of one partition. It is judged, written and acknowledged."""
     node = _ready({"crucible.bootstrap.metadata.epoch": feature})
     offsets = {TopicPartition(TOPIC, 0): OffsetToCommit(42, metadata_epoch=7)}
     body = commit_request(offsets, _member(node), version)

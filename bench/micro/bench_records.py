@@ -1,4 +1,4 @@
-"""Record batches and the log: what one produce costs below the API."""
+"""Measures what one produce and one fetch cost below the API, in record batches and the log."""
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -29,7 +29,7 @@ def bench_validate(benchmark: BenchmarkFixture, records: int) -> None:
 @pytest.mark.benchmark(group="append")
 @pytest.mark.parametrize("records", RECORDS.values(), ids=RECORDS)
 def bench_append(benchmark: BenchmarkFixture, records: int) -> None:
-    """Validated, numbered, patched, indexed, written to a disk in memory."""
+    """Measures an append: the batch is validated, numbered, patched, indexed, and written to a disk in memory."""
     batch = _batch(records)
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), NOW, clean=True))
     appended = benchmark.pedantic(  # type: ignore[no-untyped-call]
@@ -41,7 +41,8 @@ def bench_append(benchmark: BenchmarkFixture, records: int) -> None:
 
 @pytest.mark.benchmark(group="read")
 def bench_read_one_mebibyte(benchmark: BenchmarkFixture) -> None:
-    """A fetch's read in the middle of a segment of 64 MiB: index, header walk, one disk read."""
+    """Measures a fetch's read in the middle of a segment of 64 MiB: a look into the index, a walk over headers, and one
+    disk read."""
     batch = _batch(150)
     log = run_to_end(open_log(MemoryDisk(), "t-0", LogConfig(), NOW, clean=True))
     for _ in range(4000):

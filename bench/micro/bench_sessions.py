@@ -1,6 +1,6 @@
-"""Session planning: one incremental fetch through the node, against cached and changed partitions, in both revisions.
+"""Measures one incremental fetch through the node, by cached and changed partitions, in both revisions of sessions.
 
-The cost follows what changed; it must not follow what is cached (F-14, G-5: change marks).
+The cost follows what changed. It must not follow what is cached (F-14 and G-5, change marks).
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ BATCH = build([Record(0, 1_800_000_000_000, None, b"x" * 100, ())])
 
 
 class Fetcher:
-    """A session over all partitions of one topic; each round appends to ``changed`` of them, then fetches."""
+    """A session with ``cached`` partitions. Each round appends to ``changed`` of them, and then fetches."""
 
     def __init__(self, cached: int, changed: int, revision: str = "final") -> None:
         self.node = MemoryNode()
@@ -47,7 +47,8 @@ class Fetcher:
         self.request = self._request(0, 0, ())
 
     def append(self) -> None:
-        """Untimed: changes the next partitions and prepares the request that names those fetched last time."""
+        """Appends to the next partitions and prepares the request, which names those fetched last time. It is not
+        timed."""
         wanted = [(self.next + step) % self.cached for step in range(self.changed)]
         self.next = (self.next + self.changed) % self.cached
         if wanted:
@@ -81,7 +82,7 @@ class Fetcher:
 
 
 def _place(number: int) -> tuple[str, int]:
-    """Topic and partition of the ``number``-th cached partition."""
+    """Returns topic and partition of the ``number``-th cached partition."""
     return f"sessions-{number // PARTITIONS_PER_TOPIC}", number % PARTITIONS_PER_TOPIC
 
 
@@ -106,7 +107,7 @@ def bench_incremental_fetch(benchmark: BenchmarkFixture, revision: str, cached: 
 @pytest.mark.benchmark(group="incremental fetch under a small limit")
 @pytest.mark.parametrize("revision", ["final", "first"])
 def bench_fetch_of_a_backlog(benchmark: BenchmarkFixture, revision: str) -> None:
-    """5,000 partitions have data and ten batches fit into an answer: what is left out must cost nothing."""
+    """5,000 partitions have data, and ten batches fit into an answer. What is left out must cost nothing."""
     fetcher = Fetcher(5_000, 5_000, revision)
     fetcher.append()
     fetcher.changed, fetcher.moved = 0, []  # From here on nothing changes and nothing is named.

@@ -1,4 +1,4 @@
-"""One node in memory for micro-benchmarks: core and disk without sockets, every sync done at once."""
+"""One node in memory for micro-benchmarks. It has a core and a disk but no sockets, and every sync is done at once."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence

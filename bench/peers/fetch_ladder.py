@@ -1,4 +1,4 @@
-"""What one incremental fetch costs, against the number of partitions that its session caches."""
+"""Measures what one incremental fetch costs, by the number of partitions that its session caches."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 
 PARTITION_MAX_BYTES = 1 << 20
 CHANGING_PARTITIONS = 100
-"""Appends go round the first so many partitions at every step of the ladder, so that their files are equally warm
-and what differs is only how much the session caches."""
+"""At every step of the ladder the appends go to this many first partitions in turn. So their files are equally warm,
+and the steps differ only in how much the session caches."""
 PARTITIONS_PER_TOPIC = 5_000
 """Neither broker creates 10,000 partitions in one request: 10,001 metadata records do not fit a batch."""
 
@@ -27,12 +27,12 @@ PARTITIONS_PER_TOPIC = 5_000
 class LadderSession:
     """One fetch session with ``partitions`` cached partitions, ready to be measured.
 
-    A block of ``rounds`` fetches with ``changed`` partitions appended to before each; only the fetch is timed:
-    encode, socket, decode of the answer excluded, so that it is the broker's time and one loopback round trip.
+    Before each fetch of a block some partitions are appended to. Only the exchange over the socket is timed, without
+    encoding and decoding. So the time is the broker's own and that of one loopback round trip.
     """
 
     name: str
-    """Of the broker."""
+    """The broker's name."""
     port: int
     partitions: int
     positions: list[int] = field(init=False)
@@ -53,7 +53,8 @@ class LadderSession:
         self._open_session()
 
     def block_us(self, rounds: int, changed: int) -> list[float]:
-        """Microseconds of each of ``rounds`` fetches."""
+        """Returns the microseconds of each of ``rounds`` fetches. ``changed`` partitions are appended to before
+        each."""
         return [self._round_us(changed) for _ in range(rounds)]
 
     def close(self) -> None:
@@ -86,7 +87,7 @@ class LadderSession:
         return sorted(self._number(topic.topic, p.partition) for topic in response.responses for p in topic.partitions)
 
     def _place(self, number: int) -> tuple[str, int]:
-        """Topic and partition of the ``number``-th cached partition."""
+        """Returns topic and partition of the ``number``-th cached partition."""
         topic, partition = divmod(number, PARTITIONS_PER_TOPIC)
         return f"ladder-{self.partitions}-{topic}", partition
 
@@ -138,7 +139,7 @@ class LadderSession:
             create_topic(self.producing, self._place(first)[0], count)
 
     def _open_session(self) -> None:
-        """A full fetch that creates the session, repeated until every partition is led."""
+        """Creates the session by a full fetch, which it repeats until every partition is led."""
         deadline = time.perf_counter() + 60
         while time.perf_counter() < deadline:
             self.session_id, self.epoch = 0, 0
@@ -148,7 +149,7 @@ class LadderSession:
             if not errors and response.session_id:
                 self.session_id, self.epoch = response.session_id, 1
                 return
-            if response.session_id:  # Close it: the next try must find the slot free.
+            if response.session_id:  # The session is closed, because the next try must find the slot free.
                 self.session_id, self.epoch = response.session_id, -1
                 self.fetching.exchange(self.fetching.encode(ApiKey.FETCH, FETCH_VERSION, self._request([])))
             time.sleep(0.2)

@@ -12,7 +12,7 @@ class ToolError(PeerError):
 
 
 def java_command(main_class: str, words: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """The command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine.
+    """Returns the command that starts ``main_class`` with ``words``. ``options`` are those of the virtual machine.
 
     Raises PeerError when Java or the jars cannot be had.
     """
@@ -38,5 +38,5 @@ def run_java(
 
 
 def _without_logging(text: str) -> str:
-    """Kafka's jars come without a logging back end. SLF4J mentions that at each start."""
+    """Removes what SLF4J says at each start, because Kafka's jars come without a logging back end."""
     return "\n".join(line for line in text.splitlines() if not line.startswith("SLF4J"))

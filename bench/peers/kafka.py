@@ -21,14 +21,15 @@ SETTINGS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""Everything else is Kafka's default (8 I/O threads, 3 network threads, no forced flush)."""
+"""The settings that differ from Kafka's defaults (8 I/O threads, 3 network threads, no forced flush)."""
 
 
 FORMAT_LIMIT_S = 60.0
 
 
 def new_cluster_id() -> str:
-    """Begins with a letter, because base64 may begin with a dash, which Kafka's own tool takes for an option."""
+    """Makes a cluster ID that begins with a letter. Kafka's own tool takes a leading dash, which base64 may have, for
+    an option."""
     return "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]
 
 

@@ -16,11 +16,14 @@ class RetryingGroups(RetryingClient):
     """Asks any node for the coordinator before each try, so that it follows it at once."""
 
     def coordinator(self, group: str, limit_s: float) -> int:
-        """Its node ID. Raises PeerError."""
+        """Waits until the group has a coordinator, and returns its node ID. Raises PeerError."""
         return self._until(lambda: self._find(group), limit_s, f"a coordinator of {group}").node_id
 
     def committed(self, group: str, topic: str, offset: int, limit_s: float) -> None:
-        """For partition 0, as a consumer that assigns its partitions itself. Raises PeerError."""
+        """Commits an offset of partition 0 until that is accepted, as a consumer that assigns its partitions itself.
+
+        Raises PeerError.
+        """
         offsets = {TopicPartition(topic, 0): OffsetToCommit(offset)}
         body = commit_request(offsets, MemberIdentity(group), VERSIONS.offset_commit)
 

@@ -8,5 +8,5 @@ KAFKA = System(kafka_cluster.NAME, kafka_cluster.kafka_cluster)
 
 
 def systems(peer: str | None) -> list[System]:
-    """The reference first. ``peer``: None or ``kafka``."""
+    """Returns the reference broker, and after it the peer, if there is one. ``peer`` is None or ``kafka``."""
     return [REFERENCE, KAFKA] if peer else [REFERENCE]

@@ -1,8 +1,9 @@
-"""A cluster without a controller that takes orders: how long until the next topic is created.
+"""Measures the time from the loss of the active controller to the creation of the next topic.
 
-Three nodes with default settings. Again and again the active controller is killed (SIGKILL: its links close) or paused
-(SIGSTOP: nobody hears of it but by silence), and a client that retries creates its next topic. Measured is the time
-from the signal to the answer that the topic exists. Only the reference broker names its controller in its metadata.
+Three nodes have default settings. Again and again the active controller is killed by SIGKILL, which closes its links,
+or paused by SIGSTOP, which others notice only by its silence. A client that retries then creates its next topic. The
+time runs from the signal to the answer that the topic exists. Only the reference broker is measured, because only it
+names its controller in its metadata.
 """
 
 import signal
@@ -23,7 +24,7 @@ GOAL_S = 2.0
 TRY_S = 0.3
 """How long the client waits for one answer before it asks elsewhere."""
 SUSPECT_S = 0.5
-"""How long it leaves a node alone that did not answer in time, though others still name it as the controller."""
+"""How long the client does not ask a node that was silent, even if others still name it as the controller."""
 ROUND_LIMIT_S = 30.0
 SETTLE_S = 0.5
 """Quiet time between two rounds."""
@@ -36,7 +37,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
     results.settings |= {"one try of the client": f"{TRY_S} s"}
     with systems[0].launched(folder / "failover", NODES, {}) as cluster:
         course = Course(cluster)
-        course.create()  # Everybody's code is loaded before anything is measured.
+        course.create()  # All nodes load their code before anything is measured.
         killed = Figure(tuple(_rounds("killed", course.kill, rounds, progress)), "s")
         paused = Figure(tuple(_rounds("paused", course.pause, rounds, progress)), "s")
     results.rows.append(_row("controller killed", killed, GOAL_S))
@@ -52,7 +53,7 @@ def _rounds(what: str, strike: Callable[[], float], rounds: int, progress: Progr
 
 
 def _row(what: str, figure: Figure, goal_s: float | None = None) -> Row:
-    """The goal is for the worst."""
+    """Makes a row. If there is a goal, the worst time must reach it."""
     work = f"{what}: next topic created"
     if goal_s is None:
         return Row(work, figure)
@@ -67,24 +68,25 @@ class Course:
         self._topics = 0
 
     def create(self) -> None:
-        """Raises PeerError."""
+        """Creates a topic. Raises PeerError."""
         with self._client() as client:
             self._create(client)
 
     def kill(self) -> float:
-        """Seconds from the signal to the topic."""
+        """Returns the seconds from SIGKILL to the next topic. The node is back afterwards."""
         node, taken_s = self._strike(signal.SIGKILL)
         node.back()
         return taken_s
 
     def pause(self) -> float:
-        """Seconds from the signal to the topic."""
+        """Returns the seconds from SIGSTOP to the next topic. The node goes on afterwards."""
         node, taken_s = self._strike(signal.SIGSTOP)
         node.strike(signal.SIGCONT)
         return taken_s
 
     def _strike(self, number: signal.Signals) -> tuple[BrokerNode, float]:
-        """The node struck. What is stopped is ended with the cluster, if no topic can be had."""
+        """Returns the node that was struck, and the seconds to the next topic. If no topic can be created, a stopped
+        node ends with the cluster."""
         self._await_agreement()
         with self._client() as client:
             controller = client.named_controller()
@@ -101,7 +103,7 @@ class Course:
         client.create_topic(f"failover-{self._topics}", 1, 1, ROUND_LIMIT_S)
 
     def _await_agreement(self) -> None:
-        """All nodes answer and name the same controller."""
+        """Waits until all nodes answer and name the same controller."""
         witnesses = [RetryingClient([port], TRY_S) for port in self._cluster.ports]
         try:
             until(lambda: _agree(witnesses), ROUND_LIMIT_S, "agreement on a controller", every_s=0.02)

@@ -1,4 +1,4 @@
-"""Incremental fetches against the number of partitions that the session caches."""
+"""Measures incremental fetches, by the number of partitions that the session caches."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ Measured = dict[tuple[int, str], Samples]
 
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
-    """Blocks of fetches, one broker after the other, one step after the other."""
+    """Measures the fetches in blocks. The brokers take turns at each step of the ladder."""
     sizes, names = options.sizes, [system.name for system in systems]
     sessions: dict[tuple[int, str], LadderSession] = {}
     with all_up(systems, folder, 1, {}) as clusters:

@@ -1,4 +1,4 @@
-"""From exec to the first acknowledged record: fresh nodes, a topic made on the way, acks=all."""
+"""Measures the time from exec to the first acknowledged record (acks=all) on fresh nodes. It includes a new topic."""
 
 import compileall
 import time
@@ -20,7 +20,7 @@ BROKER = Path(__file__).resolve().parents[2] / "reference_broker"
 
 def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
     names = [system.name for system in systems]
-    compileall.compile_dir(BROKER, quiet=2)  # As the set-up leaves it; where Python may write no caches, it stays so.
+    compileall.compile_dir(BROKER, quiet=2)  # So that no start compiles the broker, as after an installation.
     for nodes in options.nodes:
         pairs = options.sizes.starts if nodes == 1 else options.sizes.cluster_starts
         ready, acknowledged = Samples(names[:1], "s"), Samples(names, "s")

@@ -36,7 +36,8 @@ def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[Guarantee
         )
     unfinished = sum(not row["finished"] for row in findings.transfers)
     if unfinished:
-        found.append(f"{unfinished} snapshot downloads did not finish within the run.")
+        downloads = "One snapshot download" if unfinished == 1 else f"{unfinished} snapshot downloads"
+        found.append(f"{downloads} did not finish within the run.")
     if any(not row["cause"] for row in findings.failovers):
         found.append(
             "Where a controller was lost without a known cause, its last line in the trace stands for the "
@@ -52,9 +53,10 @@ def notes(manifest: Manifest, findings: Findings, guarantees: Sequence[Guarantee
         found.append(f"These guarantees were not judged in this run: {', '.join(unchecked)}.")
     unknown = findings.facts.get("unknown_operations", 0)
     if unknown:
+        operations = "One operation has" if unknown == 1 else f"{unknown:,} operations have"
         found.append(
-            f"{unknown:,} operations have an unknown end (a timeout or a lost connection). What they wrote may be "
-            "there or not. Both are allowed."
+            f"{operations} an unknown end (a timeout or a lost connection). What was written may be there or not. "
+            "Both are allowed."
         )
     if manifest.dirty:
         found.append("The working tree had uncommitted changes, so the commit does not name exactly what ran.")

@@ -118,7 +118,7 @@ class Admin(ClusterScript):
         return self.out_of_time or (self._task is not None and self.now.mono_us >= self._task.deadline_us)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Hard end. What is in flight may be carried out."""
+        """Ends at once. What is in flight may be carried out."""
         rows = super().close(now)
         if self._task is not None:
             rows.extend(self._change_rows(self._task, "info"))
@@ -152,7 +152,7 @@ class Admin(ClusterScript):
         return "create", TopicSet(name, self.plan.topics, self.plan.partitions)
 
     def _carry_out(self, task: Task) -> Steps[Answered | None]:
-        """Tries until the answer says the end of each topic. Returns None when time is over."""
+        """Tries until the answer says how the request ended for each topic. Returns None when time is over."""
         while not self.gives_up:
             if (yield from self._to_controller(task)):
                 answer = yield from self._attempt(task)

@@ -1,4 +1,4 @@
-"""Since when a client fetches which partition, and what a fetcher reads: what it drops, takes back and moves."""
+"""Records since when a client fetches each partition, and decides what a fetcher drops, takes back and seeks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from reports.rows import AssignmentRow
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """``from_offset`` is the position at the beginning."""
+    """One partition that is fetched. ``from_offset`` is the position at the beginning."""
 
     from_us: int
     from_offset: int

@@ -1,4 +1,4 @@
-"""Request bodies that behaviours send, made from kio's classes (the versions that wire/apis.py serves as latest)."""
+"""Makes the request bodies that behaviours send, of kio's classes for the latest versions in wire/apis.py."""
 
 import datetime
 from collections.abc import Mapping, Sequence

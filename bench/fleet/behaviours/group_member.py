@@ -1,12 +1,12 @@
 """A member of a consumer group: an application that uses the reference client's consumer, and records all of it.
 
-What a member does is put together from parts: ``GroupConsumer`` of the reference client decides everything about the
-group, metadata, positions and fetches; ``ConsumerLanes`` carries its requests; ``ConsumerHistory`` listens; an
-``OffsetKeeper`` says when what is committed; a ``Sink`` takes what was read. This file is the application: it polls at
-intervals, commits, gives up what is revoked, comes and goes.
+A member is put together from parts. ``GroupConsumer`` of the reference client decides everything about the group,
+metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``ConsumerHistory`` records them. An
+``OffsetKeeper`` keeps offsets, and a ``Sink`` takes what was read. This file is the application: it polls at intervals,
+commits, gives up what is revoked, comes and goes.
 
-Once the load is over a member goes on until it has caught up, commits, and falls silent without leaving, so that the
-others do not take over what has been read. Only one that leaves while others stay says so to its coordinator.
+Once the load is over a member goes on until it has caught up. Then it commits and falls silent without leaving, so that
+the others do not take over what has been read. Only a member that leaves while others stay tells its coordinator.
 """
 
 from collections import deque
@@ -117,10 +117,12 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
 class Life:
     """A client from its start to its end. The next life knows nothing of it.
 
-    ``revoked``: what is being given up; what has been read of it is dealt with (until ``revoked_by_us``) and committed
-    first. ``ending_by_us``: when its end must be over, -1 before it has begun; ``leaves``: it leaves the group then;
-    ``returns``: another life follows. ``closing_by_us``: until then what is in flight may end, -1: it is not over yet.
-    ``committed_last``: the commit has begun that the giving up, or the end, needs.
+    - ``revoked`` holds what is being given up. First, what has been read of it is dealt with, until ``revoked_by_us``
+      at the latest, and committed.
+    - ``ending_by_us`` is the time by which its end must be over, or -1 before the end has begun. ``leaves`` says that
+      it leaves the group then, and ``returns`` that another life follows.
+    - ``closing_by_us`` is the time until which requests in flight may end, or -1 before the life is over.
+    - ``committed_last`` says that the last commit before giving up, or before the end, has begun.
     """
 
     consumer: GroupConsumer
@@ -223,7 +225,7 @@ class GroupMember:
             consumer.subscribe(self.member.topics)
         else:
             consumer.assign(self.member.partitions)
-        # Clients that begin at once do not commit in step: who comes first after a fault is a matter of chance.
+        # Clients that begin at the same time do not commit in step, so chance decides who comes first after a fault.
         commit_at_us = self._now_us + 1 + self._random.randrange(self.member.commit_interval_us)
         return Life(consumer, lanes, offsets, self._now_us, commit_at_us)
 

@@ -1,4 +1,4 @@
-"""Readers of metadata: what every node says of the admins' topics, during the load and once more when all is quiet.
+"""Readers of metadata record what each node says of the admins' topics, during the load and once more at its end.
 
 A reader records a topic only if its partitions, ID or presence differ from the last answer of the same node.
 """
@@ -150,9 +150,10 @@ class MetadataReader(ClusterScript):
 
 
 class FinalDescriber(ClusterScript):
-    """Asks every node for all topics and their configs until all say the same; then writes down what each said.
+    """Asks every node for all topics and their configs until all say the same. Then it records what each said.
 
-    After ``limit_us`` it writes down what they said last. ``undescribed``: how many of ``expected`` nodes said nothing.
+    After ``limit_us`` it records what they said last. ``undescribed`` counts those of ``expected`` nodes that said
+    nothing.
     """
 
     def __init__(

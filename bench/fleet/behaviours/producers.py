@@ -1,8 +1,9 @@
 """Keyed producers with unique values, on an open-loop schedule.
 
-Slot n of a producer is due at ``start + n * interval``, whatever happened to the slots before; all overdue slots are
-sent, one after the other, and the operation's intended time is the slot's. One slot is one request to one partition.
-An idempotent producer sends a batch again, with its sequence, until it knows its end or the delivery time is over.
+Slot n of a producer is due at ``start + n * interval``, whatever happened to the slots before. All overdue slots are
+sent, one after the other. The intended time of an operation is the time at which its slot was due. One slot is one
+request to one partition. An idempotent producer sends a batch again, with its sequence, until it knows how it ended or
+the delivery time is over.
 """
 
 from collections.abc import Sequence
@@ -23,8 +24,11 @@ from reports.rows import RunRow
 
 @dataclass(frozen=True, slots=True)
 class ProducerPlan:
-    """``partitions``: in turn, one a slot. ``interval_us`` 0: every slot is due at once. ``max_slots`` 0: no end before
-    Stopping. ``record_bytes``: size of a value. ``keys``: different keys for each partition."""
+    """What one producer does.
+
+    Each slot sends to the next of ``partitions``. With ``interval_us`` 0 every slot is due at once. With ``max_slots``
+    0 only Stopping ends the producer. A value has ``record_bytes``. Each partition has so many ``keys``.
+    """
 
     process: str
     partitions: tuple[TopicPartition, ...]
@@ -37,11 +41,12 @@ class ProducerPlan:
     max_slots: int = 0
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
-    """``timeout_ms`` of the request: how long the broker may wait for replicas."""
+    """The ``timeout_ms`` of a request, which is how long the broker may wait for replicas."""
 
 
 def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
-    """For each partition ``keys`` keys whose CRC-32 leads to it, so that a key never changes its partition."""
+    """Returns ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
+    partition."""
     found: dict[TopicPartition, list[bytes]] = {where: [] for where in partitions}
     counts: dict[str, int] = {}
     for where in partitions:
@@ -91,7 +96,7 @@ class KeyedProducer(ClusterScript):
         yield from self.delivery.deliver(slot)
 
     def close(self, now: Now) -> list[HistoryRow]:
-        """Hard end. The batch in flight may be written, so its run is recorded too."""
+        """Ends at once. The batch in flight may be written, so its run is recorded too."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
     def _rows(self, slot: Slot, batch: Batch) -> tuple[RunRow]:

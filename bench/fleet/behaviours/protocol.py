@@ -1,21 +1,21 @@
 """What passes between a behaviour and its driver (a Locust user, or the simulator).
 
-A behaviour has lanes, numbered from 0. A lane is a place for one connection, with at most one request in flight; lanes
-know nothing of each other, and one that was never named before simply has no connection yet. A driver calls ``step``
-once for each event, one at a time, and carries out the returned actions in their order. The rules that both sides keep:
+A behaviour has lanes, numbered from 0. A lane is a place for one connection, with at most one request in flight. Lanes
+know nothing of each other. A lane that was never named before has no connection yet. A driver calls ``step`` once for
+each event, one event at a time, and carries out the returned actions in their order. Both sides keep these rules:
 
-- ``Started`` comes first, once. Until ``Finished`` the behaviour has always asked for something, on some lane, that
-  ends in an event of that lane: Connect (Connected or ConnectFailed), Request (Answered, TimedOut or Disconnected), or
-  Wake (Woken).
-- After ``TimedOut`` the connection is still open; the behaviour gives Disconnect itself, and the driver never
-  delivers an answer that comes later. After an own Disconnect there is no Disconnected event.
+- ``Started`` comes first, and only once. Until ``Finished`` the behaviour always waits for something on some lane:
+  after Connect for Connected or ConnectFailed, after Request for Answered, TimedOut or Disconnected, after Wake for
+  Woken.
+- After ``TimedOut`` the connection is still open. The behaviour gives Disconnect itself, and the driver never delivers
+  an answer that comes later. No Disconnected event follows the behaviour's own Disconnect.
 - Connect closes what the lane was connected to. Wake replaces an earlier Wake of its lane. A Woken that is not waited
   for (because Stopping came first) is ignored.
-- ``Stopping`` may come at any time after Started, once: load ends. Producers finish what is in flight, fetchers poll
-  until they are quiet; both then give Finished. Bounded by the behaviour's ``drain_us``.
-- ``Leaving`` may come instead of ``Stopping``: the client ends as soon as what is in flight has ended.
-- ``close(now)`` may replace all of that at a hard end: it returns the rows of what is still open (operations as
-  ``info``); the behaviour is not stepped again.
+- ``Stopping`` may come once, at any time after Started, and means that the load ends. Producers finish what is in
+  flight, and fetchers poll until they are quiet. Both then give Finished, after ``drain_us`` at the latest.
+- ``Leaving`` may come instead of ``Stopping``. The client then ends as soon as what is in flight has ended.
+- ``close(now)`` may replace all of that and ends the behaviour at once. It returns the rows of what is still open;
+  operations end as ``info``. The behaviour is not stepped again.
 """
 
 from collections.abc import Mapping
@@ -177,7 +177,7 @@ class Behaviour(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The API versions that a fleet speaks, negotiated once for the whole run: the newest that both sides know."""
+    """The API versions that a fleet speaks. They are the newest that both sides know, negotiated once for a run."""
 
     fetch: int = 17
     produce: int = 13
@@ -206,7 +206,7 @@ class ClientSettings:
     versions: Versions = Versions()
     connect_timeout_us: int = 2_000_000
     request_timeout_us: int = 3_000_000
-    """It counts beyond the time that the request asks the broker to wait."""
+    """The time comes on top of what the request allows the broker to wait."""
     backoff_us: int = 50_000
     """The first wait after a failure. It doubles up to ``max_backoff_us``, with up to 20 % of jitter."""
     max_backoff_us: int = 1_000_000

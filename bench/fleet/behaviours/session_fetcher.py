@@ -47,8 +47,11 @@ SPARE: Final = Address("", 0)
 
 @dataclass(slots=True)
 class NodeSession:
-    """``resend``: the plan whose answer was lost, to be sent again as it was. ``quiet_polls``: in a row, since the
-    load's end. ``refusals``: answers in a row that could not be used."""
+    """The session with one node.
+
+    ``resend`` is the plan whose answer was lost, if it shall be sent again unchanged. ``quiet_polls`` counts polls in a
+    row without news since the load's end. ``refusals`` counts answers in a row that could not be used.
+    """
 
     handler: SessionHandler
     resend: FetchPlan | None = None
@@ -80,7 +83,7 @@ class SessionFetcher(ClusterScript):
         self.reading = Reading(plan, random, self.book)
         self.sessions: dict[int, NodeSession] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
-        """Partitions that need another position, and the operation that said so."""
+        """The partitions that need another position, each with the index of the operation that said so."""
         self._stale_metadata = False
         self._looking_up = False
         self._by_leader: dict[int, list[TopicPartition]] = {}
@@ -101,7 +104,7 @@ class SessionFetcher(ClusterScript):
         self._first_poll_us = self.first_due_us(self.plan.poll_interval_us)
         home = next((each for each in self._leaders() if self._address(each) == self.connected_to), None)
         if home is None:
-            self.disconnect()  # A node that leads nothing here; the others get connections of their own.
+            self.disconnect()  # This node leads none of the partitions, and each leader gets a connection of its own.
             home = next(iter(self._leaders()))
         self.sessions[home] = self._new_session()
         self._attend_leaders()
@@ -110,7 +113,7 @@ class SessionFetcher(ClusterScript):
     # -- leaders ------------------------------------------------------------------------------------------------
 
     def _leaders(self) -> dict[int, list[TopicPartition]]:
-        """Partitions by leader, computed again only when metadata changed."""
+        """Returns the partitions by leader. They are computed again only when the metadata has changed."""
         if self._grouped_for is not self.metadata:
             groups: dict[int, list[TopicPartition]] = {}
             for where in self.plan.partitions:
@@ -133,7 +136,7 @@ class SessionFetcher(ClusterScript):
         return NodeSession(make_session_handler(revision, self.plan.sessionless))
 
     def _attend_leaders(self) -> None:
-        """A strand for each leader that has none yet; those whose node led nothing look around."""
+        """Begins a strand for each leader that has none. Wakes the strands of the other leaders."""
         for node_id in list(self._leaders()):
             lane = self.lane_of(self._address(node_id))
             if node_id in self.sessions:
@@ -143,7 +146,7 @@ class SessionFetcher(ClusterScript):
                 self.beside(self._attend(node_id), lane)
 
     def _look_up(self) -> Steps[None]:
-        """New metadata: over the strand's own connection, or, where that does not help, from another node."""
+        """Asks for new metadata over the strand's own connection. If that has not helped, asks another node."""
         self._looking_up = True
         if self.connected_to is not None and self.strand.failures <= PATIENT_FAILURES:
             found = yield from self.refresh()
@@ -206,8 +209,8 @@ class SessionFetcher(ClusterScript):
             yield from self._poll(node_id, session, intended_us)
 
     def _reset_positions(self, partitions: Sequence[TopicPartition]) -> Steps[None]:
-        """Partitions whose position the broker does not have go on at the log's start: only their leader, which is the
-        node connected to, can tell it."""
+        """Makes partitions go on at their log's start, because the broker does not have their position. Only their
+        leader knows the log's start. It is the node that the strand is connected to."""
         found = yield from self.bound_offsets(partitions)
         for where in partitions:
             if where in found:

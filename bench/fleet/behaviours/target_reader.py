@@ -1,4 +1,4 @@
-"""Reads a mirror's target cluster once all is quiet, to see what the mirror left out or wrote twice."""
+"""Reads a mirror's target cluster at the end of a run, to see what the mirror left out or wrote twice."""
 
 from collections.abc import Sequence
 

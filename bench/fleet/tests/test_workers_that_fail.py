@@ -29,7 +29,7 @@ def test_reports_are_added_up(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"failure": "the history could not be written: disk full"}, "worker failed: the history could not be written"),
-        ({"ended_early": 2}, "2 clients ended before they were told to"),
+        ({"ended_early": 2}, "2 of the clients ended before they were told to"),
     ],
 )
 def test_a_failure_is_not_forgotten_by_the_next_report(

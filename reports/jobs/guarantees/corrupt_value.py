@@ -2,14 +2,15 @@
 
 from pyspark.sql import DataFrame
 
-from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.judging import LOG, Judging
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
     bad = tables.reads.where("not valid or writer = ''")
-    detail = sentence("%s records from offset %s are not what any writer of this run sent.", "count", "first_offset")
+    records = counted("count", "one record is", "%s records are")
+    detail = sentence("From offset %s on %s not what any writer of this run sent.", "first_offset", records)
     return anomalies(bad, detail, offset="first_offset")
 
 

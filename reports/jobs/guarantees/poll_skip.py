@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.judging import LOG, POLL, Judging
 from reports.jobs.shared.polls import skipped, steps_between_operations, steps_inside_operations
 from reports.read_tables import Tables
@@ -22,10 +22,10 @@ def transform_inside(tables: Tables) -> DataFrame:
 def _jumped(tables: Tables, steps: Callable[[Tables], DataFrame], told: str) -> DataFrame:
     jumps = skipped(tables, tables.once(steps))
     detail = sentence(
-        told + ". %s records are left out, from offset %s.",
+        told + ". %s, from offset %s.",
         F.col("expected") - 1,
         "first_offset",
-        "skipped",
+        counted("skipped", "One record is left out", "%s records are left out"),
         "first_skipped",
     )
     return anomalies(jumps, detail, offset="first_skipped")

@@ -7,7 +7,7 @@ The next owner reads again what was read but not committed. Groups promise no mo
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.commits import STORED, with_known_before, written
 from reports.jobs.shared.evidence import ok_reads
 from reports.jobs.shared.expressions import READER, first_rows, without_match
@@ -47,12 +47,12 @@ def transform(tables: Tables) -> DataFrame:
     left = without_match(without_match(back, commits, STORED, by_commit), moves, READER, by_move)
     detail = sentence(
         "%s was given the partition in generation %s and read from offset %s, though the group had committed %s. "
-        "That is %s records.",
+        "That is %s.",
         "process",
         "generation",
         "first_offset",
         "known.offset",
-        F.col("known.offset") - F.col("first_offset"),
+        counted(F.col("known.offset") - F.col("first_offset"), "one record", "%s records"),
     )
     return anomalies(left, detail, offset="first_offset")
 

@@ -9,7 +9,7 @@ explain nothing either.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.evidence import log_starts
 from reports.jobs.shared.expressions import PARTITION, with_operation, without_match
 from reports.jobs.shared.judging import Judging
@@ -30,7 +30,11 @@ def transform(tables: Tables) -> DataFrame:
     explained = "other.offset < this.from_offset and other.at_us between coalesce(this.reached_us, 0) and this.at_us"
     wrong = without_match(held, F.broadcast(truncations), ["run", "name"], explained)
     went = F.when(F.col("to_offset") < 0, "did not go on").otherwise(
-        sentence("went on at %s, %s offsets away", "to_offset", F.abs(F.col("to_offset") - F.col("from_offset")))
+        sentence(
+            "went on at %s, %s away",
+            "to_offset",
+            counted(F.abs(F.col("to_offset") - F.col("from_offset")), "one offset", "%s offsets"),
+        )
     )
     detail = sentence(
         "%s stood at offset %s, was told that it is out of range, and %s. Its metadata epoch was %s.",

@@ -41,6 +41,11 @@ def sentence(template: str, *columns: str | Column) -> Column:
     return F.format_string(template, *(_column(one).cast("string") for one in columns))
 
 
+def counted(count: str | Column, one: str, many: str) -> Column:
+    """Returns ``one`` if the count is 1, else ``many``, whose %s is the count."""
+    return F.when(_column(count) == 1, F.lit(one)).otherwise(sentence(many, count))
+
+
 def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
     """Adds the column ``fault`` by an as-of join.
 

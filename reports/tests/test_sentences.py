@@ -1,0 +1,15 @@
+"""Sentences about anomalies count one and many rightly."""
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reports.jobs.shared.anomaly import counted, sentence
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_one_and_many_are_told_apart(spark: SparkSession) -> None:
+    lost = spark.createDataFrame([(7, 1), (8, 2)], "first long, records long")
+    told = sentence("From %s on %s.", "first", counted("records", "one record is lost", "%s records are lost"))
+    texts = [row["told"] for row in lost.orderBy("first").select(told.alias("told")).collect()]
+    assert texts == ["From 7 on one record is lost.", "From 8 on 2 records are lost."]

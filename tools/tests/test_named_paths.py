@@ -1,0 +1,77 @@
+"""Papers name files, folders and functions that exist."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+BROKER = ROOT / "reference_broker"
+READMES = sorted(
+    ROOT / path
+    for path in subprocess.run(
+        ["git", "ls-files", "*README.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+)
+LIST_HEAD = re.compile(r"(?:files?|folder|path|room)(?: in `(.+)`)?")
+"""The head of the first column of a table that lists files, perhaps with the folder in which they are."""
+
+
+def quoted(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def names_in_lists(text: str) -> Iterator[str]:
+    """Yields the paths that the first column of each list of files names, relative to the folder of the text."""
+    head = ""
+    for line in text.splitlines():
+        first = line.removeprefix("|").split("|")[0].strip() if line.startswith("|") else ""
+        if not head or not first:
+            head = first
+        elif listed := LIST_HEAD.fullmatch(head):
+            yield from (f"{listed[1] or ''}{name}" for name in quoted(first))
+
+
+def is_there(folder: Path, name: str) -> bool:
+    """Whether there is such a file or folder, or a module of this name."""
+    return any(folder.glob(name)) or (folder / name).exists() or (folder / f"{name}.py").exists()
+
+
+def links(text: str) -> list[str]:
+    return [each for each in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in each]
+
+
+def steps() -> list[str]:
+    """Returns the numbered steps of the journeys, each in one line."""
+    return re.findall(r"^\d+\. .*(?:\n   .*)*", CONTRIBUTING.read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("readme", READMES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_a_readme_lists_or_links_to_exist(readme: Path) -> None:
+    text = readme.read_text()
+    assert [name for name in (*names_in_lists(text), *links(text)) if not is_there(readme.parent, name)] == []
+
+
+def test_paths_in_contributing_exist() -> None:
+    text = CONTRIBUTING.read_text()
+    paths = [name for name in quoted(text) if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?|[\w-]+\.(py|md|toml|yaml)", name)]
+    assert len(paths) > 30
+    missing = [path for path in paths if not (ROOT / path).exists() and not (BROKER / path).exists()]
+    assert [*missing, *(link for link in links(text) if not (ROOT / link).exists())] == []
+
+
+@pytest.mark.parametrize("step", steps(), ids=lambda step: " ".join(quoted(step)[:2]))
+def test_functions_of_a_journey_are_in_its_files(step: str) -> None:
+    names = quoted(step)
+    code = "".join((BROKER / name).read_text() for name in names if name.endswith(".py"))
+    functions = [name for name in names if re.fullmatch(r"([A-Z]\w+\.)?[a-z_]\w*", name) and not name.startswith("__")]
+    parts = [("class" if part[0].isupper() else "def", part) for name in functions for part in name.split(".")]
+    assert [part for kind, part in parts if not re.search(rf"\b{kind} {part}\b", code)] == []
+
+
+def test_a_journey_has_at_most_ten_steps() -> None:
+    assert max(int(step.split(".")[0]) for step in steps()) <= 10
+    assert sum(step.startswith("1. ") for step in steps()) == 3
