@@ -165,7 +165,8 @@ def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path) -> None:
+def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaos.live.cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         data = ("--data", tmp_path / "data")
