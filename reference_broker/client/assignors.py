@@ -14,12 +14,13 @@ from reference_broker.client.consumer_protocol import Subscription
 from reference_broker.client.partitions import TopicPartition
 
 Given = dict[str, list[TopicPartition]]
-"""Partitions by member ID; every member has an entry."""
+"""The partitions given to each member, by member ID. Every member has an entry."""
 Owners = dict[TopicPartition, str]
 
 
 Assignor: TypeAlias = Callable[[Mapping[str, int], Mapping[str, Subscription], list[str]], Given]
-"""``counts`` holds the number of partitions by topic, 0 if a topic does not exist. ``order`` lists the members."""
+"""An assignor takes three arguments: the number of partitions of each topic (0 if it does not exist), the subscription
+of each member, and the members' IDs in the order in which they are served."""
 
 
 def assign(
@@ -112,7 +113,8 @@ def _claims(members: Mapping[str, Subscription], order: list[str]) -> dict[Topic
 
 
 def _valid_owners(counts: Mapping[str, int], members: Mapping[str, Subscription], order: list[str]) -> Owners:
-    """What members keep before balancing: partitions that exist, that they subscribe to, and that only one claims."""
+    """Returns what members keep before balancing. A partition has a valid owner if it exists, exactly one member claims
+    it, and that member subscribes to its topic."""
     return {
         partition: claimants[0]
         for partition, claimants in sorted(_claims(members, order).items())
@@ -146,4 +148,4 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
     "roundrobin": round_robin_assignor,
     "cooperative-sticky": cooperative_sticky_assignor,
 }
-"""By the name under which members announce them."""
+"""The assignors, by the names under which members announce them in JoinGroup."""

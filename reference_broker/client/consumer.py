@@ -1,8 +1,8 @@
 """A consumer's positions and how a fetch answer moves them. There is no I/O here.
 
 Batches before the position are skipped. A batch that contains the position is taken from there on. Control batches move
-the position and give no records. A gap or a repetition *inside* an answer is reported as it is, because a judge of
-histories wants to see it. An answer never moves the position back.
+the position and give no records. A gap or a repetition *inside* an answer is kept as it is, because those who judge
+histories must see it. An answer never moves the position back.
 """
 
 from collections.abc import Iterator

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """One partition of a Fetch answer. ``before`` and ``after`` are the positions before and after it, or -1.
-    ``error`` is the broker's, or CORRUPT_MESSAGE if the batches cannot be read."""
+    """One partition of a Fetch answer. ``before`` and ``after`` are the consumer's positions before and after the
+    answer, or -1 if there was none. ``error`` comes from the broker, or is CORRUPT_MESSAGE if the batches cannot be
+    read."""
 
     where: TopicPartition
     data: PartitionData
@@ -36,8 +37,11 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """``problem`` says why the whole answer cannot be used; None if it can. ``answered`` is its number of partitions.
-    ``partitions`` holds those that the consumer still waited for."""
+    """One Fetch answer, as the consumer applied it.
+
+    ``problem`` says why the whole answer cannot be used, and is None if it can. ``answered`` is the number of
+    partitions in it. ``partitions`` holds those of them that the consumer still waited for.
+    """
 
     node_id: int
     response: FetchResponse
@@ -47,7 +51,7 @@ class FetchAnswer:
 
 
 class ConsumerObserver:
-    """See the top of the file."""
+    """An observer that ignores everything. The top of the file says how to write another one."""
 
     def metadata_answered(self, update: "MetadataUpdate", accepted: bool) -> None:
         """``accepted`` is False if the answer is older than the last accepted one and is dropped (spec M-5)."""

@@ -65,9 +65,13 @@ class PositionReset:
 
 @dataclass(slots=True)
 class Held:
-    """One assigned partition. ``given`` is the offset after the last record given out, and ``given_epoch`` is that
-    record's leader epoch (-1 if unknown). ``buffer`` holds records that were fetched and not given out, each with its
-    leader epoch. ``committed`` is the offset that is known to be committed, or -1."""
+    """The state of one assigned partition.
+
+    ``given`` is the offset after the last record given out, and ``given_epoch`` is that record's leader epoch (-1 if
+    unknown). ``reason`` says why the position is being reset (see ``PositionReset``). ``buffer`` holds records that
+    were fetched and not given out yet, each with its leader epoch. ``committed`` is the offset that is known to be
+    committed, or -1.
+    """
 
     phase: Phase = Phase.UNPLACED
     given: int = NO_OFFSET
@@ -75,11 +79,13 @@ class Held:
     reason: str = "no_offset"
     buffer: deque[tuple[int, ConsumerRecord]] = field(default_factory=deque)
     passed: int = NO_OFFSET
-    """Where ``given`` goes once the buffer is empty: batches without records for the reader move it too."""
+    """The value that ``given`` gets once the buffer is empty. It may be higher than the offset after the last record,
+    because batches without records for the application move it too."""
     committed: int = NO_OFFSET
     is_paused: bool = False
     is_revoked: bool = False
-    """The application has not released it yet: it may commit, but reads nothing more."""
+    """The group has revoked the partition, and the application has not released it yet. The application may commit
+    its offset, but reads nothing more of it."""
 
     @property
     def is_fetchable(self) -> bool:
@@ -96,15 +102,16 @@ class Held:
 
 @dataclass(slots=True)
 class HeldPartitions:
-    """All assigned partitions. ``state`` has the positions that fetches ask for."""
+    """All partitions assigned to one consumer. ``state`` has the positions that fetches ask for. ``resets`` collects
+    positions that moved without reading or seeking."""
 
     held: dict[TopicPartition, Held] = field(default_factory=dict)
     state: ConsumerState = field(default_factory=ConsumerState)
     resets: list[PositionReset] = field(default_factory=list)
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _asked: dict[TopicPartition, Held] = field(default_factory=dict)
-    """What the fetch of committed offsets under way was begun for: a partition that has gone and come back since is
-    not placed by it."""
+    """The partitions for which the current fetch of committed offsets was begun. Its answer must not place a partition
+    that was given up and assigned again since, so the ``Held`` objects are kept for comparison."""
     _waiting: dict[TopicPartition, CommittedOffset] = field(default_factory=dict)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
@@ -151,7 +158,7 @@ class HeldPartitions:
         return any(each.is_revoked for each in self.held.values())
 
     def drop_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drops those that are revoked: they are released, or assigned anew."""
+        """Drops those of the partitions that are revoked, because they are released or assigned anew."""
         self.drop([each for each in partitions if each in self.held and self.held[each].is_revoked])
 
     # -- placing ------------------------------------------------------------------------------------------------
@@ -184,7 +191,7 @@ class HeldPartitions:
                 self.place(where, offset.offset, offset.leader_epoch)
 
     def begin_reset(self, where: TopicPartition, reason: str) -> None:
-        """Leaves it to the reset policy where reading continues."""
+        """Drops the records that were not given out, and leaves it to the reset policy where reading continues."""
         held = self.held[where]
         held.phase, held.reason = Phase.RESETTING, reason
         held.buffer.clear()
@@ -240,7 +247,7 @@ class HeldPartitions:
 
     @property
     def has_records(self) -> bool:
-        """Whether ``give`` would give any."""
+        """Whether ``give`` would return any records."""
         return any(each.buffer and each.is_given_out for each in self.held.values())
 
     def give(self, max_records: int) -> list[ConsumerRecord]:
@@ -260,7 +267,8 @@ class HeldPartitions:
     def read_so_far(
         self, partitions: Iterable[TopicPartition], metadata_epoch: int = NO_METADATA_EPOCH
     ) -> dict[TopicPartition, OffsetToCommit]:
-        """What to commit of the partitions that are being read, with the epoch of the last accepted metadata (M-6)."""
+        """Returns the offsets to commit for those of the partitions that are being read. ``metadata_epoch`` is that of
+        the last accepted metadata (M-6)."""
         found: dict[TopicPartition, OffsetToCommit] = {}
         for where in partitions:
             held = self.held.get(where)

@@ -29,8 +29,9 @@ _VERSION_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One member's subscription, as its assignor wrote it. ``owned`` lists what it holds while it joins (from version
-    1). ``generation_id`` is the generation in which it got those, or -1 (from version 2)."""
+    """One member's subscription, as its assignor wrote it. ``owned`` lists the partitions that it holds while it joins
+    (from version 1 on). ``generation_id`` is the generation in which it got them, or -1 (from version 2 on).
+    ``rack_id`` exists from version 3 on."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
@@ -101,7 +102,7 @@ def encode_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> 
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """No bytes give an empty assignment. They come from a group in which nothing was assigned.
+    """Reads an assignment. Empty bytes mean an empty assignment: they come from a group in which nothing was assigned.
 
     :raises ProtocolError: it is cut short, or its version is negative.
     """

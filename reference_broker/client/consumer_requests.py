@@ -1,4 +1,4 @@
-"""Bodies of the requests other than Fetch that a consumer sends to nodes and leaders: Metadata and ListOffsets."""
+"""Bodies of the requests that a consumer sends outside its group, except Fetch: Metadata and ListOffsets."""
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta

@@ -1,4 +1,5 @@
-"""Finds out which nodes know KIP-232's drafts. ApiVersions announces them as features; each new connection asks it."""
+"""Finds out which nodes know KIP-232's drafts. A node announces them as features in its ApiVersions answer, for which a
+client asks on each new connection."""
 
 from typing import TYPE_CHECKING, Final, cast
 

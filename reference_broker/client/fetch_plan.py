@@ -28,11 +28,13 @@ NO_SESSION_ID: Final = 0
 LAST_VERSION_BY_NAME: Final = 12
 """Fetch requests name topics by ID from version 13."""
 FIRST_REVISION_VERSION: Final = 1000
-"""The private draft of Fetch that speaks KIP-227's first revision; by name, followers also by topic ID."""
+"""The private draft of Fetch that speaks KIP-227's first revision. It names topics by name, and followers add the topic
+ID."""
 
 
 class Wanted(NamedTuple):
-    """What the fetcher wants of one partition. A value equal to the last one is not sent again. -1 means not given."""
+    """What the fetcher wants of one partition. The session does not send a value that equals the last one. -1 in an
+    epoch or in the log start means that it is not given."""
 
     topic_id: bytes
     fetch_offset: int
@@ -61,7 +63,8 @@ class FetchPlan:
         return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
     def version(self, newest: int) -> int:
-        """The request's version. It is below 13 if a topic's ID is unknown, and the draft's in the first revision."""
+        """Returns the version of the request, at most ``newest``. It is at most 12 if the ID of a topic is unknown. In
+        the first revision it is the draft's."""
         if self.first_revision:
             return FIRST_REVISION_VERSION
         return newest if self.uses_topic_ids else min(newest, LAST_VERSION_BY_NAME)
@@ -75,8 +78,8 @@ class FetchPlan:
         replica_id: int = -1,
         replica_epoch: int = -1,
     ) -> FetchRequest:
-        """Makes a new request each time, so that the receiver may keep it. Topics carry what ``version`` has: the name
-        or the ID; in the first revision the name, and for followers the ID too."""
+        """Makes a new request each time, so that the receiver may keep it. Topics carry the name or the ID, whichever
+        ``version`` has. In the first revision they carry the name, and those of a follower the ID too."""
         with_names = version <= LAST_VERSION_BY_NAME or self.first_revision
         with_ids = replica_id >= 0 if self.first_revision else not with_names
         return FetchRequest(
@@ -124,15 +127,16 @@ def _named(name: str, topic_id: bytes, with_names: bool, with_ids: bool) -> tupl
 
 
 Found: TypeAlias = tuple[tuple[TopicPartition, PartitionData], ...]
-"""The partitions of an answer by name, in its order."""
+"""The partitions of an answer with their names, in the answer's order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """``problem`` says why the answer cannot be used (its error, or what does not fit). It is None if it can.
+    """How an answer was understood.
 
-    ``partitions`` holds the answer's partitions by name, in its order. They are kept even with a problem, because the
-    history records them.
+    ``problem`` says why the answer cannot be used: it has an error, or it does not fit the request. It is None if the
+    answer can be used. ``partitions`` holds the answer's partitions with their names, in its order. They are there even
+    with a problem, because histories record them.
     """
 
     problem: str | None
@@ -158,8 +162,8 @@ class SessionHandler(ABC):
 
     @property
     def retransmits(self) -> bool:
-        """Whether a request without an answer is sent again with its number, as in the first revision. In the final
-        one a full fetch follows instead."""
+        """Whether a request without an answer is sent again with the same number. The first revision does that. In the
+        final revision a full fetch follows instead."""
         return self.revision == "first"
 
     def build(self, wanted: Mapping[TopicPartition, Wanted]) -> FetchPlan:
@@ -187,11 +191,13 @@ class SessionHandler(ABC):
 
     @abstractmethod
     def handle_lost(self) -> None:
-        """No answer came (timeout, lost connection). It is not known whether the request arrived."""
+        """Notes that the request in flight got no answer (timeout, lost connection). It is not known whether the
+        request arrived."""
 
     @abstractmethod
     def presume_processed(self) -> bool:
-        """No answer came. Continues as if it had been an empty one; returns False if that is impossible."""
+        """Continues as if the request in flight, which got no answer, had been answered with no partitions. Returns
+        False, and changes nothing, if that is impossible."""
 
     def _take_in_flight(self) -> FetchPlan:
         plan, self.in_flight = self.in_flight, None
@@ -206,5 +212,5 @@ class SessionHandler(ABC):
 
 
 def listed(partitions: Iterable[TopicPartition]) -> str:
-    """The partitions as text for people."""
+    """Returns the partitions as text for messages."""
     return ", ".join(f"{each.topic}-{each.partition}" for each in partitions)

@@ -1,9 +1,9 @@
 """Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000).
 
-A full request without an ID opens a session, whose first incremental request has number 1. Request N+1 tells the broker
-that answer N was processed, so a request whose answer was lost is sent again with its number. To add or remove
-partitions the client sends a full request with the session's ID, which keeps the number. After an error the next
-request is full.
+A full request without a session ID opens a session. The first incremental request of a session has number 1. Request
+N+1 tells the broker that answer N was processed. So a request whose answer was lost is sent again with its number. To
+add or remove partitions the client sends a full request with the session's ID, which does not change the number. After
+an error the next request is full.
 """
 
 from collections.abc import Collection, Mapping
@@ -30,10 +30,16 @@ from reference_broker.wire.fetch import (
 
 @dataclass(slots=True)
 class FirstSessionHandler(SessionHandler):
-    """``sequence_number`` is that of the next incremental request. ``lost`` is an incremental request without answer.
-    The next one has its number and repeats its content, since nobody knows whether it arrived. ``served`` lists the
-    partitions with records in the last answer. The broker takes those records for processed, so a fetcher that wants
-    the same ones again must name the partition."""
+    """The fetcher's half of a session in KIP-227's first revision.
+
+    ``sequence_number`` is that of the next incremental request. ``full_next`` says that the next request must be full.
+
+    ``lost`` is an incremental request that got no answer. Nobody knows whether it arrived, so the next request has its
+    number and repeats its content.
+
+    ``served`` lists the partitions with records in the last answer. The broker takes those records for processed. A
+    fetcher that wants the same records again must therefore name the partition, even if nothing has changed.
+    """
 
     sequence_number: int = 1
     full_next: bool = True
@@ -73,8 +79,9 @@ class FirstSessionHandler(SessionHandler):
         return FetchPlan(self.session_id, self.sequence_number, False, to_send, first_revision=True)
 
     def _rotate(self) -> None:
-        """Lets each of several full requests in a row begin at another partition. The broker answers in their order, so
-        under a byte limit the last ones would starve."""
+        """Moves the first partition to the end, so that the next full request begins at another one. The broker answers
+        partitions in the order of the request. If several full requests followed each other in the same order, a byte
+        limit would starve the last partitions."""
         first = next(iter(self.partitions), None)
         if first is not None:
             self.partitions[first] = self.partitions.pop(first)
@@ -83,7 +90,8 @@ class FirstSessionHandler(SessionHandler):
         """As ``SessionHandler.handle_response``."""
         plan = self._take_in_flight()
         if response.error_code != 0:
-            # A full request keeps the broker's number. So a number that does not fit would not fit after one either.
+            # The session ID or the number did not fit. A full request in the same session does not change the number
+            # that the broker expects, so only a new session helps.
             foreign = response.error_code == DraftError.INVALID_FETCH_SESSION
             self.session_id, self.full_next = NO_SESSION_ID if foreign else response.session_id, True
             return Handled(f"top-level error {response.error_code}")
@@ -132,5 +140,6 @@ class FirstSessionHandler(SessionHandler):
             self.lost = plan
 
     def presume_processed(self) -> bool:
-        """Always False. The next number would tell the broker that the records of the lost answer were processed."""
+        """Returns False always: the next number would tell the broker that the records of the lost answer were
+        processed."""
         return False

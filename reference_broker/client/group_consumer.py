@@ -8,9 +8,9 @@ times of one monotonic clock in microseconds:
     loop:
         for lane, request in consumer.next_requests(now): ... send it to request.to on that lane ...
         consumer.answered(lane, now, body)         # or failed(lane, now)
-        for event in consumer.take_events(): ...    # of group_events; after Revoked: consumer.release()
+        for event in consumer.take_events(): ...    # events of group_events; after Revoked call consumer.release()
         consumer.take_records(500)
-    until consumer.wake_at_us, where nothing is in flight that would end sooner
+        wait for an answer, but not beyond consumer.wake_at_us
 
 With ``metadata_epoch`` the consumer speaks KIP-232's drafts to the nodes that announce them. It drops metadata that
 is older than the last accepted (spec M-5) and commits with the epoch (M-6). It does not consume before the metadata has
@@ -50,7 +50,8 @@ _RETRIED_BY_A_MEMBER: Final = (
     ErrorCode.fenced_instance_id,
     ErrorCode.request_timed_out,
 )
-"""Errors of a fetch of committed offsets; the membership deals with them, or they pass."""
+"""Errors of a fetch of committed offsets that a member does not report as failures. The membership deals with them, or
+they pass by themselves."""
 
 
 class LaneRequest(NamedTuple):
@@ -62,9 +63,12 @@ class LaneRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerConfig:
-    """``group`` is None for a consumer without one. ``metadata_epoch`` turns on KIP-232's mechanism, and
-    ``fetch.leader_epochs`` KIP-320's; each works without the other. One commit is retried for ``commit_deadline_us``.
-    ``metadata_source`` chooses who is asked for metadata; if it is None, nodes take turns."""
+    """How one consumer works. Durations are microseconds.
+
+    ``group`` is None for a consumer without a group. ``metadata_epoch`` turns on KIP-232's mechanism, and
+    ``fetch.leader_epochs`` turns on KIP-320's. Each works without the other. A commit is retried for
+    ``commit_deadline_us``. ``metadata_source`` chooses who is asked for metadata. If it is None, nodes take turns.
+    """
 
     bootstrap: tuple[NodeAddress, ...]
     group: GroupConfig | None = None
@@ -80,7 +84,8 @@ class ConsumerConfig:
 
 @dataclass(slots=True)
 class GroupConsumer:
-    """Call ``subscribe`` or ``assign`` first. ``observer`` is told of everything."""
+    """A whole consumer. The caller calls ``subscribe`` or ``assign`` first, then runs the loop at the top of this file.
+    ``observer`` is told of everything that the consumer asks, learns and does."""
 
     config: ConsumerConfig
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
@@ -95,7 +100,7 @@ class GroupConsumer:
     _topics: tuple[str, ...] = ()
     _looked_up: tuple[str, ...] = ()
     _asked: tuple[str, ...] = ()
-    """Topics of the last request for metadata."""
+    """The topics of the last request for metadata."""
 
     def __post_init__(self) -> None:
         config = self.config
@@ -166,13 +171,13 @@ class GroupConsumer:
 
     @property
     def unplaced(self) -> list[TopicPartition]:
-        """The assigned partitions whose start was neither looked up nor set by a seek."""
+        """The assigned partitions whose starting position was neither looked up nor set by a seek."""
         return self.partitions.in_phase(Phase.UNPLACED)
 
     @property
     def resetting(self) -> dict[TopicPartition, int]:
-        """The partitions that wait for the reset policy (without one, for ``seek``), with their former position or
-        -1."""
+        """The partitions whose position is being reset, each with its former position or -1. They wait for the reset
+        policy's offset. If the policy is ``none`` they wait for ``seek``."""
         return {each: self.partitions.held[each].given for each in self.partitions.in_phase(Phase.RESETTING)}
 
     def position(self, where: TopicPartition) -> int:
@@ -186,7 +191,7 @@ class GroupConsumer:
 
     @property
     def has_records(self) -> bool:
-        """Whether ``take_records`` would give any."""
+        """Whether ``take_records`` would return any records."""
         return self.partitions.has_records
 
     @property
@@ -197,22 +202,22 @@ class GroupConsumer:
         return MemberIdentity(self.config.group.group_id if self.config.group is not None else "")
 
     def metadata_epoch(self) -> int:
-        """Spec M-12: the epoch of the last accepted metadata, or -1 before any."""
+        """Returns the epoch of the last accepted metadata, or -1 before any (spec M-12)."""
         return self.metadata.cache.metadata_epoch
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
-        """Spec M-12: whether the last accepted metadata has at least this epoch."""
+        """Whether the last accepted metadata has at least this epoch (spec M-12)."""
         return self.metadata.has_reached(min_metadata_epoch)
 
     def want_epoch(self, min_metadata_epoch: int) -> None:
-        """Asks for metadata now and again until its epoch has reached this one. -1 ends that."""
+        """Asks for metadata at once, and repeatedly until its epoch has reached this one. -1 ends the asking."""
         if not self.has_reached(min_metadata_epoch):
             self.metadata.want_at_once()
         self.metadata.min_metadata_epoch = min_metadata_epoch
 
     def commit(self, now_us: int, offsets: Mapping[TopicPartition, OffsetToCommit] | None = None) -> bool:
-        """Begins to commit these, or by default what was given out of all partitions. Returns False while another
-        commit is under way."""
+        """Begins to commit these offsets. Without ``offsets`` it commits what was given out of all partitions. Returns
+        False, and does nothing, while another commit is under way."""
         assert self._committing is not None, "a consumer without a group cannot commit"
         if self._committing.busy:
             return False
@@ -222,7 +227,7 @@ class GroupConsumer:
         return True
 
     def read_so_far(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetToCommit]:
-        """What to commit of these partitions, with the epoch of the last accepted metadata (M-6)."""
+        """Returns the offsets to commit of these partitions, with the epoch of the last accepted metadata (M-6)."""
         return self.partitions.read_so_far(partitions, self.metadata_epoch())
 
     def take_commit(self, now_us: int) -> Committed | None:
@@ -287,8 +292,8 @@ class GroupConsumer:
         return resets
 
     def take_failures(self) -> list[Error | int]:
-        """Returns the partitions' errors since the last call that no retry cures. The member's own error is
-        ``membership.failure``."""
+        """Returns the errors since the last call that no retry cures, of partitions and of fetches of offsets. The
+        member's own error is ``membership.failure``."""
         failures, self._fetches.failures = self._fetches.failures, []
         return failures
 
@@ -313,7 +318,7 @@ class GroupConsumer:
             self._begin_placing(now_us)
         if self._placing is not None:
             self._add(found, COMMITTED_LANE, self._placing.next_request(now_us))
-            self._placed(now_us)  # Its time may be over.
+            self._placed(now_us)  # The fetch of committed offsets may have passed its deadline.
         for node_id, request in self._fetches.next_requests(now_us):
             self._add(found, f"{_NODE_LANE}{node_id}", request)
         return found
@@ -329,7 +334,8 @@ class GroupConsumer:
 
     @property
     def wake_at_us(self) -> int | None:
-        """The time at which ``next_requests`` may return something without any answer or call before."""
+        """The time at which ``next_requests`` may return something even if no answer or call comes before. None means
+        that it waits for something other than time."""
         due = [] if self.metadata.asking else [self.metadata.due_at_us]
         parts = (self.membership, self._committing, self._placing, self._fetches)
         due += [at for each in parts if each is not None and (at := each.wake_at_us) is not None]
@@ -386,7 +392,8 @@ class GroupConsumer:
     # -- metadata and the group ---------------------------------------------------------------------------------
 
     def _learn_metadata(self, now_us: int) -> None:
-        """A topic that does not exist yet is asked for again, like any partition without a leader."""
+        """Applies new metadata to partitions and membership. It is asked for again while a topic does not exist or a
+        partition has no leader."""
         self._learn_counts()
         self.partitions.learn_epoch(self.metadata_epoch())
         cache = self.metadata.cache
@@ -396,7 +403,8 @@ class GroupConsumer:
             self.metadata.want_at_once()
 
     def _learn_counts(self) -> None:
-        """Waits for the answer to a request that named every topic that the leader must know."""
+        """Tells the membership the numbers of partitions, if the request that was answered named every topic that the
+        group's leader must know."""
         if self.membership is not None and all(each in self._asked for each in self.membership.wanted_topics):
             topics = (*self._topics, *self.membership.watched_topics)
             known = self.metadata.cache.topics
@@ -405,7 +413,8 @@ class GroupConsumer:
             )
 
     def _collect(self) -> None:
-        """Applies the membership's events, except Revoked, which is left to the application."""
+        """Applies the membership's events to the partitions and keeps them for the application. Revoked partitions are
+        only marked: the application releases them."""
         assert self.membership is not None, "events of no member"
         for event in self.membership.take_events():
             if isinstance(event, Revoked):

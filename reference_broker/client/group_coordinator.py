@@ -31,7 +31,8 @@ _RETRIABLE: Final = frozenset(
 
 @dataclass(slots=True)
 class GroupCoordinator:
-    """``failure`` is an error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None."""
+    """What is known of one group's coordinator. ``asking`` says that a FindCoordinator is in flight. ``failure`` is an
+    error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None."""
 
     group_id: str
     versions: GroupVersions = field(default_factory=GroupVersions)
@@ -67,8 +68,8 @@ class GroupCoordinator:
         self.retry_at_us = now_us + self.backoff_us
 
     def lose(self, now_us: int, node: NodeAddress | None = None) -> None:
-        """Forgets the coordinator, because it said that it moved or did not answer. ``node`` is the one that was asked;
-        news of an earlier one changes nothing."""
+        """Forgets the coordinator, because it no longer coordinates the group or did not answer. ``node`` is the node
+        that was asked. If another coordinator is known by now, nothing changes."""
         if self.node is None or (node is not None and node != self.node):
             return
         self.node = None

@@ -14,11 +14,12 @@ COOPERATIVE_PROTOCOLS: Final = ("cooperative-sticky",)
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """How one member takes part. Durations in microseconds.
+    """How one member takes part in its group. Durations are microseconds.
 
     ``protocols`` lists assignors' names, the most wanted first. They are all eager or all cooperative (KIP-429).
-    ``instance_id`` makes it a static member (KIP-345), which sends no LeaveGroup. A heartbeat must come within
-    ``session_timeout_us``. The others wait for ``rebalance_timeout_us`` for this member to join again.
+    ``instance_id`` makes it a static member (KIP-345), which sends no LeaveGroup. The coordinator removes the member if
+    no heartbeat comes within ``session_timeout_us``. In a rebalance it waits for ``rebalance_timeout_us`` for the
+    member to join again.
     """
 
     group_id: str
@@ -30,7 +31,7 @@ class GroupConfig:
     heartbeat_interval_us: int = 3_000_000
     backoff_us: int = 100_000
     request_timeout_us: int = 5_000_000
-    """For all but JoinGroup, which may take the rebalance timeout longer."""
+    """How long an answer is waited for. For JoinGroup the rebalance timeout is added."""
     versions: GroupVersions = field(default_factory=GroupVersions)
 
     @property

@@ -14,8 +14,12 @@ from reference_broker.client.group_requests import Joined
 
 @dataclass(slots=True)
 class GroupLeader:
-    """``counts`` holds the numbers of partitions by topic as last learnt. ``assigned_by`` holds those that the last
-    assignment was made from, 0 for a topic that did not exist. ``wanted_topics`` must be learnt before assigning."""
+    """What a member knows as the leader of its group.
+
+    ``counts`` holds the number of partitions of each topic as last learnt. ``assigned_by`` holds the numbers that the
+    last assignment was made from, 0 for a topic that did not exist. The numbers of ``wanted_topics`` must be learnt
+    before partitions can be assigned.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     assigned_by: dict[str, int] = field(default_factory=dict)
@@ -45,7 +49,7 @@ class GroupLeader:
         self.wanted_topics = tuple(each for each in topics if each not in self.counts)
 
     def assignments(self, joined: Joined) -> dict[str, bytes]:
-        """Assignment bytes by member ID."""
+        """Assigns the partitions. Returns each member's assignment, encoded, by member ID."""
         members = {member_id: decode_subscription(data) for member_id, data in joined.members.items()}
         topics = dict.fromkeys(topic for each in members.values() for topic in each.topics)
         self.assigned_by = {topic: self.counts.get(topic, 0) for topic in topics}

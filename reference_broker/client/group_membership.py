@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 _JOIN_GRACE_US: Final = 5_000_000
-"""How much longer than the rebalance timeout JoinGroup's answer is waited for, as Kafka's client does."""
+"""The answer to JoinGroup is waited for this much longer than the rebalance timeout, as in Kafka's client."""
 _GENERATION_BYTES: Final = 4
 
 COORDINATOR_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
@@ -69,13 +69,17 @@ AGAIN: Final = (
     ErrorCode.not_enough_replicas,
     ErrorCode.not_enough_replicas_after_append,
 )
-"""Joining or syncing is begun again after the backoff."""
+"""After one of these errors the member joins again, after the backoff."""
 
 
 @dataclass(slots=True)
 class GroupMembership:
-    """``generation`` and ``member_id`` are those of the last SyncGroup, and -1 and "" outside a group. ``assignment``
-    is what it owns, in the coordinator's order. ``failure`` says why it cannot be a member; None while it can."""
+    """One member of a group.
+
+    ``generation`` and ``member_id`` are those of the last SyncGroup. Outside a group they are -1 and "". ``assignment``
+    holds the partitions that the member owns, in the coordinator's order. ``failure`` is the error for which it cannot
+    be a member, or None.
+    """
 
     config: GroupConfig
     coordinator: GroupCoordinator
@@ -110,8 +114,8 @@ class GroupMembership:
 
     @property
     def watched_topics(self) -> tuple[str, ...]:
-        """The leader's ``wanted_topics`` and the topics of its last assignment, to some of which only others
-        subscribe."""
+        """The topics whose numbers of partitions the leader must keep up to date: its ``wanted_topics`` and those of
+        its last assignment. It may not subscribe to all of them itself."""
         assigned = self._leader.assigned_by if self.is_leader else {}
         return tuple(dict.fromkeys((*self.wanted_topics, *assigned)))
 
@@ -122,8 +126,8 @@ class GroupMembership:
 
     @property
     def wake_at_us(self) -> int | None:
-        """The time at which ``next_request`` will return something even if nothing else happens. None means that it
-        waits for something other than time."""
+        """The time at which ``next_request`` will return something even if nothing else happens before. None means that
+        it waits for something other than time."""
         if self._in_flight is not None or self.is_over or self._is_dormant:
             return None
         if self.coordinator.node is None:
@@ -138,12 +142,12 @@ class GroupMembership:
 
     @property
     def is_away(self) -> bool:
-        """Whether it has stepped out and was not told to come back."""
+        """Whether it has stepped out and was not called back since (``come_back``)."""
         return self._away
 
     @property
     def _is_dormant(self) -> bool:
-        """Whether it has stepped out and left."""
+        """Whether it has stepped out and sends nothing more, because it has left the group."""
         return self._away and self.state is MemberState.OUT
 
     def take_events(self) -> list[GroupEvent]:
@@ -161,20 +165,22 @@ class GroupMembership:
             self._rejoin = True
 
     def subscribe(self, topics: tuple[str, ...]) -> None:
-        """Changes the topics, and joins again with them."""
+        """Changes the subscription. The member joins again with the new topics."""
         if topics != self.config.topics:
             self.config = replace(self.config, topics=topics)
             self._rejoin = True
 
     def release(self) -> None:
-        """Continues after a revocation. The caller has committed the offsets of what was revoked, or cannot."""
+        """Continues after a revocation. By now the caller has committed the offsets of the revoked partitions, or has
+        given that up."""
         if self.state is MemberState.RELEASING:
             self.state = MemberState.LEAVING if self._leaving else MemberState.OUT
             if not self.config.cooperative or self._leaving:
                 self.assignment = ()
 
     def leave(self) -> None:
-        """Leaves the group. Revoked comes first, then LeaveGroup is sent (not by a static member), then Left comes."""
+        """Leaves the group. The event Revoked comes first. Then LeaveGroup is sent, except by a static member. Then the
+        event Left comes."""
         if self.is_over or self._leaving:
             return
         self._leaving = True
@@ -182,8 +188,8 @@ class GroupMembership:
             self._give_up(self.assignment, MemberState.LEAVING)
 
     def step_out(self) -> None:
-        """Steps out because the application does not poll in time. What it owns is lost, and LeaveGroup is sent (not by
-        a static member). Nothing more is sent before ``come_back``."""
+        """Steps out of the group, because the application does not poll in time. What the member owns is lost.
+        LeaveGroup is sent, except by a static member. Nothing more is sent before ``come_back``."""
         if self.is_over or self._leaving or self._away:
             return
         if self.assignment:
@@ -323,7 +329,7 @@ class GroupMembership:
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.answered(now_us, body)
         elif self.is_over:
-            pass  # Another part's answer ended the membership meanwhile.
+            pass  # The membership has ended meanwhile, by an error in an answer to OffsetCommit or OffsetFetch.
         elif api_key == requests.JOIN_GROUP:
             self._join_answered(now_us, requests.joined(body))
         elif api_key == requests.SYNC_GROUP:
@@ -336,7 +342,7 @@ class GroupMembership:
             raise AssertionError("an answer to no request")
 
     def failed(self, now_us: int) -> None:
-        """No answer came to the request in flight (timeout, lost connection, no connection at all)."""
+        """Notes that the request in flight got no answer (timeout, lost connection, no connection at all)."""
         api_key, self._in_flight = self._in_flight, None
         if api_key == requests.FIND_COORDINATOR:
             self.coordinator.failed(now_us)

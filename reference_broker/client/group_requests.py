@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONSUMER: Final = "consumer"
 """The protocol type of consumer groups."""
 DRAFT_VERSION: Final = 1000
-"""Of Metadata, OffsetCommit and OffsetFetch: KIP-232's, with the metadata epoch."""
+"""The version of Metadata, OffsetCommit and OffsetFetch that carries KIP-232's metadata epoch."""
 NO_GENERATION: Final = -1
 
 
@@ -47,13 +47,14 @@ class GroupVersions:
     offset_fetch: int = 9
 
     def with_metadata_epoch(self) -> "GroupVersions":
-        """The same with the drafts that carry the metadata epoch."""
+        """Returns the same versions, but with the drafts that carry the metadata epoch."""
         return replace(self, offset_commit=DRAFT_VERSION, offset_fetch=DRAFT_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRequest:
-    """What to send. ``to`` None means any node. ``timeout_us`` is the longest time to wait for the answer."""
+    """A request that the driver has to send. It goes to the node ``to``, or to any node if that is None. The driver
+    waits for the answer for at most ``timeout_us``."""
 
     api_key: int
     api_version: int
@@ -73,7 +74,8 @@ class MemberIdentity:
 
 
 def error_of(value: object) -> Error | int:
-    """An answer's error code, of any of the types that ``wire`` gives. An unknown code stays a number."""
+    """Returns the error of a code as ``wire`` decodes it: a number, kio's ErrorCode or a DraftError. An unknown code
+    stays a number."""
     code = int(cast(Any, value))
     try:
         return known_error(code)
@@ -91,7 +93,7 @@ def _milliseconds(duration_us: int) -> i32Timedelta:
 
 
 def find_coordinator(group_id: str) -> FindCoordinatorRequest:
-    """For one group."""
+    """Makes the request for one group."""
     return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group_id,))
 
 
@@ -187,7 +189,7 @@ def leave(identity: MemberIdentity, reason: str | None = None) -> LeaveGroupRequ
 
 
 def leave_error(body: object) -> Error | int:
-    """The group's error, or else the member's own."""
+    """Returns the error of the whole answer, or else the member's own."""
     answer = cast("LeaveGroupResponse", body)
     own = [error_of(each.error_code) for each in answer.members]
     return error_of(answer.error_code) or next((each for each in own if each), ErrorCode.none)

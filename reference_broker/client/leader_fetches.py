@@ -31,7 +31,7 @@ _STALE_METADATA: Final = (
     ErrorCode.offset_not_available,
     ErrorCode.unknown_server_error,
 )
-"""After one of these errors of a partition the consumer asks for metadata, then tries again."""
+"""After one of these errors of a partition the consumer refreshes its metadata and tries again."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class LeaderFetches:
     def next_requests(self, now_us: int) -> list[tuple[int, GroupRequest]]:
         """Returns at most one request for each node, with its ID. ``answered`` or ``failed`` must follow each."""
         for lane in self._lanes.values():
-            if lane.retry_at_us <= now_us:  # Also of a node that leads nothing any more: it wakes nobody.
+            if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake nobody.
                 lane.retry_at_us = 0
         found = []
         for node_id, partitions in self._by_leader().items():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_EPOCH: Final = -1
 NO_METADATA_EPOCH: Final = -1
-"""Spec M-11, M-12: none recorded, none received."""
+"""The metadata epoch where none is recorded with an offset (spec M-11), or none was received (M-12)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdate:
-    """The content of one response. ``metadata_epoch`` is -1 if the response had none."""
+    """The content of one Metadata response. ``metadata_epoch`` is -1 if the response had none."""
 
     nodes: tuple[NodeAddress, ...]
     topics: tuple[TopicInfo, ...]
@@ -119,7 +119,8 @@ class MetadataCache:
     topics: Mapping[str, TopicInfo] = field(default_factory=lambda: MappingProxyType({}))
     controller_id: int = -1
     metadata_epoch: int = NO_METADATA_EPOCH
-    """Of the last accepted update, -1 before any and after one without an epoch (spec M-12)."""
+    """The epoch of the last accepted update. It is -1 before the first update, and after one without an epoch (spec
+    M-12)."""
     guards: EpochGuards = EpochGuards()
 
     def accepts(self, update: MetadataUpdate) -> bool:
@@ -127,8 +128,9 @@ class MetadataCache:
         return not self.guards.metadata_epoch or update.metadata_epoch >= self.metadata_epoch
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
-        """Returns the cache with the update, or unchanged if the update is not accepted. A topic with an error and no
-        partitions is forgotten if it does not exist (code 3). Otherwise it is kept as known."""
+        """Returns the cache with the update, or the same cache if the update is not accepted. A topic that the update
+        gives the error UNKNOWN_TOPIC_OR_PARTITION (3) is forgotten. A topic with another error stays as it was
+        known."""
         if not self.accepts(update):
             return self
         topics = dict(self.topics)
@@ -153,7 +155,7 @@ class MetadataCache:
         return replace(self, topics={**self.topics, where.topic: replace(topic, partitions=partitions)})
 
     def topic_id(self, topic: str) -> bytes:
-        """The topic's ID; all zero if it is not known."""
+        """Returns the topic's ID, or 16 zero bytes if it is not known."""
         info = self.topics.get(topic)
         return info.topic_id if info is not None else NO_TOPIC_ID
 

@@ -1,10 +1,17 @@
-"""Decides when to ask which node for metadata, and whether to accept the answer. Consumers, producers, admins use it.
+"""Decides when to ask which node for metadata, and whether to accept the answer.
 
-There is no I/O here. One Metadata request is in flight at a time. The next node is asked after the backoff in three
-cases: no answer came; the cache refused the answer (spec M-5: its epoch is smaller than the last accepted one's); a
-wanted epoch is not reached. Known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses.
-With ``metadata_epoch`` the draft of Metadata goes to nodes that announce it. Every node is assumed to announce it until
-``learn_drafts`` says otherwise. Times are microseconds.
+Consumers, producers and admins use it. There is no I/O here. One Metadata request is in flight at a time. Times are
+microseconds.
+
+The next node is asked after the backoff in three cases:
+
+- No answer came.
+- The cache refused the answer, because its epoch is smaller than that of the last accepted one (spec M-5).
+- A wanted epoch is not reached yet.
+
+The known nodes take turns, then the bootstrap addresses, unless a ``MetadataSource`` chooses. With ``metadata_epoch``
+the draft of Metadata is sent to the nodes that announce it. A node is assumed to announce it until ``learn_drafts``
+says otherwise.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,13 +28,18 @@ if TYPE_CHECKING:
 
 
 MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress, ...]], NodeAddress]
-"""Chooses who is asked next from the known nodes (none before the first answer) and the bootstrap addresses."""
+"""Chooses the node that is asked next. Its arguments are the known nodes (none before the first answer) and the
+bootstrap addresses."""
 
 
 @dataclass(slots=True)
 class MetadataRefresher:
-    """``refused`` counts the answers that the epoch guard dropped. ``due_at_us`` is when the next request is due.
-    ``source`` chooses who is asked; if it is None, known nodes and bootstrap addresses take turns."""
+    """One client's refreshing of its metadata.
+
+    ``refused`` counts the answers that the epoch guard dropped. ``asking`` says that a request is in flight, and
+    ``stale`` that new metadata is wanted. The next request is due at ``due_at_us``. ``source`` chooses who is asked. If
+    it is None, known nodes and bootstrap addresses take turns.
+    """
 
     bootstrap: tuple[NodeAddress, ...]
     cache: MetadataCache
@@ -57,7 +69,7 @@ class MetadataRefresher:
         return self.metadata_epoch and self._drafts.get((node.host, node.port), True)
 
     def has_reached(self, min_metadata_epoch: int) -> bool:
-        """Spec M-12: whether the last accepted metadata has at least this epoch."""
+        """Whether the last accepted metadata has at least this epoch (spec M-12)."""
         return self.cache.metadata_epoch >= min_metadata_epoch
 
     def any_node(self) -> NodeAddress:
@@ -91,7 +103,7 @@ class MetadataRefresher:
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> bool:
-        """Applies an answer. Returns whether the cache has taken it; then ``done`` must follow."""
+        """Applies an answer. Returns True if the cache has taken it. The caller must then call ``done``."""
         self.asking = False
         update = MetadataUpdate.of(cast("MetadataResponse", body))
         accepted = self.cache.accepts(update)
@@ -104,7 +116,8 @@ class MetadataRefresher:
         return True
 
     def done(self, now_us: int, enough: bool) -> None:
-        """``enough`` says whether the owner found what it needs. If not, the next node is asked."""
+        """Ends an answer that the cache has taken. ``enough`` says whether the caller found what it needs in it. If
+        it did not, the next node is asked."""
         if self._once_more:
             self.stale, self.due_at_us = True, now_us
         elif enough and self.has_reached(self.min_metadata_epoch):

@@ -1,5 +1,5 @@
-"""One consumer's requests to one leader, one at a time: ListOffsets to reset a position, otherwise Fetch in a session.
-There is no I/O here."""
+"""One consumer's requests to one leader, one at a time. A request is a ListOffsets that resets positions, or else a
+Fetch in a session. There is no I/O here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ from reference_broker.wire.fetch import FetchResponse
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """Settings of all fetches of a consumer. ``leader_epochs`` sends the epochs of the current leader and of the last
-    record (KIP-320); without it both are -1. ``reset`` is earliest, latest or none."""
+    """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
+    of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -39,8 +39,12 @@ class FetchSettings:
 
 @dataclass(slots=True)
 class NodeLane:
-    """``asked`` holds each partition's position in the Fetch in flight. The answer for a partition that has moved since
-    is not used. Nothing is sent before ``retry_at_us``."""
+    """The state of the requests to one leader.
+
+    ``in_flight`` is the API key of the request in flight, or None. ``asked`` holds the position of each partition in
+    the Fetch in flight. The answer for a partition whose position has moved since is not used. Nothing is sent before
+    ``retry_at_us``.
+    """
 
     settings: FetchSettings
     handler: SessionHandler = field(default_factory=FetchSessionHandler)

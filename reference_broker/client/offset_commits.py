@@ -68,9 +68,12 @@ _OF_THE_GROUP: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The result of a commit. ``errors`` has NONE for each committed partition, and REQUEST_TIMED_OUT if no answer came
-    before the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the
-    membership, else NONE. ``version`` is that of the last request, or -1 if none was sent."""
+    """The result of a commit.
+
+    ``errors`` has an error for each partition: NONE if it is committed, and REQUEST_TIMED_OUT if no answer came before
+    the deadline, so that the outcome is unknown. ``group_error`` is the first error that concerns the membership, or
+    NONE. ``version`` is that of the last request, or -1 if none was sent.
+    """
 
     offsets: Mapping[TopicPartition, OffsetToCommit]
     errors: Mapping[TopicPartition, Error | int]
@@ -104,13 +107,14 @@ Result: TypeAlias = Committed | Fetched
 
 
 def may_consume(metadata_epoch: int, committed: Iterable[CommittedOffset]) -> bool:
-    """Spec M-10: whether the metadata is new enough for all of these; -1 there is smaller than any epoch (M-11)."""
+    """Whether metadata of this epoch is new enough to consume from all of these offsets (spec M-10). An offset without
+    a recorded epoch has -1, which is smaller than any epoch (M-11)."""
     return all(metadata_epoch >= each.metadata_epoch for each in committed)
 
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """See the top of the file."""
+    """One operation at a time on a group's committed offsets. The top of the file says how to drive it."""
 
     coordinator: GroupCoordinator
     _commit: dict[TopicPartition, OffsetToCommit] | None = None

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
-    """``offset`` is the next to read. ``leader_epoch`` is that of the last record read, -1 if unknown (KIP-320).
-    ``metadata_epoch`` is that of the last accepted metadata, or -1. Only the draft version carries it."""
+    """``offset`` is the next one to read. ``leader_epoch`` is that of the last record read, or -1 if unknown (KIP-320).
+    ``metadata_epoch`` is that of the last accepted metadata, or -1. Only the draft version carries it. ``metadata`` is
+    the application's own text."""
 
     offset: int
     leader_epoch: int = -1
@@ -147,7 +148,7 @@ def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Err
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups
         if not groups:
-            return ErrorCode.network_exception  # Says nothing of the group that was asked for.
+            return ErrorCode.network_exception  # The answer says nothing about the group that was asked for.
         group = groups[0]
     else:
         group = cast("OffsetFetchResponse1000", body)

@@ -21,11 +21,12 @@ DUPLICATE_SEQUENCE_NUMBER: Final = 46
 UNKNOWN_PRODUCER_ID: Final = 59
 
 REFRESH_METADATA: Final = frozenset({3, 5, 6, 9, 56, 72, 74, 75, 76, 100, 103})
-"""Not written; the leader must be looked up again (not leader, unknown topic, fenced epoch, storage error ...)."""
+"""The batch was not written, and the leader must be looked up again (not leader, unknown topic, fenced epoch, ...)."""
 TRY_AGAIN: Final = frozenset({2, 13, 19, 51, 89})
-"""Not written; the same node may take it later (corrupt on the way, too few replicas, throttled ...)."""
+"""The batch was not written, and the same node may accept it later (corrupt on the way, too few replicas, ...)."""
 MAYBE_WRITTEN: Final = frozenset({7, 20})
-"""REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND: in the leader's log, perhaps not in others'."""
+"""REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND. The batch is in the leader's log, and may be missing in the
+logs of its followers."""
 
 
 class Next(Enum):
@@ -54,8 +55,11 @@ class Batch:
 
 @dataclass(slots=True)
 class ProducerState:
-    """``max_in_flight`` (1 to 5) limits the unsettled batches of one partition. Without ``idempotent`` batches carry no
-    producer ID and no sequence (-1), and a lost batch must not be sent again."""
+    """The state of one producer.
+
+    ``max_in_flight`` (1 to 5) limits the unsettled batches of one partition. If ``idempotent`` is False, batches carry
+    neither a producer ID nor a sequence (both are -1), and a lost batch must not be sent again.
+    """
 
     max_in_flight: int = 1
     idempotent: bool = True
@@ -63,7 +67,8 @@ class ProducerState:
     producer_epoch: int = -1
     _next_sequence: dict[TopicPartition, int] = field(default_factory=dict)
     _open: dict[TopicPartition, deque[Batch]] = field(default_factory=dict)
-    """In sequence order, which is the order in which they must be sent (again)."""
+    """The unsettled batches of each partition in the order of their sequences. They must be sent in this order, also
+    when they are sent again."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.max_in_flight <= MAX_IN_FLIGHT, f"max_in_flight is {self.max_in_flight}, not 1 to 5"
@@ -95,7 +100,8 @@ class ProducerState:
         return batch
 
     def lost(self, batch: Batch) -> Next:
-        """Notes that an attempt ended without an answer. Without a sequence the broker could not tell a repetition."""
+        """Notes that an attempt ended without an answer. A batch without a sequence is not sent again, because the
+        broker could not recognise it."""
         batch.maybe_written = True
         return Next.RETRY_ELSEWHERE if self.idempotent else self.give_up(batch)
 
@@ -113,14 +119,15 @@ class ProducerState:
             batch.maybe_written = True
             return Next.RETRY if self.idempotent else self.give_up(batch)
         if error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and self._open[batch.where][0] is not batch:
-            # An earlier batch is being retried; this one fits after it.
+            # An earlier batch is being retried. This one will fit once that one is written.
             return Next.RETRY
         if error_code == UNKNOWN_PRODUCER_ID and not batch.maybe_written:
             return self._renumber(batch)
         return self.give_up(batch)
 
     def _renumber(self, batch: Batch) -> Next:
-        """The broker forgot this producer and surely did not write the batch. So it may be sent with a new ID."""
+        """Handles UNKNOWN_PRODUCER_ID: the broker has forgotten this producer and has certainly not written the batch.
+        So the batch may be sent with a new producer ID."""
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()
         return Next.RETRY
@@ -133,7 +140,7 @@ class ProducerState:
         self._next_sequence[batch.where] = add_sequence(batch.base_sequence, batch.count)
 
     def give_up(self, batch: Batch) -> Next:
-        """Ends the attempts. The sequence has a hole now, so this producer ID is not used any more."""
+        """Ends the attempts of a batch. The sequence now has a hole, so this producer ID is not used any more."""
         self._settle(batch)
         if batch.producer_id == self.producer_id:
             self.forget_producer_id()

@@ -1,9 +1,11 @@
 """Client side of incremental fetch sessions (KIP-227, final revision), and the factory of both revisions' handlers.
 
-The rules are those of Apache Kafka's own client, with requests written as (session ID, epoch). The first request is
-(0, 0). An answer that carries an ID opens a session, whose next epoch is 1. After FETCH_SESSION_ID_NOT_FOUND the next
-request is (0, 0). After any other top-level error, a lost answer or an answer that does not fit the request it is
-(ID, 0), which closes the session and opens another.
+The rules are those of Apache Kafka's own client. A request is written here as (session ID, epoch):
+
+- The first request is (0, 0). An answer that carries an ID opens a session, whose next epoch is 1.
+- After FETCH_SESSION_ID_NOT_FOUND the next request is (0, 0).
+- After any other top-level error, a lost answer, or an answer that does not fit the request, the next request is
+  (ID, 0). It closes the session and opens another.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,8 +42,9 @@ ID_NOT_FOUND: Final = 70
 
 
 def make_session_handler(revision: str, sessionless: bool = False) -> SessionHandler:
-    """``revision``: final or first (``fetch.session.revision``). ``sessionless``: full fetches outside any session,
-    which only the final revision knows, so that these are the same for both."""
+    """Makes the handler of a revision, which is ``final`` or ``first`` (``fetch.session.revision``). With
+    ``sessionless`` every fetch is a full one outside any session. Only the final revision has such fetches, so the
+    handler is then the same for both revisions."""
     assert revision in ("final", "first"), f"no revision {revision!r} of fetch sessions"
     if revision == "first" and not sessionless:
         return FirstSessionHandler()
@@ -49,7 +52,7 @@ def make_session_handler(revision: str, sessionless: bool = False) -> SessionHan
 
 
 def next_epoch(epoch: int) -> int:
-    """Spec F-3: after 2^31-1 comes 1; -1 stays -1."""
+    """Returns the epoch that follows: 1 after 2^31-1, and -1 after -1 (spec F-3)."""
     if epoch < 0:
         return FINAL_EPOCH
     return 1 if epoch == MAX_EPOCH else epoch + 1
@@ -57,13 +60,14 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(slots=True)
 class FetchSessionHandler(SessionHandler):
-    """``sessionless``: always full fetches outside any session, (0, -1)."""
+    """The fetcher's half of a session in KIP-227's final revision. With ``sessionless`` every request is (0, -1), a
+    full fetch outside any session. ``session_epoch`` is that of the next request."""
 
     sessionless: bool = False
     session_epoch: int = INITIAL_EPOCH
     _names: dict[bytes, str] = field(default_factory=dict)
     _without_id: int = 0
-    """Partitions held whose topic's ID is not known."""
+    """How many of ``partitions`` have a topic whose ID is not known. Requests use names while there are any."""
 
     @property
     def revision(self) -> str:
@@ -84,7 +88,8 @@ class FetchSessionHandler(SessionHandler):
             self._names = {each.topic_id: tp.topic for tp, each in self.partitions.items()}
             to_send, to_forget = self.partitions.copy(), []
         uses_ids = self._without_id == 0
-        # With nothing left the broker closes the session; it decides by what it holds whether IDs or names are meant.
+        # A request that forgets all partitions closes the session. It must use IDs if the broker knows the partitions
+        # by ID, and names otherwise.
         if not self.partitions and to_forget:
             uses_ids = all(topic_id != NO_TOPIC_ID for _, topic_id in to_forget)
         if self.sessionless:
@@ -100,7 +105,8 @@ class FetchSessionHandler(SessionHandler):
     def _apply(
         self, changed: Mapping[TopicPartition, Wanted], removed: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Wanted], list[tuple[TopicPartition, bytes]]]:
-        """Brings ``partitions`` up to date; what of it the broker has to be told."""
+        """Brings ``partitions`` up to date. Returns what the broker has to be told: the partitions to send, and those
+        to forget with their topic IDs."""
         to_send: dict[TopicPartition, Wanted] = {}
         to_forget: list[tuple[TopicPartition, bytes]] = []
         gone = frozenset(removed)
@@ -109,7 +115,7 @@ class FetchSessionHandler(SessionHandler):
             if old == new or tp in gone:
                 continue
             if old is not None and old.topic_id not in (new.topic_id, NO_TOPIC_ID) and new.topic_id != NO_TOPIC_ID:
-                # Deleted and created again: for the broker these are two partitions.
+                # The topic was deleted and created again. For the broker these are two partitions.
                 to_forget.append((tp, old.topic_id))
             if old is None or old.topic_id != new.topic_id:
                 self._names[new.topic_id] = tp.topic
@@ -123,7 +129,7 @@ class FetchSessionHandler(SessionHandler):
         return to_send, to_forget
 
     def handle_response(self, response: FetchResponse) -> Handled:
-        """What the answer to the request in flight means; decides what the next one will be."""
+        """As ``SessionHandler.handle_response``."""
         plan = self._take_in_flight()
         if response.error_code != 0:
             if response.error_code == ID_NOT_FOUND:
@@ -167,8 +173,9 @@ class FetchSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
-        """By topic ID where the answer gives one, else by name (versions below 13). Second come the partitions of topic
-        IDs that the session does not know, which are shown as hex."""
+        """Finds the names of the answer's partitions, by topic ID if the answer has IDs, else by name (versions below
+        13). Returns the partitions found, and those with a topic ID that the session does not know. The latter have the
+        ID in hex instead of the topic's name."""
         found: list[tuple[TopicPartition, PartitionData]] = []
         unknown: list[TopicPartition] = []
         for topic in response.responses:
@@ -181,12 +188,12 @@ class FetchSessionHandler(SessionHandler):
         return tuple(found), tuple(unknown)
 
     def handle_lost(self) -> None:
-        """No answer came (timeout, lost connection): close that session and open another."""
+        """As ``SessionHandler.handle_lost``. The next request closes the session and opens another."""
         self._take_in_flight()
         self._close_and_recreate()
 
     def presume_processed(self) -> bool:
-        """No answer came; go on as if it had been an empty one. False where that is impossible (a full fetch)."""
+        """As ``SessionHandler.presume_processed``. It is impossible for a full fetch."""
         if self.in_flight is None or self.in_flight.is_full:
             return False
         self._take_in_flight()
@@ -194,7 +201,7 @@ class FetchSessionHandler(SessionHandler):
         return True
 
     def close_session(self) -> None:
-        """The next request shall be the session's last: (ID, -1)."""
+        """Makes the next request the session's last: (ID, -1)."""
         self.session_epoch = FINAL_EPOCH
 
     def _restart(self) -> None:

@@ -1,10 +1,11 @@
 """A node's configuration, as one frozen value. ``BrokerConfig.parse`` refuses unknown keys and bad values with one
 sentence.
 
-Each field declares its key with default, meaning and range. The key's name is the field's name with dots for
-underscores. Names and ranges are Kafka's (KafkaConfig 4.1) where Kafka has the setting; the names of our own settings
-begin with ``crucible.``. DIFFERENT_DEFAULTS says why a default differs from Kafka's. A setting that topics have too
-takes its declaration from the topic's.
+Each field declares one setting with its default, meaning and range. The setting's name is the field's name with dots
+instead of underscores. Names and ranges are Kafka's (KafkaConfig 4.1) where Kafka has the setting. The names of our own
+settings begin with ``crucible.``. DIFFERENT_DEFAULTS says why a default differs from Kafka's.
+
+A setting that topics have too is declared once, in ``topic_config``. Its field here is ``default_of(...)``.
 """
 
 from collections.abc import Mapping
@@ -214,7 +215,7 @@ class BrokerConfig:
 
     @staticmethod
     def parse(pairs: Mapping[str, str]) -> "BrokerConfig":
-        """Parses pairs of key and text. Raises ConfigError with one sentence."""
+        """Makes a configuration from pairs of key and text. Raises ConfigError with one sentence."""
         known = {**BROKER_KEYS, **{name: unit.key for name, unit in OTHER_UNITS.items()}}
         values = parse_all(known, pairs, "broker")
         for name, unit in OTHER_UNITS.items():
@@ -224,31 +225,31 @@ class BrokerConfig:
         return _built(values)
 
     def voters(self, node_id: int) -> tuple[Voter, ...]:
-        """All voters in ascending order. If none are configured, this node is the only one, and its address stays empty
-        because nobody dials it."""
+        """Returns all voters in ascending order. If none are configured, this node is the only voter. Its address is
+        then empty, because nobody connects to it."""
         if not self.controller_quorum_voters:
             return (Voter(node_id, "", 0),)
         return voters_of(self.controller_quorum_voters)
 
     def peers(self) -> tuple[Voter, ...]:
-        """The addresses at which this node reaches brokers that do not vote, in ascending order. It reaches any other
+        """Returns the configured addresses of brokers that do not vote, in ascending order. This node reaches any other
         broker at its registered address."""
         return voters_of(self.crucible_peers)
 
     def value(self, name: str) -> Value:
-        """The value of a setting by Kafka's name, for example ``log.segment.bytes``."""
+        """Returns the value of a setting by its name, for example ``log.segment.bytes``."""
         found: Value = getattr(self, name.replace(".", "_"))
         return found
 
     def topic_values(self, topic_configs: Mapping[str, str]) -> dict[str, Value]:
-        """All settings of a topic by topic config name: its own ones, and this node's where it sets none."""
+        """Returns all settings of a topic by their names. Where the topic sets none, this node's value counts."""
         values: dict[str, Value] = {name: getattr(self, field) for name, field in _TOPIC_FIELDS}
         if topic_configs:
             values.update(parse_topic_configs(topic_configs))
         return values
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """The settings for the log of a topic with these configs."""
+        """Returns the settings for the logs of a topic with these configs."""
         topic_values = self.topic_values(topic_configs)
         values = {field: topic_values[name] for name, field in _LOG_FIELDS}
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
@@ -258,15 +259,16 @@ class BrokerConfig:
         return LogConfig(**chosen)
 
     def topic_defaults(self) -> LogConfig:
-        """The log settings of a topic that sets nothing."""
+        """Returns the settings for the logs of a topic that sets none."""
         return self.log_config({})
 
     def describe(self) -> tuple[tuple[ConfigKey, Value, bool], ...]:
-        """The (key, value, whether it was given) of every setting, in the order of names."""
+        """Returns (key, value, whether it was given) of every setting, in the order of their names."""
         return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
 
     def advertised(self) -> tuple[str, int] | None:
-        """The (host, port) that clients are told instead of the listen address, or None if it is not configured."""
+        """Returns the (host, port) that clients are told instead of the listen address, or None if none is
+        configured."""
         if not self.advertised_listeners:
             return None
         host, _, port = self.advertised_listeners.rpartition("://")[2].rpartition(":")
@@ -274,8 +276,8 @@ class BrokerConfig:
 
 
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
-    """Whether the same setting was given in minutes. Milliseconds win over minutes, and minutes over hours, as in
-    Kafka."""
+    """Whether ``name`` is a setting in hours that was also given in minutes. As in Kafka, milliseconds win over
+    minutes, and minutes over hours."""
     return name.endswith(".hours") and name.removesuffix(".hours") + ".minutes" in values
 
 
@@ -338,7 +340,7 @@ BROKER_KEYS: Mapping[str, ConfigKey] = {
 BROKER_SYNONYMS: Mapping[str, str] = {
     field.metadata[TOPIC].name: name for name, field in _DECLARED.items() if TOPIC in field.metadata
 }
-"""For each topic setting, the broker key that gives its value where a topic sets none. Both have the same type, range
-and default."""
+"""Maps each topic setting to the broker setting that gives its value where a topic sets none. Both have the same type,
+range and default."""
 _TOPIC_FIELDS = tuple((name, BROKER_SYNONYMS[name].replace(".", "_")) for name in TOPIC_KEYS)
-"""Each topic setting, with the field that holds this node's value for it."""
+"""Each topic setting, with the field of ``BrokerConfig`` that holds this node's value for it."""

@@ -1,6 +1,6 @@
 """One setting: its type, range and meaning, and how its text is parsed. A bad text is refused with one sentence.
 
-Kinds and their numbers are those of DescribeConfigs (Kafka's ConfigDef.Type).
+The types (``Kind``) and their numbers are those of DescribeConfigs.
 """
 
 from collections.abc import Mapping
@@ -41,8 +41,9 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """``name`` is spelled as in Kafka. ``at_least`` and ``at_most`` are inclusive. ``choices`` is for strings and
-    lists."""
+    """The declaration of one setting. ``name`` is spelled as in Kafka. ``doc`` is its meaning in one sentence.
+    ``at_least`` and ``at_most`` are inclusive. ``choices`` are the allowed values of a string, or of the items of a
+    list."""
 
     name: str
     kind: Kind
@@ -53,7 +54,7 @@ class ConfigKey:
     choices: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Value:
-        """Parses ``text``. Raises ConfigError if it is no value of this key."""
+        """Returns the value that ``text`` stands for. Raises ConfigError if it is no value of this setting."""
         text = text.strip()
         if self.kind is Kind.BOOLEAN:
             return self._boolean(text)
@@ -64,7 +65,7 @@ class ConfigKey:
         return self._number(text)
 
     def text(self, value: Value) -> str:
-        """The text of a value as DescribeConfigs shows it. Booleans are in lower case."""
+        """Returns the text of a value as DescribeConfigs shows it. Booleans are in lower case."""
         if isinstance(value, bool):
             return "true" if value else "false"
         return str(value)
@@ -101,7 +102,7 @@ class ConfigKey:
 
 
 KIND, DOC, AT_LEAST, AT_MOST, CHOICES, TOPIC = "kind", "doc", "at_least", "at_most", "choices", "topic"
-"""The keys of the metadata of a configuration's field."""
+"""Under these keys the ``metadata`` of a dataclass field keeps the declaration of its setting."""
 
 
 def setting(
@@ -113,8 +114,8 @@ def setting(
     at_most: int | float | None = None,
     choices: tuple[str, ...] = (),
 ) -> V:
-    """Declares a field of a frozen configuration. Without ``kind`` it has the kind of its default; a whole number is an
-    INT."""
+    """Declares a field of a frozen configuration. Without ``kind`` the type is that of the default. A whole number is
+    then an INT."""
     told = {DOC: doc, KIND: kind or _kind_of(default), AT_LEAST: at_least, AT_MOST: at_most, CHOICES: choices}
     made: V = field(default=default, metadata=told)
     return made
@@ -126,7 +127,7 @@ def _kind_of(default: Value) -> Kind:
 
 
 def key_of(name: str, default: Value, told: Mapping[str, Any]) -> ConfigKey:
-    """The key that such a field declares."""
+    """Returns the setting that a field of ``setting()`` declares. ``told`` is the field's metadata."""
     topic: ConfigKey | None = told.get(TOPIC)
     if topic is not None:
         return replace(topic, name=name)
@@ -143,13 +144,13 @@ WITHOUT_EFFECT = (
     "segment.jitter.ms",
 )
 """Kafka's settings that would change nothing here. They are refused, so that nobody relies on them. This broker removes
-files at once. Its segments grow as they are written, and roll exactly in time. KRaft does not use the percentage
-either."""
+files at once, and its segments grow as they are written and roll exactly in time. The percentage has no effect in
+Kafka either, since it uses KRaft."""
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
-    """Returns values by key name. Raises ConfigError for a bad value or an unknown key; ``what`` is the kind of config
-    that the message names."""
+    """Returns values by the names of their keys. Raises ConfigError for a bad value or an unknown key. The message
+    names the kind of configuration, which is ``what``."""
     values: dict[str, Value] = {}
     for name, text in pairs.items():
         key = keys.get(name)

@@ -56,7 +56,8 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 
 def default_of(name: str) -> Any:
-    """Declares a field of the broker's configuration, which gives this setting for topics that set none."""
+    """Declares a field of ``BrokerConfig``: the broker's value of the topic setting ``name``, for topics that set
+    none."""
     key = TOPIC_KEYS[name]
     return field(default=key.default, metadata={TOPIC: key})
 

@@ -8,7 +8,8 @@ from reference_broker.configuration.setting import INT_MAX, LONG_MAX, ConfigKey,
 
 @dataclass(frozen=True, slots=True)
 class OtherUnit:
-    """A key that sets the same thing as ``stands_for`` in another unit. ``factor`` converts to the unit of that."""
+    """A setting that sets the same as ``stands_for``, in another unit. Its value times ``factor`` is in the unit of
+    ``stands_for``."""
 
     key: ConfigKey
     stands_for: str
@@ -27,6 +28,6 @@ OTHER_UNITS: Mapping[str, OtherUnit] = dict(
         _other("log.roll.hours", "log.roll.ms", 3_600_000),
     )
 )
-"""Finer units come first, because they win."""
+"""The settings in coarser units. The finer of two units comes first, because it wins."""
 
 assert INT_MAX * 3_600_000 < LONG_MAX

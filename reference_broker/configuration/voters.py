@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A controller and the address at which this node reaches it. This is the real address, or that of a proxy on the
+    """A node and the address at which this node reaches it. It is the node's real address, or that of a proxy on the
     link between the two."""
 
     node_id: int
@@ -14,6 +14,8 @@ class Voter:
 
 
 def voters_of(text: str) -> tuple[Voter, ...]:
+    """Returns the nodes in ascending order. Malformed entries are left out. ``BrokerConfig`` counts the rest to refuse
+    them."""
     found = [_voter(each) for each in text.split(",")]
     return tuple(sorted((each for each in found if each is not None), key=lambda each: each.node_id))
 

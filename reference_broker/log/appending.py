@@ -1,4 +1,4 @@
-"""What an append writes: batches are judged, numbered and patched here. The log writes them and takes note.
+"""What an append writes: batches are judged, numbered and patched here. ``PartitionLog`` writes them to the disk.
 
 This is the hot path of a produce: no record is decoded and no byte of a payload is copied.
 """
@@ -26,28 +26,29 @@ from reference_broker.records.rules import Rules, check_client_batch, check_keys
 from reference_broker.wire.errors import ErrorCode
 
 Batches = Sequence[tuple[int, BatchHeader]]
-"""Byte position and header of each batch."""
+"""The byte position and the header of each batch."""
 
 
 class RecordsRefused(InvalidRecords):
-    """Nothing was appended. ``error`` is Kafka's code. ``record_errors`` has pairs of index in the batch and what is
-    wrong."""
+    """The batches were refused, and none of them was appended. ``error`` is Kafka's code. ``record_errors`` has a pair
+    for each wrong record: its index in the batch, and what is wrong."""
 
 
 class UnexpectedOffset(RecordsRefused):
-    """The first batch from a leader, ``first_offset`` to ``last_offset``, begins before the log's end."""
+    """The first batch from a leader begins below the follower's log end offset, so it cannot be appended. Its offsets
+    are ``first_offset`` to ``last_offset``."""
 
     def __init__(self, header: BatchHeader, log_end_offset: int) -> None:
         self.first_offset, self.last_offset = header.base_offset, header.last_offset
         super().__init__(
             ErrorCode.unknown_server_error,
-            f"replicated batch at offset {self.first_offset}, the log ends at {log_end_offset}",
+            f"the leader's batch begins at offset {self.first_offset}, but the log ends at {log_end_offset}",
         )
 
 
 class Origin(Enum):
-    """CLIENT batches are judged by every rule. BROKER batches are the node's own (markers, the controllers' log), and
-    are checked for damage only."""
+    """Who made the batches. CLIENT batches are judged by every rule. BROKER batches are the node's own (transaction
+    markers, the metadata log). They are only checked for damage."""
 
     CLIENT = "client"
     BROKER = "broker"
@@ -55,9 +56,9 @@ class Origin(Enum):
 
 @dataclass(slots=True)
 class Appended:
-    """``log_append_time_ms`` is -1 with CreateTime. ``duplicate`` says that the batches were written before, at these
-    offsets, and that nothing was appended now. ``rolled`` says that a segment was closed, and that the batches begin a
-    new one."""
+    """The result of an append as the leader. ``log_append_time_ms`` is -1 with CreateTime. ``duplicate`` says that the
+    batches are a retry: they were written before at these offsets, and nothing was appended now. ``rolled`` says that
+    the batches begin a new segment."""
 
     first_offset: int
     last_offset: int
@@ -68,8 +69,9 @@ class Appended:
 
 
 class Run(NamedTuple):
-    """Batches that one disk append writes, into one segment and under one leader epoch. ``batches`` stand in ``view``;
-    ``offsets`` are their base offsets in the log."""
+    """Batches that one disk append writes, into one segment and under one leader epoch. ``view`` holds their original
+    bytes, and ``buffers`` the bytes to write. ``offsets`` are their base offsets in the log. ``log_append_time_ms`` is
+    -1 if they keep their timestamps."""
 
     view: memoryview
     batches: Batches
@@ -82,11 +84,11 @@ class Run(NamedTuple):
 
 
 def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin) -> Batches:
-    """The batches that a leader may append. Raises RecordsRefused."""
+    """Checks the batches that a leader is asked to append, and returns them. Raises RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:
-            raise InvalidRecords(ErrorCode.invalid_record, "no record batch")
+            raise InvalidRecords(ErrorCode.invalid_record, "there is no record batch")
         if origin is Origin.CLIENT:
             for _, header in batches:
                 check_client_batch(header, rules, wall_ms)
@@ -102,7 +104,7 @@ def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, orig
 
 
 def undamaged(view: memoryview) -> Batches:
-    """The batches that a follower got from its leader. Raises RecordsRefused."""
+    """Checks the batches that a follower got from its leader for damage, and returns them. Raises RecordsRefused."""
     try:
         return validate(view)
     except InvalidRecords as invalid:
@@ -110,7 +112,7 @@ def undamaged(view: memoryview) -> Batches:
 
 
 def marks_of_retry(producers: ProducerStates, batches: Batches) -> list[BatchMark] | None:
-    """Where the batches were written before; None if they are new. Raises RecordsRefused."""
+    """Returns what is remembered of the batches if they are a retry, or None if they are new. Raises RecordsRefused."""
     if len(batches) == 1 and batches[0][1].producer_id < 0:
         return None
     try:
@@ -120,7 +122,7 @@ def marks_of_retry(producers: ProducerStates, batches: Batches) -> list[BatchMar
 
 
 def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch: int, log_append_time_ms: int) -> Run:
-    """The batches with the leader's offsets, epoch and, unless it is -1, append time."""
+    """Gives the batches the leader's offsets and epoch, and the append time unless that is -1."""
     next_offset = first_offset
     buffers: list[Buffer] = []
     offsets = []
@@ -139,10 +141,11 @@ def numbered(view: memoryview, batches: Batches, first_offset: int, leader_epoch
 
 
 def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> Run:
-    """The first of a leader's batches that are written in one go, at their own offsets and epoch.
+    """Takes as many of a leader's batches as one disk append may write, from the first one on. They keep their offsets
+    and epochs.
 
-    ``active_bytes`` is the size of the active segment. One run goes into one segment and holds one epoch.
-    Raises UnexpectedOffset if the first batch does not follow on the log.
+    A run goes into one segment and holds one epoch. ``active_bytes`` is the size of the active segment. Raises
+    UnexpectedOffset if the first batch begins below the log end offset.
     """
     length = _run_length(batches, log_end_offset, active_bytes, segment_bytes)
     run = batches if length == len(batches) else batches[:length]
@@ -160,7 +163,7 @@ def _run_length(batches: Batches, log_end_offset: int, active_bytes: int, segmen
     for at, (_, header) in enumerate(batches):
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             if at > 0:
-                return at  # What comes before it stays.
+                return at  # The batches before this one are good and are appended first.
             raise UnexpectedOffset(header, next_offset)
         room -= header.size_bytes
         next_offset = header.last_offset + 1

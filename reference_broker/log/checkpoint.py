@@ -1,12 +1,12 @@
-"""Small text files in Kafka's checkpoint format: version, number of rows, rows; each line ends with a newline.
+"""Small text files in Kafka's checkpoint format: version, number of rows, rows. Each line ends with a newline.
 
-A file is replaced by writing a second one and renaming it. There are three ways, by what a power loss may cost:
+There are three ways to write new content. They differ in what a power loss may cost:
 
-- ``replace``: losing the newest content is harmless. The rename follows at once, and an unreadable file counts as
-  missing.
-- ``prepare`` and ``settle``: losing it is not harmless. The rename waits until the new content is durable, and a reader
-  prefers a whole new file.
-- ``overwrite``: older content is as harmless as none. The file is written in place, since a rename costs a sync of its
+- ``replace`` is for files whose newest content may be lost. It writes a second file and renames it at once. A file that
+  cannot be read counts as missing.
+- ``prepare`` and ``settle`` are for files whose content must not be lost. The second file is renamed only once it is
+  durable. Until then a reader prefers it, if it is whole.
+- ``overwrite`` is for files whose whole content may be lost. It writes in place, because a rename costs a sync of the
   folder.
 """
 
@@ -42,12 +42,13 @@ class Checkpoint:
         return self.new_path
 
     def settle(self) -> None:
-        """The new file is durable: it takes the place of the old one."""
+        """Puts the new file in the place of the old one. The new file is durable by now."""
         if self.disk.exists(self.new_path):
             self.disk.rename(self.new_path, self.path)
 
     def read(self, names: Sequence[str]) -> list[str] | None:
-        """The newest whole content, given the names in the folder; None if there is none."""
+        """Returns the rows of the newest file that is whole, or None if there is none. ``names`` are the names of the
+        files in the folder."""
         for path in (self.new_path, self.path):
             if path.rpartition("/")[2] in names:
                 rows = _decode(self.disk.read(path, 0, self.disk.size(path)))

@@ -23,20 +23,20 @@ class LogConfig:
     cleanup_policy: str = "delete"
     """``delete``, ``compact`` or both, separated by a comma."""
     delete_retention_ms: int = 24 * 3_600_000
-    """How long a tombstone stays after its first cleaning."""
+    """How long a tombstone stays after the first cleaning that finds it."""
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNBOUNDED
     flush_messages: int = UNBOUNDED
-    """Answer a produce only once at most this many records are not durable."""
+    """A produce is answered only once at most this many records are not durable."""
     flush_ms: int = UNBOUNDED
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     producer_id_expiration_ms: int = 86_400_000
-    """Broker setting ``producer.id.expiration.ms`` (P-7)."""
+    """The broker setting ``producer.id.expiration.ms`` (P-7)."""
     producer_id_expiration_check_interval_ms: int = 600_000
     unknown_producer_id_policy: str = "reject"
-    """Broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``reject`` or ``accept``."""
+    """The broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``reject`` or ``accept``."""
 
     @property
     def is_compacted(self) -> bool:
@@ -48,7 +48,8 @@ class LogConfig:
 
     @property
     def max_segment_ms(self) -> int:
-        """The age at which the active segment is rolled. It is rolled in time for ``max.compaction.lag.ms``, too."""
+        """The age at which the active segment is rolled. In a compacted log it is at most ``max.compaction.lag.ms``,
+        because only closed segments are cleaned."""
         longest_ms = self.max_compaction_lag_ms
         return min(self.segment_ms, longest_ms) if self.is_compacted and longest_ms > 0 else self.segment_ms
 

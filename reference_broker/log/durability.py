@@ -1,6 +1,7 @@
-"""Which bytes of one log a power loss may take.
+"""Keeps track of which files of one log have bytes that a power loss may take.
 
-The log tells the ledger which files changed. A sync point, taken when a sync starts, says what that sync will cover.
+The log tells ``Durability`` which files changed. When a sync starts, the log takes a sync point, which says what that
+sync will cover.
 """
 
 from dataclasses import dataclass, field
@@ -8,7 +9,11 @@ from typing import NamedTuple
 
 
 class SyncPoint(NamedTuple):
-    """It is taken when a sync starts, and given back when the sync has completed. ``paths`` are the files to sync."""
+    """What one sync covers. It is taken when the sync starts, and given back when the sync has completed.
+
+    ``paths`` are the files to sync. ``end_offset`` is the log end offset at the start, and ``change`` the number of the
+    last change before it.
+    """
 
     paths: tuple[str, ...]
     end_offset: int
@@ -17,27 +22,28 @@ class SyncPoint(NamedTuple):
 
 @dataclass(slots=True)
 class Durability:
-    """``dirty`` has the number of the last change of each path. Every record below ``synced_offset`` is durable."""
+    """Changes are numbered. ``dirty`` holds the files with bytes that may not be durable, each with the number of its
+    last change. Every record below ``synced_offset`` is durable."""
 
     synced_offset: int = 0
     dirty: dict[str, int] = field(default_factory=dict)
     changes: int = 0
     last_cut: int = 0
-    """Number of the last change that took records away. A sync that started before it says nothing about records that
-    came after it."""
+    """The number of the last change that took records away. A sync that started before that change says nothing about
+    records that were appended after it."""
 
     def changed(self, path: str) -> None:
         self.changes += 1
         self.dirty[path] = self.changes
 
     def cut(self, path: str, offset: int) -> None:
-        """A file lost its records from ``offset`` on."""
+        """Notes that a file lost its records from ``offset`` on."""
         self.changed(path)
         self.last_cut = self.changes
         self.synced_offset = min(self.synced_offset, offset)
 
     def emptied(self) -> None:
-        """Every record is gone, with its file."""
+        """Notes that every record is gone, with its file."""
         self.changes += 1
         self.last_cut = self.changes
 
@@ -48,7 +54,7 @@ class Durability:
         return SyncPoint(tuple(self.dirty), end_offset, self.changes)
 
     def synced(self, point: SyncPoint) -> tuple[str, ...]:
-        """Notes that every byte that was there at the point is durable. Returns the paths that need no more sync."""
+        """Notes that every byte that existed at ``point`` is durable. Returns the paths that need no further sync."""
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]

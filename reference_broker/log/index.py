@@ -1,11 +1,11 @@
-"""Offset and time index of a segment: in memory, and as files in Kafka's format.
+"""The offset index and the time index of a segment, in memory and as files in Kafka's format.
 
-An entry of the offset index has 8 bytes: int32 relative offset of a batch's last record, int32 byte position of the
-batch. An entry of the time index has 12 bytes: int64 largest timestamp so far (ms), int32 relative offset; every record
-up to that offset has a timestamp <= it.
+An entry of the offset index has 8 bytes: the relative offset of a batch's last record (int32), and the byte position of
+the batch (int32). An entry of the time index has 12 bytes: the largest timestamp so far in ms (int64), and a relative
+offset (int32). No record up to that offset has a larger timestamp. Offsets are relative to the segment's base offset.
 
-Files are written when the segment is rolled or the log is closed, so that an append touches one file only. They can be
-made anew from the segment.
+The files are written when the segment is rolled or the log is closed, so that an append touches one file only. They can
+be made anew from the segment.
 """
 
 from array import array
@@ -20,8 +20,8 @@ TIME_ENTRY = Struct(">qi")
 
 
 class _Index:
-    """Parallel arrays that rise strictly, and a file that holds the last two of them, entry by entry. ``_written``
-    entries are in the file."""
+    """Parallel arrays whose values rise strictly, and a file that holds the last two of the arrays, entry by entry. The
+    first ``_written`` entries are in the file."""
 
     __slots__ = ("_arrays", "_entry", "_written", "path")
 
@@ -35,7 +35,7 @@ class _Index:
         return len(self._arrays[0])
 
     def write(self, disk: Disk) -> bool:
-        """Appends the entries that the file lacks; True if there were any."""
+        """Appends the entries that the file lacks. Returns whether there were any."""
         fresh = zip(*(each[self._written :] for each in self._arrays[-2:]), strict=True)
         data = b"".join(self._entry.pack(*pair) for pair in fresh)
         if data:
@@ -49,8 +49,8 @@ class _Index:
         self._written = 0
 
     def _load(self, disk: Disk, take: Callable[[int, int], bool]) -> bool:
-        """Gives each entry of the file to ``take``. False (and empty) if the file is missing or malformed, or if an
-        entry was not taken."""
+        """Gives each entry of the file to ``take``. Returns False, and leaves the index empty, if the file is missing
+        or malformed, or if ``take`` refused an entry."""
         if not disk.exists(self.path):
             return False
         data = disk.read(self.path, 0, disk.size(self.path))
@@ -63,7 +63,7 @@ class _Index:
         return True
 
     def _cut(self, disk: Disk, keep: int) -> None:
-        """Keeps that many entries."""
+        """Keeps the first ``keep`` entries, in memory and in the file."""
         if self._written > keep:
             disk.truncate(self.path, keep * self._entry.size)
             self._written = keep
@@ -72,8 +72,9 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """``keys[i]`` is a relative offset in the batch at ``positions[i]``. It is the batch's first offset, or its last
-    for an entry from a file, which knows no other. An offset at or after it is found by a walk from there."""
+    """Maps offsets to byte positions. ``keys[i]`` is a relative offset in the batch at ``positions[i]``: the batch's
+    first offset, or its last one if the entry came from a file, since files keep no other. A walk from ``positions[i]``
+    finds every offset from ``keys[i]`` on. ``last_offsets[i]`` is the batch's last offset."""
 
     __slots__ = ("keys", "last_offsets", "positions")
 
@@ -94,21 +95,23 @@ class OffsetIndex(_Index):
         self.positions.append(position)
 
     def floor(self, relative: int) -> int:
-        """Byte position of a batch at or before the one that holds the offset."""
+        """Returns the byte position of a batch from which a walk finds the offset: the nearest one that is known, or
+        0."""
         at = bisect_right(self.keys, relative) - 1
         return self.positions[at] if at >= 0 else 0
 
     def boundary_at_or_before(self, position: int) -> int:
-        """The last byte position <= ``position`` that is known to start a batch."""
+        """Returns the last byte position <= ``position`` at which a batch is known to begin."""
         at = bisect_right(self.positions, position) - 1
         return self.positions[at] if at >= 0 else 0
 
     def truncate(self, disk: Disk, size: int) -> None:
-        """Forgets batches at byte positions >= ``size``."""
+        """Forgets the batches at byte positions >= ``size``."""
         self._cut(disk, bisect_left(self.positions, size))
 
     def load(self, disk: Disk, segment_bytes: int) -> bool:
-        """Reads the file; False (and empty) if it is missing or cannot belong to a segment of that size."""
+        """Reads the file. Returns False, and leaves the index empty, if it is missing or cannot belong to a segment of
+        that size."""
 
         def take(last: int, position: int) -> bool:
             ascending = not self.positions or (last > self.keys[-1] and position > self.positions[-1])
@@ -121,7 +124,8 @@ class OffsetIndex(_Index):
 
 
 class TimeIndex(_Index):
-    """``offsets[i]`` is the relative offset up to which no record has a timestamp above ``timestamps[i]``."""
+    """Maps timestamps to offsets. No record up to the relative offset ``offsets[i]`` has a timestamp above
+    ``timestamps[i]``."""
 
     __slots__ = ("offsets", "timestamps")
 
@@ -131,7 +135,7 @@ class TimeIndex(_Index):
         super().__init__(path, TIME_ENTRY, self.timestamps, self.offsets)
 
     def add(self, timestamp_ms: int, relative: int) -> None:
-        """Ignored unless it raises the largest timestamp."""
+        """Adds an entry, if its timestamp is larger than that of the last entry."""
         if timestamp_ms < 0 or (self.timestamps and timestamp_ms <= self.timestamps[-1]):
             return
         assert not self.offsets or relative > self.offsets[-1], (
@@ -141,16 +145,16 @@ class TimeIndex(_Index):
         self.offsets.append(relative)
 
     def offset_before(self, timestamp_ms: int) -> int:
-        """A relative offset such that every record before it has a smaller timestamp (0 if nothing is known)."""
+        """Returns a relative offset before which every record has a smaller timestamp. It is 0 if nothing is known."""
         at = bisect_left(self.timestamps, timestamp_ms) - 1
         return self.offsets[at] if at >= 0 else 0
 
     def truncate(self, disk: Disk, relative: int) -> None:
-        """Forgets entries whose offset is >= ``relative``."""
+        """Forgets the entries whose offset is >= ``relative``."""
         self._cut(disk, bisect_left(self.offsets, relative))
 
     def load(self, disk: Disk) -> bool:
-        """Reads the file; False (and empty) if it is missing or malformed."""
+        """Reads the file. Returns False, and leaves the index empty, if it is missing or malformed."""
 
         def take(timestamp_ms: int, offset: int) -> bool:
             if self.offsets and (timestamp_ms <= self.timestamps[-1] or offset <= self.offsets[-1]):

@@ -1,8 +1,8 @@
 """What must always hold of a log's state. Each check gets values, and raises AssertionError with a sentence.
 
-Cheap assertions stand inline where the state changes, and run in production. These here walk over all that a log holds
-in memory. ``PartitionLog.check_invariants`` calls them: the simulator after each event for the logs that it touched,
-and tests.
+Cheap assertions stand where the state changes, and run in production. The checks in this file walk over everything that
+a log holds in memory. ``LogView.check_invariants`` runs them all. The simulator calls it after each event for the logs
+that the event touched. Tests call it too, production does not.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def check_offsets(log_start_offset: int, high_watermark: int, log_end_offset: in
 
 
 def check_segments(segments: Segments, log_start_offset: int, log_end_offset: int) -> None:
-    """The list agrees with its base offsets, and segments follow each other without an overlap."""
+    """Checks that the list agrees with its base offsets, and that segments follow each other without an overlap."""
     items = segments.items
     assert segments.bases == [segment.base_offset for segment in items], (
         "base offsets differ from those of the segments"
@@ -71,7 +71,8 @@ def check_durability(durability: Durability, recovery_point: int, cleaned_offset
 
 
 def check_epochs(epochs: LeaderEpochs, log_start_offset: int, log_end_offset: int) -> None:
-    """Epochs and their start offsets rise. An epoch may start at the log's end: its leader has written nothing yet."""
+    """Checks that epochs and their start offsets rise. An epoch may start at the log end offset, because its leader may
+    have written nothing yet."""
     assert len(epochs.epochs) == len(epochs.starts), "each epoch has one start offset"
     assert _rises(epochs.epochs), f"the leader epochs do not rise: {epochs.epochs}"
     assert _rises(epochs.starts), f"the start offsets of the leader epochs do not rise: {epochs.starts}"
@@ -100,7 +101,8 @@ def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
 
 
 def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -> None:
-    """Offsets only: a follower takes the sequences that its leader has, and checks of the whole cluster judge those."""
+    """Checks offsets only. A follower takes over whatever sequences its leader has. The simulator's checks of the whole
+    cluster judge those."""
     marks = producer.marks
     assert len(marks) <= REMEMBERED_BATCHES, f"producer {producer_id}: {len(marks)} batches are remembered"
     for before, after in pairwise(marks):

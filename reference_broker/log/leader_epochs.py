@@ -1,6 +1,7 @@
-"""Which leader epoch began at which offset (KIP-101), kept in Kafka's ``leader-epoch-checkpoint`` file.
+"""The leader epochs of a log and the offsets at which they began (KIP-101).
 
-The file may lag behind the log after a power loss: the batches carry their epochs, so recovery adds what is missing.
+They are kept in Kafka's ``leader-epoch-checkpoint`` file. After a power loss the file may lag behind the log. That is
+harmless: the batches carry their epochs, so recovery adds what is missing.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,7 +15,8 @@ UNDEFINED = -1
 
 
 class LeaderEpochs:
-    """``epochs`` and ``starts`` are parallel, and both rise strictly. ``saved`` says that the file holds them."""
+    """The epoch ``epochs[i]`` began at offset ``starts[i]``. Both lists rise strictly. ``saved`` says that the file has
+    the same content."""
 
     __slots__ = ("checkpoint", "epochs", "saved", "starts")
 
@@ -31,7 +33,8 @@ class LeaderEpochs:
     def note(self, epoch: int, start_offset: int) -> bool:
         """Notes in memory that ``epoch`` is in force from ``start_offset`` on. Returns True if that is news.
 
-        An older epoch is ignored. Epochs that began at or after the offset held no batch, and go.
+        An epoch that is not newer than the latest is ignored. Epochs that began at or after ``start_offset`` hold no
+        batch, so they are forgotten.
         """
         if epoch < 0 or epoch <= self.latest:
             return False
@@ -59,21 +62,21 @@ class LeaderEpochs:
             self.saved = False
 
     def drop(self, offset: int) -> None:
-        """In memory: forgets epochs that began at or after ``offset``, where nothing is written any more. The file
-        follows with the next ``assign`` or ``save``."""
+        """Forgets in memory the epochs that began at or after ``offset``, where the log has no records any more. The
+        file follows with the next ``assign`` or ``save``."""
         keep = bisect_left(self.starts, offset)
         if keep < len(self.starts):
             del self.epochs[keep:], self.starts[keep:]
             self.saved = False
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch in force at an offset; -1 if unknown."""
+        """Returns the epoch in force at an offset, or -1 if it is unknown."""
         at = bisect_right(self.starts, offset) - 1
         return self.epochs[at] if at >= 0 else UNDEFINED
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """The largest epoch <= ``epoch`` and where it ended. An epoch below the first known one ends where that one
-        begins. (-1, -1) for an epoch that this log does not know of."""
+        """Returns the largest known epoch <= ``epoch``, and its end offset. An epoch below the first known one ends
+        where that one begins. The result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return EpochEndOffset(UNDEFINED, UNDEFINED)
         if epoch == self.epochs[-1]:
@@ -83,10 +86,10 @@ class LeaderEpochs:
         return EpochEndOffset(floor, self.starts[higher])
 
     def learn(self, epoch: int, offset: int) -> None:
-        """In memory: a batch of ``epoch`` stands at ``offset``. Batches come in order.
+        """Learns in memory that a batch of ``epoch`` lies at ``offset``. Recovery calls it with each batch, in order.
 
-        Batches are right. The file may not be, since it was written for records that are gone by now, or that came
-        back. So rows that contradict the batches go.
+        The batches are right. The rows from the file may be wrong, because a power loss can bring back an older file
+        or take away the records that it was written for. So rows that contradict the batches are dropped.
         """
         if self.epochs and epoch == self.epochs[-1] and offset >= self.starts[-1]:
             return
@@ -106,7 +109,8 @@ class LeaderEpochs:
             self.starts.insert(first, offset)
 
     def truncate_from_start(self, offset: int) -> None:
-        """The log begins at ``offset`` now. The epoch in force there stays."""
+        """Forgets the epochs that ended at or before ``offset``, where the log now begins. The epoch in force there
+        begins at ``offset`` from now on."""
         first = max(bisect_right(self.starts, offset) - 1, 0)
         if self.starts and (first > 0 or self.starts[0] < offset):
             del self.epochs[:first], self.starts[:first]
@@ -121,7 +125,7 @@ class LeaderEpochs:
             self.save()
 
     def save(self) -> None:
-        """The file follows if it has to. After a DiskError it does so with the next ``assign`` or ``save``."""
+        """Writes the file if its content differs. After a DiskError the next ``assign`` or ``save`` does so."""
         if not self.saved:
             self.write()
 
@@ -130,7 +134,7 @@ class LeaderEpochs:
         self.saved = True
 
     def load(self, rows: list[str] | None) -> bool:
-        """Takes the rows of the file. False, and no epoch, if they are missing or make no sense."""
+        """Takes the rows of the file. Returns False, and knows no epoch, if they are missing or make no sense."""
         try:
             pairs = [(int(epoch), int(start)) for epoch, start in (row.split() for row in rows or ())]
         except ValueError:

@@ -10,10 +10,13 @@ from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 
 class LogView:
-    """``log_start_offset <= high_watermark <= log_end_offset`` always. ``PartitionLog`` is the one that moves them.
+    """The state of a log, and what can be read from it. ``PartitionLog`` extends it with the methods that change it.
 
-    ``cleaned_offset``: as in its file; of the records below it, only the newest of each key are left. ``topic_id``:
-    written beside the first records; empty where the directory's name says all.
+    ``log_start_offset <= high_watermark <= log_end_offset`` always holds.
+
+    ``cleaned_offset`` is the offset up to which the cleaner has cleaned: of the records below it, only the newest of
+    each key are left. ``topic_id`` is written to ``partition.metadata`` with the first records. It is empty if the log
+    has no such file, as the metadata log.
     """
 
     __slots__ = (
@@ -50,23 +53,24 @@ class LogView:
 
     @property
     def last_stable_offset(self) -> int:
-        """The high watermark, or the first offset of the earliest undecided transaction below it."""
+        """The first offset of the earliest undecided transaction below the high watermark, or the high watermark if
+        there is none."""
         unstable = self.producers.first_unstable_offset(self.high_watermark)
         return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Aborted transactions with records in [offset, end_offset), by first offset. A reader of committed records
-        must leave them out."""
+        """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
+        records must skip their records."""
         return self.producers.aborted_between(offset, end_offset)
 
     @property
     def latest_epoch(self) -> int:
-        """Newest leader epoch that the log knows of; -1 if none."""
+        """The newest leader epoch that the log knows of, or -1 if there is none."""
         return self.epochs.latest
 
     @property
     def bases(self) -> Sequence[int]:
-        """Base offsets of the segments."""
+        """The base offsets of the segments."""
         return self.segments.bases
 
     @property
@@ -75,34 +79,37 @@ class LogView:
 
     @property
     def recovery_point(self) -> int:
-        """Segments that end at or before it need no scan after a crash."""
+        """The recovery point: segments that end at or before it need no full scan after a crash."""
         return self._checkpoints.recovery_point
 
     @property
     def synced_offset(self) -> int:
-        """Every record below it is durable."""
+        """The offset below which every record is durable."""
         return self.durability.synced_offset
 
     @property
     def appended_since_sync(self) -> int:
-        """Records that are not known to be durable."""
+        """The number of offsets whose records are not known to be durable."""
         return self.log_end_offset - max(self.durability.synced_offset, self.log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
-        """The largest known epoch <= ``epoch`` and one past its last offset; (-1, -1) for an unknown one (KIP-320)."""
+        """Returns the largest known epoch <= ``epoch`` and its end offset, one past its last offset (KIP-320). The
+        result is (-1, -1) for an epoch above the latest, or if no epoch is known."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """Leader epoch of the record at ``offset``; -1 if unknown."""
+        """Returns the leader epoch of the record at ``offset``, or -1 if it is unknown."""
         return self.epochs.epoch_at(offset)
 
     # --- records ----------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, end_offset: int | None = None, at_least_one: bool = True) -> bytes:
-        """Whole batches from the one that holds ``offset``, below ``end_offset`` (None: the high watermark).
+        """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
+        is the high watermark.
 
-        At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
-        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange.
+        The batches have at most ``max_bytes``. With ``at_least_one`` the first batch comes even if it is larger. The
+        result may be smaller than what would fit, because a read ends at the end of a segment, and a large read ends at
+        an index entry. Raises OffsetOutOfRange.
         """
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
@@ -114,18 +121,19 @@ class LogView:
         return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Bytes of the batches from the one that holds ``offset`` up to ``end_offset``; 0 outside the log."""
+        """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. It is 0
+        outside the log."""
         offset, end_offset = max(offset, self.log_start_offset), min(end_offset, self.log_end_offset)
         if offset >= end_offset or not self.segments.items:
             return 0
         return reading.bytes_between(self.segments, offset, end_offset)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """The first record whose timestamp is >= ``timestamp_ms``."""
+        """Finds the first record whose timestamp is >= ``timestamp_ms``, or None."""
         return lookup.offset_for_timestamp(self.segments, self.log_start_offset, timestamp_ms)
 
     def offset_of_max_timestamp(self) -> FoundOffset:
-        """The first record with the largest timestamp (KIP-734); (-1, -1, -1) if there is none."""
+        """Finds the first record with the largest timestamp (KIP-734). The result is (-1, -1, -1) if there is none."""
         return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset)
 
     # --- assertions -------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Offsets by timestamp. The answer is exact: one batch is decoded, or two where the log starts inside the first."""
+"""Finds offsets by timestamp. The answer is exact: the batch that holds it is decoded, and a second one if the log
+starts inside the first."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ NOTHING = FoundOffset(-1, -1, -1)
 
 
 def offset_for_timestamp(segments: Segments, log_start_offset: int, timestamp_ms: int) -> FoundOffset | None:
-    """The first record at or after the log start whose timestamp is >= ``timestamp_ms``."""
+    """Finds the first record at or after the log start whose timestamp is >= ``timestamp_ms``, or None."""
     disk = segments.disk
     for segment in segments.items:
         if segment.max_timestamp_ms < timestamp_ms:
@@ -38,7 +39,7 @@ def offset_for_timestamp(segments: Segments, log_start_offset: int, timestamp_ms
 
 
 def offset_of_max_timestamp(segments: Segments, log_start_offset: int) -> FoundOffset:
-    """The first record at or after the log start with the largest timestamp; NOTHING if there is none."""
+    """Finds the first record at or after the log start with the largest timestamp, or NOTHING if there is none."""
     best = NOTHING
     for segment in segments.items:
         if segment.max_timestamp_ms <= best.timestamp_ms:
@@ -76,10 +77,10 @@ def _first_from(
 def _records(
     disk: Disk, segment: Segment, position: int, header: BatchHeader, log_start_offset: int
 ) -> Iterator[FoundOffset]:
-    """Timestamps and offsets of a batch's records from the log start on.
+    """Yields the timestamps and offsets of a batch's records from the log start on.
 
-    A producer's records are never decoded before they are written, so the bytes may hold no records at all. Such a
-    batch counts as its first offset with its largest timestamp.
+    A producer's records are usually not decoded before they are written, so they may turn out to be unreadable. Such a
+    batch counts as one record, with its first offset and its largest timestamp.
     """
     data = disk.read(segment.path, position, header.size_bytes)
     try:

@@ -11,7 +11,8 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 
 
 class OffsetCheckpoints:
-    """``recovery_point``: as in its file. Segments that end at or before it were durable, their indexes included."""
+    """The three checkpoint files of one log. ``recovery_point`` is the offset in its file. Segments that end at or
+    before it were durable when it was written, with their indexes."""
 
     __slots__ = ("_cleaner", "_recovery_point", "_row_start", "log_start", "recovery_point")
 
@@ -35,16 +36,18 @@ class OffsetCheckpoints:
         return self.log_start.new_path.rpartition("/")[2] in names
 
     def prepare_log_start(self, offset: int) -> str:
-        """Returns the path to sync. ``log_start.settle`` then puts the file in its place."""
+        """Writes a new log start beside the old one and returns the path to sync. Once it is synced,
+        ``log_start.settle`` puts it in its place."""
         return self.log_start.prepare([f"{self._row_start} {offset}"])
 
     def raise_recovery_point(self, offset: int) -> None:
-        """Segments that end at or before ``offset`` are durable, and need no scan after a crash."""
+        """Notes that segments that end at or before ``offset`` are durable. They need no full scan after a crash."""
         assert offset > self.recovery_point, f"the recovery point would go back from {self.recovery_point} to {offset}"
         self._write_recovery_point(offset)
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Records from ``offset`` on are about to go. What comes in their place is not durable yet."""
+        """Notes that records from ``offset`` on are about to be removed. Records that take their place are not durable
+        yet."""
         if offset < self.recovery_point:
             self._write_recovery_point(offset)
 
@@ -57,6 +60,6 @@ class OffsetCheckpoints:
 
 
 def _read_offset(rows: list[str] | None) -> int:
-    """The offset at the end of a checkpoint's only row; 0 if there is none."""
+    """Returns the offset at the end of a checkpoint's only row, or 0 if there is none."""
     last = rows[0].rpartition(" ")[2] if rows else ""
     return int(last) if last.isdecimal() else 0

@@ -1,8 +1,8 @@
 """One partition's log as its users see it: records are appended, read, truncated and deleted by their offsets.
 
-The log owns its state, and nobody else changes it. What works on parts of it lives in other files, gets values and
-returns values: see README.md. A change that fails (DiskError) leaves the log as it was, unless a method
-says otherwise.
+The log owns its state, and nobody else changes it. The functions that work on parts of it live in other files. They get
+values and return values (see README.md). A change that fails (DiskError) leaves the log as it was, unless a method says
+otherwise.
 """
 
 from collections.abc import Collection, Generator, Sequence
@@ -47,7 +47,8 @@ __all__ = [
 
 
 class PartitionLog(LogView):
-    """What changes a log. ``open_log`` makes one."""
+    """A log, with the methods that change it. ``LogView`` has its state and the methods that read it. ``open_log``
+    opens one."""
 
     __slots__ = ("_config", "_max_segment_ms", "_rules", "_stamps_append_time")
 
@@ -57,7 +58,8 @@ class PartitionLog(LogView):
 
     @classmethod
     def of(cls, config: LogConfig, recovered: Recovered, now: Now) -> "PartitionLog":
-        """Builds the log, and puts right on the disk what a crash left behind. Raises DiskError."""
+        """Builds the log from what was recovered, and repairs on the disk what a crash left behind. Raises
+        DiskError."""
         log = cls(config, recovered)
         if recovered.log_start_offset > log.log_end_offset:
             log.truncate_fully_and_start_at(recovered.log_start_offset, now)
@@ -69,7 +71,7 @@ class PartitionLog(LogView):
 
     @property
     def config(self) -> LogConfig:
-        """Settings. New ones are in force from the next append on."""
+        """The settings of the log. New settings are in force from the next append on."""
         return self._config
 
     @config.setter
@@ -89,9 +91,9 @@ class PartitionLog(LogView):
     # --- append -----------------------------------------------------------------------------------------------------
 
     def append(self, now: Now, records: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT) -> Appended:
-        """As the leader: judges, numbers and writes one or more batches, all or nothing.
+        """Appends as the leader: judges, numbers and writes one or more batches, all of them or none.
 
-        Raises RecordsRefused (nothing written) and DiskError (nothing written).
+        Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
         batches = judged(view, self._rules, self._config, now.wall_ms, origin)
@@ -109,10 +111,11 @@ class PartitionLog(LogView):
         return Appended(first_offset, run.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
     def append_replicated(self, now: Now, records: Buffer) -> int:
-        """As a follower: writes a leader's batches at their own offsets and epochs. Returns the new log end offset.
+        """Appends as a follower: writes a leader's batches at their own offsets and epochs. Returns the new log end
+        offset.
 
-        Raises RecordsRefused (damaged), UnexpectedOffset (below the log's end) and DiskError. Batches before the one
-        that fails stay.
+        Raises RecordsRefused (damaged batches), UnexpectedOffset (a batch below the log end offset) and DiskError. The
+        batches before the one that fails stay.
         """
         view = memoryview(records)
         batches = undamaged(view)
@@ -124,9 +127,9 @@ class PartitionLog(LogView):
         return self.log_end_offset
 
     def _write(self, now: Now, run: Run) -> bool:
-        """One disk append, before which a new segment is started if it is due. True if it was.
+        """Makes one disk append. If a new segment is due, it is started first. Returns whether it was.
 
-        Before the disk append nothing has changed that counts, and after it nothing can fail.
+        Nothing that counts changes before the disk append, and nothing can fail after it.
         """
         if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
             self.epochs.assign(run.leader_epoch, run.offsets[0])
@@ -152,7 +155,7 @@ class PartitionLog(LogView):
         ) or active.is_due(self._max_segment_ms, now.wall_ms, timestamp_ms)
 
     def _take_note(self, segment: Segment, run: Run) -> None:
-        """After the bytes are written: index, producers, log end."""
+        """Brings the index, the producers and the log end offset up to date, after the bytes are written."""
         interval, time_ms = self._config.index_interval_bytes, run.log_append_time_ms
         for (position, header), offset in zip(run.batches, run.offsets, strict=True):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
@@ -169,20 +172,22 @@ class PartitionLog(LogView):
         self.log_end_offset = segment.next_offset
 
     def expire_producers(self, now: Now) -> int:
-        """P-7. The node calls it every ``producer.id.expiration.check.interval.ms``; appends do so, too."""
+        """Forgets idle producers (P-7) and returns how many. The node calls it every
+        ``producer.id.expiration.check.interval.ms``. Appends do the same."""
         return self.producers.expire(now.wall_ms)
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """A leader notes its epoch at the log's end before it appends, so that an epoch without records counts too.
+        """Notes a new leader's epoch at the log end offset. The leader calls it before it appends, so that an epoch
+        without records counts too.
 
-        Only memory changes. The file follows with the first record, since a restart forgets an epoch that holds none,
-        and since thousands of logs note an epoch at once after a failover.
+        Only memory changes. The file is written with the first record of the epoch. A restart forgets an epoch without
+        records anyway, and after a failover thousands of logs note an epoch at once.
         """
         self.epochs.assume(epoch, self.log_end_offset)
 
     def forget_empty_epochs(self) -> None:
-        """As a follower: an epoch at the log's end, which this node noted as the leader and wrote nothing in, is not an
-        epoch of its new leader's log."""
+        """Forgets an epoch that this node noted as the leader and wrote nothing in. A follower calls it, because its
+        new leader's log does not have that epoch."""
         self.epochs.drop(self.log_end_offset)
 
     # --- rolling ----------------------------------------------------------------------------------------------------
@@ -195,7 +200,8 @@ class PartitionLog(LogView):
         return True
 
     def roll(self, now: Now) -> None:
-        """Writes the active segment's indexes and starts an empty one, whose file name keeps the log end offset."""
+        """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
+        offset."""
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]):
@@ -206,7 +212,8 @@ class PartitionLog(LogView):
     # --- offsets that move ------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """Never goes back, and never beyond the log end. True if it moved."""
+        """Moves the high watermark to ``offset``, but never back and never beyond the log end offset. Returns whether
+        it moved."""
         offset = min(offset, self.log_end_offset)
         if offset <= self.high_watermark:
             return False
@@ -214,11 +221,11 @@ class PartitionLog(LogView):
         return True
 
     def truncate_to(self, offset: int) -> int:
-        """Takes away every batch that reaches ``offset`` or beyond, also below the high watermark, which then follows
-        (an unclean leader's doing). Returns the new log end offset, which is lower than ``offset`` if that lies inside
-        a batch.
+        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may lie below the high
+        watermark, which then moves down too. Returns the new log end offset. It is lower than ``offset`` if ``offset``
+        lies inside a batch.
 
-        Should the disk fail half-way, the log ends where it was cut so far, and all that is known of it says so.
+        If the disk fails half-way, the log ends where it was cut so far, and its state in memory agrees with that.
         """
         segments, known = self.segments, self.producers
         if offset >= self.log_end_offset:
@@ -233,7 +240,7 @@ class PartitionLog(LogView):
             segments.cut_from(offset)
         except DiskError:
             if segments[-1].next_offset > offset:
-                self.producers = known  # Of more than is left perhaps: the cut is tried again.
+                self.producers = known  # They may know of batches that are gone. The cut is tried again.
             raise
         finally:
             self.log_end_offset = segments[-1].next_offset
@@ -245,9 +252,10 @@ class PartitionLog(LogView):
         return self.log_end_offset
 
     def _forget_durability_from(self, offset: int) -> None:
-        """The files say that the records to be cut are neither durable nor clean, before they go.
+        """Writes to the checkpoint files, before a cut, that the records from ``offset`` on are neither durable nor
+        clean.
 
-        A batch that holds the offset goes as a whole, so all of its segment counts as touched.
+        A batch that holds the offset is removed as a whole, so its whole segment counts as touched.
         """
         first_touched = self.bases[self.segments.index_of(offset)]
         self._checkpoints.lower_recovery_point(first_touched)
@@ -255,7 +263,7 @@ class PartitionLog(LogView):
             self.note_cleaned(first_touched)
 
     def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
-        """Empties the log. The next record gets ``offset`` (a replica that starts from a snapshot)."""
+        """Empties the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
         self._start_anew(offset, now.wall_ms)
 
     def _start_anew(self, offset: int, created_ms: int) -> None:
@@ -263,7 +271,7 @@ class PartitionLog(LogView):
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
         while self.segments:
-            self.log_start_offset = max(self.log_start_offset, self.bases[0])  # Should the disk fail before the end.
+            self.log_start_offset = max(self.log_start_offset, self.bases[0])  # In case the disk fails before the end.
             self.segments.drop_first()
         self.durability.emptied()
         self.epochs.clear()
@@ -274,8 +282,8 @@ class PartitionLog(LogView):
         self._move_log_start(offset)
 
     def delete_records_before(self, offset: int) -> int:
-        """Moves the log start, which its checkpoint file keeps, and deletes segments that lie wholly before it. Returns
-        the log start. Raises OffsetOutOfRange beyond the high watermark."""
+        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that lie
+        wholly before it. Returns the log start offset. Raises OffsetOutOfRange beyond the high watermark."""
         if offset > self.high_watermark:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
         if offset > self.log_start_offset:
@@ -285,8 +293,8 @@ class PartitionLog(LogView):
         return self.log_start_offset
 
     def enforce_retention(self, now: Now) -> int:
-        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, never at or above the high watermark.
-        Returns how many. An active segment that is too old is rolled first."""
+        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
+        the high watermark stay. An active segment that is too old is rolled first."""
         if removal.must_roll_first(self.segments, self._config, self.high_watermark, now.wall_ms):
             self.roll(now)
         count = removal.count_expired(
@@ -296,7 +304,8 @@ class PartitionLog(LogView):
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """The name of the file that is the oldest then keeps the log start."""
+        """Deletes the ``count`` oldest segments. The log start offset needs no checkpoint, because the name of the file
+        that is then the oldest keeps it."""
         for _ in range(count):
             self.segments.drop_first()
             first = self.bases[0]
@@ -316,33 +325,35 @@ class PartitionLog(LogView):
 
     @property
     def cuts(self) -> int:
-        """Another number each time that the log lost records at its end."""
+        """A number that changes whenever the log loses records at its end."""
         return self.durability.last_cut
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """The synced ``cleaned`` replaces ``sources``, which are neighbours in this log.
+        """Replaces ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
 
         After a DiskError only a restart can mend the log, so the node must end.
         """
         self.segments.swap(sources, cleaned)
 
     def forget_aborted(self, markers: Collection[int]) -> None:
-        """The cleaner took away the markers of aborted transactions at these offsets."""
+        """Forgets aborted transactions, because the cleaner has removed their markers, which were at these offsets."""
         self.producers.forget_aborted(markers)
 
     def note_cleaned(self, offset: int) -> None:
-        """A pass of the cleaner got so far, or records from there on are about to go."""
+        """Notes that the log is clean up to ``offset``. A pass of the cleaner got so far, or records from ``offset`` on
+        are about to be removed."""
         self._checkpoints.write_cleaned(offset)
         self.cleaned_offset = offset
 
     # --- durability -------------------------------------------------------------------------------------------------
 
     def sync_point(self) -> SyncPoint:
-        """Taken when a sync of its ``paths`` is asked for, given to ``mark_synced`` when it has completed."""
+        """Takes a sync point. The caller takes it when it asks for a sync of its ``paths``, and gives it to
+        ``mark_synced`` when the sync has completed."""
         return self.durability.point(self.log_end_offset)
 
     def mark_synced(self, point: SyncPoint) -> None:
-        """All bytes appended before ``point`` was taken are durable."""
+        """Notes that all bytes appended before ``point`` was taken are durable."""
         clean = self.durability.synced(point)
         assert self.durability.synced_offset <= self.log_end_offset, (
             f"{self.directory}: a sync up to offset {point.end_offset} covers more than the log, which ends at "
@@ -353,7 +364,8 @@ class PartitionLog(LogView):
             log_start.settle()
 
     def close_cleanly(self) -> None:
-        """Writes the index files, so that a clean start need not scan. Sync the ``sync_point()`` afterwards."""
+        """Writes the index files, so that the next start need not make them anew. The caller must sync ``sync_point()``
+        afterwards."""
         for segment in self.segments:
             self.segments.write_indexes(segment)
 
@@ -361,11 +373,11 @@ class PartitionLog(LogView):
 def open_log(
     disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
 ) -> Generator[None, None, PartitionLog]:
-    """Opens a partition's log, in slices: yields about every 256 KiB of scanning, and returns the log at its end.
+    """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
 
-    ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
-    recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
-    watermark starts at the log start offset. Raises DiskError.
+    ``clean`` says that the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from
+    the recovery point on are read whole, the log is cut at the first bad batch, and their indexes are made anew. The
+    high watermark starts at the log start offset. Raises DiskError.
     """
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)

@@ -13,7 +13,7 @@ TOPIC_ID_BYTES = 16
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
-    """Returns the path, which must be synced with the first records. Raises DiskError."""
+    """Writes the file. Returns its path, which must be synced with the first records. Raises DiskError."""
     text = base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
     path = f"{directory}/{FILE_NAME}"
     disk.write(path, f"version: 0\ntopic_id: {text}".encode())
@@ -21,7 +21,8 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:
-    """The topic's ID. None where nothing tells it, as after a power loss before the first sync. Raises DiskError."""
+    """Returns the topic's ID, or None if there is no readable file, as after a power loss before the first sync. Raises
+    DiskError."""
     path = f"{directory}/{FILE_NAME}"
     if not disk.exists(path):
         return None

@@ -19,11 +19,12 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import AbortedTransaction
 
 REMEMBERED_BATCHES = 5
-"""Kafka's number: a producer has at most five requests in flight, so a retry is one of the last five batches."""
+"""How many batches of a producer are remembered. As in Kafka, a producer has at most five requests in flight, so a
+retry is one of its last five batches."""
 
 
 class BatchMark(NamedTuple):
-    """One remembered batch; a retry has the same first and last sequence."""
+    """One remembered batch. A retry is recognised by its first and last sequence."""
 
     first_sequence: int
     last_sequence: int
@@ -34,11 +35,11 @@ class BatchMark(NamedTuple):
 
 @dataclass(slots=True)
 class Producer:
-    """``marks`` are the last five batches of this epoch, oldest first. There are none after a marker that raised the
-    epoch.
+    """What is known of one producer ID.
 
-    ``last_timestamp_ms`` is the largest record timestamp of the last batch (the producer's clock, or the append time).
-    ``current_txn_first_offset`` is -1 while no transaction is open.
+    ``marks`` are the last five batches of this epoch, oldest first. There are none after a transaction marker that
+    raised the epoch. ``last_timestamp_ms`` is the largest timestamp of the last batch, by the producer's clock or the
+    append time. ``current_txn_first_offset`` is -1 while no transaction is open.
     """
 
     producer_epoch: int
@@ -54,23 +55,26 @@ class Producer:
 
 @dataclass(slots=True)
 class ProducerStates:
-    """``by_id`` has what is known of each producer. ``reject_unknown`` is the policy of P-5. ``completed`` has the
-    first offset and the marker's offset of each transaction that holds the last stable offset until the high watermark
-    has passed its marker."""
+    """What is known of all producers of a log.
+
+    ``by_id`` has one entry for each producer ID. ``reject_unknown`` is the policy of P-5. ``completed`` has the first
+    offset and the marker's offset of the transactions that have ended, but whose marker the high watermark has not
+    passed yet. They hold back the last stable offset. ``swept_ms`` is the time of the last expiry.
+    """
 
     expiration_ms: int
     reject_unknown: bool
     by_id: dict[int, Producer] = field(default_factory=dict)
     completed: list[tuple[int, int]] = field(default_factory=list)
     open_transactions: dict[int, int] = field(default_factory=dict)
-    """First offset of each open transaction, by producer ID."""
+    """The first offset of each open transaction, by producer ID."""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(first offset, marker's offset, producer ID) of aborted transactions, in the order of their markers."""
+    """The (first offset, marker's offset, producer ID) of each aborted transaction, in the order of the markers."""
     swept_ms: int = 0
 
     @staticmethod
     def of(config: LogConfig, wall_ms: int) -> "ProducerStates":
-        """No producer is known yet."""
+        """Makes the state of a log without producers."""
         rejects = config.unknown_producer_id_policy != "accept"
         return ProducerStates(config.producer_id_expiration_ms, rejects, swept_ms=wall_ms)
 
@@ -81,9 +85,14 @@ class ProducerStates:
     def check(self, batches: Sequence[BatchHeader]) -> list[BatchMark] | None:
         """Judges a client's batches without changing anything.
 
-        None: append them. A list: all were written before, and these are their marks. Raises InvalidRecords:
-        INVALID_PRODUCER_EPOCH (an older epoch), OUT_OF_ORDER_SEQUENCE_NUMBER (a gap, an overlap, a duplicate older than
-        five batches, a new epoch that does not start at 0), UNKNOWN_PRODUCER_ID (P-5), INVALID_TXN_STATE.
+        Returns None if they are to be appended. Returns their marks if all of them were written before. Raises
+        InvalidRecords with one of these errors:
+
+        - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
+        - OUT_OF_ORDER_SEQUENCE_NUMBER: there is a gap, an overlap or a duplicate older than five batches, or a new
+          epoch does not start at 0.
+        - UNKNOWN_PRODUCER_ID: the producer is unknown, and the policy of P-5 refuses it.
+        - INVALID_TXN_STATE: the batch is not transactional, and the producer has an open transaction.
         """
         if len(batches) == 1:
             header = batches[0]
@@ -121,7 +130,7 @@ class ProducerStates:
         if epoch < producer.producer_epoch:
             raise InvalidRecords(
                 ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} has epoch {producer.producer_epoch}, the batch {epoch}",
+                f"producer {header.producer_id} has epoch {producer.producer_epoch}, but the batch has epoch {epoch}",
             )
         if epoch > producer.producer_epoch:
             if first != 0:
@@ -134,11 +143,14 @@ class ProducerStates:
         if first != expected:
             raise _out_of_order(header, f"expected sequence {expected}, got {first}")
         if producer.current_txn_first_offset >= 0 and not header.is_transactional:
-            raise InvalidRecords(ErrorCode.invalid_txn_state, f"producer {header.producer_id} has an open transaction")
+            raise InvalidRecords(
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} has an open transaction, but the batch is not transactional",
+            )
         return None
 
     def record(self, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
-        """A data batch was written, replicated, or read from the log. It was judged before."""
+        """Notes a data batch that was written, replicated, or read from the log. It was judged before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -152,7 +164,8 @@ class ProducerStates:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
 
     def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
-        """A control batch was written, replicated, or read from the log. It may hold a transaction marker."""
+        """Notes a control batch that was written, replicated, or read from the log. It may hold a transaction
+        marker."""
         marker = read_marker(batch, header)
         if marker is not None:
             self.record_marker(header, offset, timestamp_ms, *marker)
@@ -160,7 +173,8 @@ class ProducerStates:
     def record_marker(
         self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
     ) -> None:
-        """A transaction marker was written: the transaction is over. A higher epoch starts at sequence 0."""
+        """Notes a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is
+        0."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
         producer = self.by_id.setdefault(header.producer_id, Producer(header.producer_epoch))
         if header.producer_epoch > producer.producer_epoch:
@@ -176,7 +190,8 @@ class ProducerStates:
                 self.aborted.append((first, offset, header.producer_id))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """First offset of the earliest transaction that is open, or whose marker is not below the high watermark."""
+        """Returns the first offset of the earliest transaction that is open, or whose marker is not below the high
+        watermark. Returns None if there is none."""
         if not self.open_transactions and not self.completed:
             return None
         self.completed = [(first, marker) for first, marker in self.completed if marker >= high_watermark]
@@ -187,17 +202,19 @@ class ProducerStates:
         return [AbortedTransaction(producer_id, first) for first, producer_id in found if first < end_offset]
 
     def forget_aborted(self, markers: Collection[int]) -> None:
-        """The markers at these offsets are gone. A reader that heard of their transactions would wait for them."""
+        """Forgets the aborted transactions whose markers were at these offsets. The markers are gone, and a reader that
+        heard of the transactions would wait for them."""
         if markers:
             self.aborted = [entry for entry in self.aborted if entry[1] not in markers]
 
     def forget_aborted_before(self, log_start_offset: int) -> None:
-        """Records before the log start are gone, and so are the transactions that ended there."""
+        """Forgets the aborted transactions that ended before the log start, since their records are gone."""
         if self.aborted:
             self.aborted = [entry for entry in self.aborted if entry[1] >= log_start_offset]
 
     def expire(self, wall_ms: int) -> int:
-        """P-7: forgets producers without an open transaction whose last record is old enough. Returns how many."""
+        """Forgets producers that have no open transaction and whose last record is old enough (P-7). Returns how
+        many."""
         self.swept_ms = wall_ms
         expired = [
             producer_id
@@ -209,7 +226,7 @@ class ProducerStates:
         return len(expired)
 
     def emptied(self) -> "ProducerStates":
-        """The same settings, and no producer."""
+        """Returns a new state with the same settings and without producers."""
         return ProducerStates(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
 
     def clear(self) -> None:

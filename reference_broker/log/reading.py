@@ -1,4 +1,4 @@
-"""Reads of a log's segments. A fetch costs one disk read, which the index in memory finds."""
+"""Reads records from a log's segments. A fetch costs one disk read, whose position comes from the index in memory."""
 
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
@@ -6,8 +6,8 @@ from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import HEADER_BYTES, read_header
 
 BOUNDARY_FROM_BYTES = 64 * 1024
-"""A read at least this large ends at a batch that the index knows, so that its bytes need neither a walk nor a copy.
-The index knows a batch every few KiB. A smaller read is walked, and fills its limit."""
+"""A read of at least this size ends at a batch that the index knows, so its bytes are neither walked nor copied. The
+index knows a batch every few KiB. A smaller read is walked batch by batch, so that it uses its whole limit."""
 
 
 class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract between rooms
@@ -21,12 +21,13 @@ class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract betw
 
 
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
-    """Whole batches from the one that holds ``offset``, below ``end_offset``. Both lie inside the log."""
+    """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Both offsets lie inside the log.
+    See ``LogView.read`` for the limits."""
     segment = segments.items[-1]
-    if offset < segment.base_offset:  # A reader at the log's end needs no search.
+    if offset < segment.base_offset:  # A reader in the active segment, as most are, needs no search.
         at = segments.index_of(offset)
         segment = segments.items[at]
-        if offset >= segment.next_offset:  # A hole at the segment's end: the next batch begins the next segment.
+        if offset >= segment.next_offset:  # The offset lies in a hole at the segment's end: the next segment follows.
             segment = segments.items[at + 1]
             if segment.base_offset >= end_offset:
                 return b""
@@ -55,7 +56,7 @@ def _read_segment(
 
 
 def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes: int, at_least_one: bool) -> bytes:
-    """There is more than may be returned: as many whole batches as fit, and the first one if ``at_least_one``."""
+    """Returns as many whole batches as fit into ``max_bytes``. With ``at_least_one`` the first one always comes."""
     data = disk.read(segment.path, start, min(stop - start, max(max_bytes, HEADER_BYTES)))
     first = read_header(data)
     if first.size_bytes > max_bytes:
@@ -72,7 +73,8 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
 
 
 def bytes_between(segments: Segments, offset: int, end_offset: int) -> int:
-    """Bytes of the batches from the one that holds ``offset`` up to ``end_offset``. Both lie inside the log."""
+    """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. Both offsets
+    lie inside the log."""
     first, last = segments.index_of(offset), segments.index_of(end_offset)
     total = sum(segment.size_bytes for segment in segments.items[first:last])
     total -= segments.items[first].position_of(segments.disk, offset)

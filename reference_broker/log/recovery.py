@@ -1,4 +1,7 @@
-"""What a start makes of a log's files: what they say, what of it can be trusted, and where it must be cut."""
+"""Reads a log's files at a start, decides which of them can be trusted, and cuts the log where it is damaged.
+
+The README of this room says how a start walks through.
+"""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +29,8 @@ MAX_OFFSET = 2**63 - 1
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``cut_bytes`` counts the bytes that were taken away behind the last good batch."""
+    """What opening the log did. ``verified_bytes`` were read with their CRCs. ``cut_bytes`` were removed behind the
+    last good batch."""
 
     verified_bytes: int = 0
     cut_bytes: int = 0
@@ -35,8 +39,8 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """The parts that a log is built from. ``log_start_offset`` may lie beyond the last segment: the log lost its end
-    then, up to before records that were deleted."""
+    """The parts that a log is built from. ``log_start_offset`` may lie beyond the end of the last segment. That happens
+    if a power loss took the records behind a log start to which DeleteRecords had moved the log."""
 
     segments: Segments
     epochs: LeaderEpochs
@@ -100,7 +104,7 @@ class Recovery:
             size = self.disk.size(segment.path)
             whole = (yield from self._scan(segment, size, verify=False)) if trusted else False
             if not whole:
-                if trusted:  # The producers of its first half were noted already, and will be once more.
+                if trusted:  # The scan has noted producers of this segment. Forget them: they are noted anew.
                     self.producers = producers_of(self.segments, self.producers.emptied())
                 segment = new_segment(self.directory, base, self.now.wall_ms)
                 whole = yield from self._recover(segment, size, bases[at + 1 :])
@@ -109,10 +113,11 @@ class Recovery:
                 break
 
     def _follows_a_hole(self, base: int) -> bool:
-        """Whether the segment before lost whole batches at its end, which looks like nothing.
+        """Whether the segment before this one has lost whole batches at its end. Its file does not show that: only the
+        offsets that are missing between the two segments do.
 
-        Our cleaner leaves no such hole. One that other software left in a compacted log below the recovery point is
-        taken as it is.
+        Our cleaner leaves no such hole. Other software may have left one in a compacted log. Below the recovery point
+        it is accepted.
         """
         segments = self.segments.items
         return bool(segments) and base > max(segments[-1].next_offset, self.checkpoints.recovery_point)
@@ -124,10 +129,10 @@ class Recovery:
                 self.disk.delete(f"{self.directory}/{name}")
 
     def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, bool]:
-        """Reads every byte, cuts behind the last good batch, and makes the indexes anew.
+        """Reads every byte of a segment, cuts it behind the last good batch, and makes its indexes anew.
 
-        False if something was cut. The ``later`` segments went before that, so that a start that dies in between
-        leaves no hole.
+        Returns False if something was cut. In that case the ``later`` segments are deleted first, so that a crash in
+        between leaves no hole.
         """
         self.disk.delete(segment.offsets.path)
         self.disk.delete(segment.times.path)
@@ -141,7 +146,7 @@ class Recovery:
         return whole
 
     def _delete_after(self, bases: Sequence[int]) -> None:
-        """Segments behind a cut would leave a hole, so they go."""
+        """Deletes the segments behind a cut, the last one first. They would follow a hole."""
         for base in reversed(bases):
             segment = new_segment(self.directory, base, self.now.wall_ms)
             self.report.cut_bytes += self.disk.size(segment.path)
@@ -149,9 +154,12 @@ class Recovery:
             segment.delete(self.disk)
 
     def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, bool]:
-        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
-        one. True if batches fill the file and the index is theirs. Otherwise the segment ends before the first bad
-        batch."""
+        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the indexes unless their files
+        can be read. With ``verify`` it also checks the CRCs and always makes the indexes anew.
+
+        Returns True if whole batches fill the file and the indexes belong to them. Otherwise the segment ends before
+        the first bad batch.
+        """
         disk = self.disk
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
         if not indexed:
@@ -183,7 +191,8 @@ class Recovery:
             segment.next_offset = header.last_offset + 1
         else:
             segment.add(header, header.base_offset, header.max_timestamp_ms, self.index_interval_bytes)
-        # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
+        # Epochs of batches before the log start count too. The epoch of the last one may still be in force at the log
+        # start, because the cleaner may have removed the batches in between.
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
         _note_producer(self.disk, segment, position, header, self.producers)
 
@@ -194,8 +203,8 @@ class Recovery:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
-        self.checkpoints.lower_recovery_point(end)  # What is appended next is not durable.
-        if self.cleaned_offset > end:  # What is appended next is not clean.
+        self.checkpoints.lower_recovery_point(end)  # Records that are appended next are not durable.
+        if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)
         if self.checkpoints.has_unsettled_log_start(names):
@@ -208,7 +217,8 @@ def _is_segment(name: str) -> bool:
 
 
 def producers_of(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> ProducerStates:
-    """What the headers of the batches below ``end_offset`` say of producers, added to ``empty``. Raises DiskError."""
+    """Adds to ``empty`` what the headers of the batches below ``end_offset`` say of producers, and returns it. Raises
+    DiskError."""
     disk = segments.disk
     for segment in segments.items:
         for position, header in headers(disk, segment.path, 0, segment.size_bytes):
@@ -229,7 +239,7 @@ def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHea
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields what ``segment.headers`` does, and raises InvalidRecords where a CRC is wrong."""
+    """Yields the same as ``segment.headers``. Raises InvalidRecords also if a CRC is wrong."""
     for position, header, batch in whole_batches(disk, path, 0, end, SLICE_BYTES):
         if checksum(batch[CRC_FROM:]) != header.crc:
             raise InvalidRecords(ErrorCode.corrupt_message, f"{path}: wrong CRC at byte {position}")

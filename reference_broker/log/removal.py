@@ -1,4 +1,4 @@
-"""Which segments go: retention and deletion from the start. Pure plans; the log carries them out."""
+"""Plans which segments are removed at the start of a log, by retention and by DeleteRecords. The log removes them."""
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.segment import Segment
@@ -6,15 +6,15 @@ from reference_broker.log.segments import Segments
 
 
 def count_before(segments: Segments, offset: int) -> int:
-    """How many of the oldest segments lie wholly before ``offset``. The active one never counts."""
+    """Returns how many of the oldest segments lie wholly before ``offset``. The active one never counts."""
     return segments.index_of(offset)
 
 
 def count_expired(
     segments: Segments, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
 ) -> int:
-    """How many of the oldest segments retention takes away. The active one stays, and so does every segment that
-    reaches the high watermark."""
+    """Returns how many of the oldest segments retention removes. The active segment stays, and so does every segment
+    with records at or above the high watermark."""
     unreachable = count_before(segments, log_start_offset)
     excess = segments.size_bytes - config.retention_bytes
     count = 0
@@ -31,8 +31,8 @@ def count_expired(
 
 
 def must_roll_first(segments: Segments, config: LogConfig, high_watermark: int, wall_ms: int) -> bool:
-    """Whether the active segment is too old and committed. As in Kafka, it is rolled then, so that it can go even
-    when nobody writes to the partition any more."""
+    """Whether the active segment is too old and wholly committed. As in Kafka it is rolled then, so that it can be
+    removed even if nobody writes to the partition any more."""
     active = segments.items[-1] if segments.items else None
     return (
         active is not None

@@ -1,4 +1,4 @@
-"""One segment: a file of batches, its two indexes, and what is known of it without a read."""
+"""One segment: a file of batches, its two indexes, and what is kept in memory about it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -27,9 +27,9 @@ def segment_name(base_offset: int) -> str:
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """``next_offset`` is one past the last batch's last offset, and ``base_offset`` while the segment is empty.
-    ``known`` has the positions of offsets where readers stopped and will come back. Timestamps are in ms; -1 means
-    none."""
+    """``next_offset`` is one past the last offset of the last batch. In an empty segment it is ``base_offset``.
+    ``known`` maps offsets at which readers stopped to byte positions, because the readers will come back. Timestamps
+    are milliseconds, and -1 means none."""
 
     base_offset: int
     path: str
@@ -42,7 +42,7 @@ class Segment:
     first_timestamp_ms: int = -1
     max_timestamp_ms: int = -1
     max_timestamp_offset: int = -1
-    """Last offset of the first batch that has the largest timestamp."""
+    """The last offset of the first batch that has the largest timestamp."""
     max_timestamp_position: int = 0
     known: dict[int, int] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class Segment:
         return self.path, self.offsets.path, self.times.path
 
     def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
-        """Takes note of a batch that stands at the end of the file."""
+        """Notes a batch that has been written at the end of the file."""
         assert base_offset >= self.next_offset, (
             f"{self.path}: a batch at offset {base_offset} follows on one that ends at {self.next_offset - 1}"
         )
@@ -78,7 +78,8 @@ class Segment:
             self.times.add(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def must_roll_for(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
-        """Whether ``size`` more bytes, up to ``last_offset``, belong in a new segment. Never true of an empty one."""
+        """Whether ``size`` more bytes, with offsets up to ``last_offset``, need a new segment. An empty segment takes
+        anything."""
         return self.size_bytes > 0 and (
             self.size_bytes + size > segment_bytes
             or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
@@ -86,8 +87,8 @@ class Segment:
         )
 
     def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:
-        """Whether the segment is older than ``segment_ms``. Its age is the time from its first batch's timestamp to
-        ``timestamp_ms`` where both are known, and goes by the clock otherwise."""
+        """Whether the segment is older than ``segment_ms``. Its age is the time from the timestamp of its first batch
+        to ``timestamp_ms``. If one of them is -1, its age is the time since it was created, by the wall clock."""
         if self.size_bytes == 0:
             return False
         if self.first_timestamp_ms >= 0 and timestamp_ms >= 0:
@@ -100,7 +101,7 @@ class Segment:
         self.known[offset] = position
 
     def position_of(self, disk: Disk, offset: int) -> int:
-        """Byte position of the batch that holds ``offset``, or of the first one after it."""
+        """Returns the byte position of the batch that holds ``offset``, or of the first batch after it."""
         if offset >= self.next_offset:
             return self.size_bytes
         if offset <= self.base_offset:
@@ -118,7 +119,7 @@ class Segment:
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
         """Cuts the file at the start of a batch."""
         self.known.clear()
-        self.offsets.truncate(disk, size)  # Indexes first: should the disk fail half-way, they only know less.
+        self.offsets.truncate(disk, size)  # The indexes come first. If the disk fails half-way, they only know less.
         self.times.truncate(disk, next_offset - self.base_offset)
         disk.truncate(self.path, size)
         self.size_bytes = size
@@ -142,7 +143,7 @@ class Segment:
 
     @property
     def has_sound_indexes(self) -> bool:
-        """Whether indexes that were read from files speak of this segment's batches only."""
+        """Whether indexes that were read from files name only offsets and timestamps that this segment has."""
         offsets, times, last = self.offsets, self.times, self.next_offset - 1 - self.base_offset
         return (not offsets.last_offsets or offsets.last_offsets[-1] <= last) and (
             not times.offsets or (times.offsets[-1] <= last and times.timestamps[-1] <= self.max_timestamp_ms)
@@ -159,7 +160,7 @@ class Segment:
         return tuple(written)
 
     def delete(self, disk: Disk) -> None:
-        """Deletes the log file last. So the segment is still whole if the disk fails half-way."""
+        """Deletes the files, the log file last. So no record is lost if the disk fails half-way."""
         disk.delete(self.offsets.path)
         disk.delete(self.times.path)
         disk.delete(self.path)
@@ -181,9 +182,10 @@ def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
 def headers(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int = WALK_CHUNK_BYTES
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yields (position, header) of the batches in [position, end). Reads little more than the headers.
+    """Yields (position, header) of the batches in [position, end). If batches are large, it reads little more than the
+    headers.
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
+    Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
     chunk, chunk_at = b"", position
     while position < end:
@@ -200,10 +202,10 @@ def headers(
 def whole_batches(
     disk: Disk, path: str, position: int, end: int, chunk_bytes: int, note_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yields (position, header, bytes) of the batches in [position, end). Reads about ``chunk_bytes`` at once, and
+    """Yields (position, header, bytes) of the batches in [position, end). It reads about ``chunk_bytes`` at once, and
     tells ``note_read`` how many bytes each read gave.
 
-    Raises InvalidRecords (CORRUPT_MESSAGE) where something else than a whole batch stands.
+    Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
     chunk, chunk_at = memoryview(b""), position
 

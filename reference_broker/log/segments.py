@@ -1,7 +1,7 @@
 """The segments of one log: the list, oldest first, and the files that belong to it.
 
-Every change of the list goes through here, so that the list, its base offsets, the files and the ledger of unsynced
-bytes always agree. A change that fails (DiskError) leaves a list that is true of the files.
+Every change of the list goes through this class, so that the list, its base offsets, the files and the ``Durability``
+always agree. After a change that fails (DiskError) the list still describes the files.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,8 @@ from reference_broker.ports.disk import Buffer, Disk
 
 
 class Segments(Sequence[Segment]):
-    """``items``: the segments; the last one is active. ``bases``: their base offsets, for a binary search."""
+    """``items`` are the segments. The last one is active: appends go to it. ``bases`` are their base offsets, for
+    binary searches."""
 
     __slots__ = ("bases", "directory", "disk", "durability", "items")
 
@@ -46,11 +47,11 @@ class Segments(Sequence[Segment]):
         return sum(segment.size_bytes for segment in self.items)
 
     def index_of(self, offset: int) -> int:
-        """Which segment holds ``offset``, or the hole before the next segment."""
+        """Returns the index of the segment that holds ``offset``, or of the one before the hole in which it lies."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def durable_before(self) -> int:
-        """Base offset of the first segment with anything unsynced; the active one's if there is none."""
+        """Returns the base offset of the first segment with unsynced bytes, or of the active one if there are none."""
         dirty = self.durability.dirty
         for segment in self.items:
             if any(path in dirty for path in segment.paths):
@@ -60,7 +61,8 @@ class Segments(Sequence[Segment]):
     # --- growing ----------------------------------------------------------------------------------------------------
 
     def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = ()) -> Segment:
-        """Starts a new active segment, whose file begins with ``buffers``. An empty file's name keeps an offset."""
+        """Starts a new active segment, whose file begins with ``buffers``. Without buffers the file is made too,
+        because its name keeps the log end offset."""
         segment = new_segment(self.directory, base_offset, created_ms)
         self.disk.append(segment.path, buffers)
         self.add(segment)
@@ -68,7 +70,7 @@ class Segments(Sequence[Segment]):
         return segment
 
     def add(self, segment: Segment) -> None:
-        """A segment whose file is there becomes the active one."""
+        """Makes a segment whose file exists the active one."""
         if self.items:
             last = self.items[-1]
             assert segment.base_offset >= max(last.base_offset + 1, last.next_offset), (
@@ -95,7 +97,8 @@ class Segments(Sequence[Segment]):
         del self.items[0], self.bases[0]
 
     def cut_from(self, offset: int) -> None:
-        """Takes away every batch that reaches ``offset`` or beyond, last segments first. The first segment stays."""
+        """Removes every batch that reaches ``offset`` or beyond, the last segments first. The first segment stays,
+        perhaps empty."""
         while len(self.items) > 1 and self.bases[-1] >= offset:
             self._drop_last()
         self._cut_active(offset)
@@ -127,7 +130,8 @@ class Segments(Sequence[Segment]):
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
     def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """The synced ``cleaned`` replaces ``sources``, which are neighbours here. Its indexes have no files yet.
+        """Replaces ``sources``, which are neighbours in this list, by ``cleaned``. The file of ``cleaned`` is synced,
+        and its indexes have no files yet.
 
         After a DiskError only a restart can mend the log, so the node must end.
         """

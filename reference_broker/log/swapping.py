@@ -1,10 +1,10 @@
-"""How a cleaned segment takes the place of the segments that it was made of, and what a start does with a swap that
-died on the way. A crash at any operation leaves the old segments or the new one, never a part of both.
+"""How a cleaned segment replaces the segments that it was made from, and how a start finishes a swap that a crash
+interrupted. After a crash at any operation the log has either the old segments or the new one, never a part of both.
 
-1. ``<base>.log.cleaned`` is written and synced.
-2. It is renamed to ``<base>.log.swap``. From here on it counts.
+1. The cleaner writes and syncs ``<base>.log.cleaned``. A start deletes such a file.
+2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it.
 3. The index files of the old segments are deleted, and their log files except the first.
-4. The new file is renamed to the name of the first one.
+4. The new file is renamed to the name of the first old log file.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,14 +20,14 @@ _BATCHES_PER_SLICE = 2000
 
 
 def cleaned_segment(directory: str, sources: Sequence[Segment]) -> Segment:
-    """An empty segment in memory, with the name that its file has while it is written."""
+    """Makes an empty segment in memory, with the name that its file has while it is written."""
     segment = new_segment(directory, sources[0].base_offset, sources[-1].created_ms)
     segment.path += CLEANED_SUFFIX
     return segment
 
 
 def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
-    """The file of ``cleaned`` replaces the files of ``sources``. Returns its path from now on.
+    """Replaces the files of ``sources`` by the file of ``cleaned``. Returns the file's new path.
 
     After a DiskError only a restart can mend the log, so the node must end.
     """
@@ -46,8 +46,8 @@ def needs_recovery(names: Sequence[str]) -> bool:
 
 
 def recover(disk: Disk, directory: str, names: Sequence[str]) -> Generator[None, None, list[str]]:
-    """At a start, before any segment is read: deletes what was not finished, and carries through what counts already,
-    in the same order again. Returns the names that are there then."""
+    """Deletes files that were not finished, and finishes swaps that count already. A start runs it before it reads any
+    segment. Returns the names of the files in the folder afterwards."""
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             disk.delete(f"{directory}/{name}")
@@ -69,9 +69,10 @@ def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) 
 
 
 def _end_offset(disk: Disk, path: str, base: int) -> Generator[None, None, int]:
-    """One past the last batch of a swap file. That batch stood at the end of the last segment that the file replaces.
+    """Returns one past the last offset of a swap file. The segments below it are those that the file replaces, because
+    the cleaner keeps the last batch of a group of segments.
 
-    Damage is not judged here: it is found, and cut off, when the segment is opened.
+    Damage is not judged here. It is found, and cut off, when the segment is opened.
     """
     end = base
     try:

@@ -7,7 +7,8 @@ _QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 
 
 def prometheus_text(metrics: Metrics) -> str:
-    """Writes one family after another, each with its type first. Histograms become summaries with Kafka's quantiles."""
+    """Returns the text of all metrics, one family after another. A family has its help and its type first. Histograms
+    become summaries with Kafka's quantiles."""
     families: dict[str, list[Named]] = {}
     for named in metrics.rows():
         families.setdefault(named.prometheus_name, []).append(named)

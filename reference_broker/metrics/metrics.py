@@ -21,14 +21,14 @@ _SUB = 1 << _SUB_BITS
 
 @dataclass(slots=True, eq=False)
 class Counter:
-    """Only grows."""
+    """A number that only grows."""
 
     value: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Gauge:
-    """Goes up and down."""
+    """A number that goes up and down."""
 
     value: int = 0
 
@@ -38,7 +38,7 @@ class Histogram:
     """A log-linear histogram. It has 32 buckets for each doubling, so a percentile is at most 1/32 too high. Values
     below 64 are exact.
 
-    ``buckets`` maps bucket numbers to counts. A negative value counts as 0.
+    ``buckets`` maps the number of a bucket to the count of its values. A negative value counts as 0.
     """
 
     count: int = 0
@@ -57,7 +57,8 @@ class Histogram:
         self.buckets[bucket] = self.buckets.get(bucket, 0) + 1
 
     def percentile(self, share: float) -> int:
-        """The upper edge of the smallest bucket that ``share`` (0..1) of the values do not exceed; 0 without values."""
+        """Returns a value that ``share`` (0..1) of the recorded values do not exceed. It is the upper edge of a bucket,
+        but at most the largest value. It is 0 if nothing was recorded."""
         rank, seen = max(1, -int(-share * self.count // 1)), 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
@@ -80,8 +81,8 @@ MetricT = TypeVar("MetricT", Counter, Gauge, Histogram)
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A metric with its name. ``domain`` is for example kafka.server, ``kind`` is the MBean's type, and ``labels`` are
-    its further keys, such as topic."""
+    """A metric with its name. ``domain`` is the MBean's domain, for example kafka.server. ``kind`` is its type, and
+    ``labels`` are its further keys, such as topic."""
 
     domain: str
     kind: str
@@ -122,7 +123,7 @@ class Metrics:
         return self._get(Histogram, domain, kind, name, labels)
 
     def remove(self, domain: str, kind: str, name: str, **labels: str) -> None:
-        """Removes a metric, such as that of a deleted topic. An unknown one is no error."""
+        """Removes a metric, such as that of a deleted topic. An unknown name is no error."""
         self.named.pop((domain, kind, name, tuple(labels.items())), None)
 
     def rows(self) -> Iterator[Named]:

@@ -1,4 +1,4 @@
-"""The port for random numbers. The deterministic part draws them only from here."""
+"""The port for random numbers. The deterministic part draws random numbers only from such a generator."""
 
 from typing import Any, Protocol
 
@@ -8,16 +8,16 @@ class RandomSource(Protocol):
     purpose a generator of its own."""
 
     def getrandbits(self, k: int, /) -> int:
-        """``k`` random bits, as an integer."""
+        """Returns ``k`` random bits as an integer."""
         ...
 
     def randrange(self, start: int, stop: int | None = None, /) -> int:
-        """An integer from ``start`` up to below ``stop``, or from 0 up to below ``start`` if ``stop`` is None. Raises
-        ValueError if there is none."""
+        """Returns an integer with ``start`` <= it < ``stop``, or 0 <= it < ``start`` if ``stop`` is None. Raises
+        ValueError if there is no such integer."""
         ...
 
     def randint(self, a: int, b: int, /) -> int:
-        """An integer from ``a`` to ``b``, both included."""
+        """Returns an integer from ``a`` to ``b``, both included."""
         ...
 
     def shuffle(self, x: list[Any], /) -> None:

@@ -1,10 +1,11 @@
-"""The connections that one node keeps to another. Requests of one channel are answered in their order."""
+"""The channels between two nodes. The requests of one channel are answered in their order."""
 
 from enum import IntEnum
 
 
 class Channel(IntEnum):
-    """A channel is a connection of its own, so that its long polls do not delay the requests of another channel."""
+    """One purpose for which a node asks another node. Each channel is a connection of its own, so the long polls of one
+    channel do not delay the requests of another."""
 
     RAFT = 0
     """Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, FetchSnapshot."""

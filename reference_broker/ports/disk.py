@@ -1,10 +1,11 @@
 """The disk port: what the deterministic part may ask of a disk.
 
-Reads and appends are synchronous (the page cache). Making bytes durable is not part of this port: it is the effect
-``Sync``, which the event ``Synced`` answers, so that a slow disk delays only those that wait for it.
+Reads and appends are synchronous: they go to the page cache. This port cannot make bytes durable. That is the effect
+``Sync`` (``core/effects.py``), which the event ``Synced`` answers. So a slow disk delays only those that wait for it.
 
-There are two implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
-virtual, and loses or tears unsynced bytes on power loss. One conformance suite in ``chaos/tests`` runs against both.
+There are three implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
+virtual, and loses or tears unsynced bytes on power loss. ``MemoryDisk`` serves tests. One conformance suite runs
+against all of them (``chaos/tests/test_disk_conformance.py``).
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class DiskError(OSError):
-    """An operation failed for good: the disk is full, an I/O error, a missing file. The message names path and
-    cause."""
+    """An operation failed for good: the disk is full, there was an I/O error, or a file is missing. The message names
+    the path and the cause."""
 
 
 class Disk(Protocol):
@@ -26,19 +27,20 @@ class Disk(Protocol):
     """
 
     def list(self, directory: str) -> Sequence[str]:
-        """Names (files and folders) directly below ``directory``, sorted; empty if it does not exist."""
+        """Returns the names of the files and folders directly below ``directory``, sorted. If it does not exist, there
+        are none."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def size(self, path: str) -> int:
-        """The size of the file, in bytes, including bytes that are not durable yet."""
+        """Returns the size of the file in bytes. Bytes that are not durable yet count too."""
         ...
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        """Appends all buffers, creating the file if needed; returns the size before the append (bytes).
+        """Appends all buffers, and creates the file if needed. Returns the size before the append, in bytes.
 
-        On DiskError the file keeps its old size: an implementation cuts off a partial append.
+        After a DiskError the file has its old size, because an implementation cuts off a partial append.
         """
         ...
 

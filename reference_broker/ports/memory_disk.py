@@ -8,8 +8,8 @@ from reference_broker.ports.disk import Buffer, DiskError
 
 @dataclass(slots=True)
 class MemoryDisk:
-    """``files`` holds the content by path. ``fail_after`` is how many further changes succeed before each one raises
-    DiskError; None means that none fails."""
+    """``files`` holds the content by path. ``fail_after`` is the number of changes that still succeed. After them every
+    change raises DiskError. With None no change fails. ``appends`` and ``reads`` count these calls."""
 
     files: dict[str, bytearray] = field(default_factory=dict)
     fail_after: int | None = None

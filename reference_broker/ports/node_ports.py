@@ -1,4 +1,7 @@
-"""What the parts of the quorum may ask of the core. The core turns these calls into effects."""
+"""What the parts of a node may ask of the core: the time, timers, syncs, requests to other nodes, lines of the trace.
+
+``core/node.py`` implements ``Ports`` and turns the calls into effects.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +16,16 @@ Done = Callable[[], None]
 
 
 class Ports(Protocol):
-    """Each callback runs in an event of its own, except that of ``sync`` without paths."""
+    """The calls by which a part of a node reaches the outside. Each callback runs in an event of its own, except that
+    of ``sync`` without paths, which runs at once."""
 
     def now(self) -> Now:
         """The instant of the event being handled."""
         ...
 
     def set_timer(self, deadline_us: int, fire: Done) -> int:
-        """Calls ``fire`` once at or after the deadline; returns a number for cancel_timer."""
+        """Calls ``fire`` once, at or after the deadline on the monotonic clock. Returns a number for
+        ``cancel_timer``."""
         ...
 
     def cancel_timer(self, timer: int) -> None:
@@ -53,7 +58,8 @@ class Ports(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every part of the quorum on one node gets. Each part has a ``random`` of its own."""
+    """What the parts of the quorum, the metadata and the controller on one node are given. Each part has a ``random``
+    of its own."""
 
     node_id: int
     disk: Disk

@@ -1,4 +1,4 @@
-"""What is done later, in an event of its own: timers by their delay, and long work in slices."""
+"""Two helpers on ``Ports`` for work in later events: timers that are set by their delay, and long work in slices."""
 
 from collections.abc import Callable, Generator
 from typing import TypeAlias
@@ -6,7 +6,7 @@ from typing import TypeAlias
 from reference_broker.ports.node_ports import Done, Ports
 
 Slices: TypeAlias = Generator[None, None, None]
-"""A piece of work that yields after each slice."""
+"""Long work, as a generator that yields after each slice."""
 
 
 def later(ports: Ports, delay_us: int, fire: Done) -> int:
@@ -15,7 +15,7 @@ def later(ports: Ports, delay_us: int, fire: Done) -> int:
 
 
 def run_slices(ports: Ports, work: Slices, then: Callable[[], None] = lambda: None) -> None:
-    """Runs ``work`` to its end, one slice an event, the first one now. Then calls ``then``."""
+    """Runs ``work`` to its end, one slice in each event. The first slice runs now. Then it calls ``then``."""
     for _ in work:
         later(ports, 0, lambda: run_slices(ports, work, then))
         return

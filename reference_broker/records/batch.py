@@ -17,9 +17,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 MAGIC = 2
 HEADER_BYTES = 61
 LENGTH_OVERHEAD_BYTES = 12
-"""Base offset and length, which the length field does not count."""
+"""The size of base offset and length. The batch's length field does not count these bytes."""
 UNPATCHED_FROM = 16
-"""The bytes before this position are base offset, length and leader epoch, which the broker sets."""
+"""The position behind base offset, length and leader epoch. The broker may rewrite the bytes before it."""
 CRC_FROM = 21
 """The CRC covers the bytes from here (the attributes) on."""
 
@@ -42,7 +42,8 @@ _PREFIX = Struct(">qii")
 _AFTER_CRC = Struct(">hiqqqhii")
 _MAGIC_AND_CRC = Struct(">bI")
 _new = tuple.__new__
-"""``_make`` counts the fields first. Headers are read so often that this is measurable."""
+"""Makes a BatchHeader faster than ``_make``, which counts the fields first. Headers are read so often that this can be
+measured."""
 
 
 class InvalidRecords(Exception):  # noqa: N818 - the name is the contract between rooms
@@ -53,7 +54,7 @@ class InvalidRecords(Exception):  # noqa: N818 - the name is the contract betwee
         self.error = error
         self.message = message
         self.record_errors = record_errors
-        """(index of the record in its batch, what is wrong with it)."""
+        """A pair for each wrong record: its index in the batch, and what is wrong with it."""
 
 
 class BatchHeader(NamedTuple):
@@ -75,7 +76,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """The size of the whole batch, header included."""
         return self.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
@@ -113,10 +114,11 @@ def add_sequence(sequence: int, count: int) -> int:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Raises InvalidRecords (CORRUPT_MESSAGE) if fewer than 61 bytes are there."""
+    """Reads the header at ``position``, without a check of its values. Raises InvalidRecords (CORRUPT_MESSAGE) if fewer
+    than 61 bytes are left."""
     if len(buffer) - position < HEADER_BYTES:
         raise InvalidRecords(
-            ErrorCode.corrupt_message, f"a batch header needs 61 bytes, {len(buffer) - position} are left"
+            ErrorCode.corrupt_message, f"a batch header needs 61 bytes, but {len(buffer) - position} are left"
         )
     return _new(BatchHeader, _HEADER.unpack_from(buffer, position))
 
@@ -133,7 +135,8 @@ def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         size = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size < HEADER_BYTES or position + size > end:
             raise InvalidRecords(
-                ErrorCode.corrupt_message, f"batch at byte {position} claims {size} bytes, {end - position} are left"
+                ErrorCode.corrupt_message,
+                f"the batch at byte {position} claims {size} bytes, but {end - position} are left",
             )
         yield position, header
         position += size
@@ -160,32 +163,32 @@ def checked(view: memoryview, position: int, end: int) -> BatchHeader:
     if left > UNPATCHED_FROM and view[position + UNPATCHED_FROM] != MAGIC:
         magic = view[position + UNPATCHED_FROM]
         error = ErrorCode.unsupported_for_message_format if magic < MAGIC else ErrorCode.corrupt_message
-        raise InvalidRecords(error, f"batch at byte {position} has magic {magic}, not 2")
+        raise InvalidRecords(error, f"the batch at byte {position} has magic {magic}, not 2")
     header = read_header(view, position)
     size = header.batch_length + LENGTH_OVERHEAD_BYTES
     if size < HEADER_BYTES or size > left:
         raise InvalidRecords(
-            ErrorCode.corrupt_message, f"batch at byte {position} claims {size} bytes, {left} are left"
+            ErrorCode.corrupt_message, f"the batch at byte {position} claims {size} bytes, but {left} are left"
         )
     if checksum(view[position + CRC_FROM : position + size]) != header.crc:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"batch at byte {position} has a wrong CRC")
+        raise InvalidRecords(ErrorCode.corrupt_message, f"the batch at byte {position} has a wrong CRC")
     return header
 
 
 def checksum(covered: Buffer) -> int:
-    """CRC-32C of a batch's bytes from the attributes on."""
+    """Computes the CRC-32C of ``covered``, which are a batch's bytes from the attributes on."""
     return int(_crc32c(covered))
 
 
 def patched_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch's first 16 bytes with the broker's values. The rest of the batch does not change."""
+    """Returns the batch's first 16 bytes with the broker's values. The rest of the batch does not change."""
     return _PREFIX.pack(base_offset, header.batch_length, leader_epoch)
 
 
 def patched_log_append_time(
     batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, log_append_time_ms: int
 ) -> bytes:
-    """The batch's 61 header bytes with LogAppendTime set, which changes attributes, max timestamp and CRC."""
+    """Returns the batch's 61 header bytes with LogAppendTime set. Attributes, largest timestamp and CRC change too."""
     attributes = header.attributes | LOG_APPEND_TIME
     after_crc = _AFTER_CRC.pack(
         attributes, header.last_offset_delta, header.base_timestamp_ms, log_append_time_ms, *header[9:]

@@ -42,7 +42,8 @@ def build(
     keep_offsets: bool = False,
 ) -> bytes:
     """Builds one batch. Records get consecutive offsets from ``base_offset`` on. With ``keep_offsets`` they keep their
-    own, which must be ascending and not below ``base_offset``. ``log_append_time_ms`` replaces their timestamps."""
+    own offsets, which must ascend and not lie below ``base_offset``. With ``log_append_time_ms`` the batch has that
+    time as LogAppendTime, and the records' own timestamps do not count."""
     assert records, "a batch holds at least one record"
     base_timestamp_ms = records[0].timestamp_ms
     max_timestamp_ms = max(record.timestamp_ms for record in records)

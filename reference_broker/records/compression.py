@@ -1,4 +1,4 @@
-"""The four codecs of record batches. Libraries load on first use; decompression never exceeds a limit."""
+"""The four codecs of record batches. Their libraries are loaded on first use. Decompression stops at a limit."""
 
 from collections.abc import Callable
 from enum import IntEnum
@@ -33,8 +33,8 @@ def compress(codec: Compression, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and CORRUPT_MESSAGE for bytes that the codec
-    cannot read or that decompress to more than ``max_bytes``."""
+    """Returns the decompressed bytes. Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and
+    CORRUPT_MESSAGE for bytes that the codec cannot read or that decompress to more than ``max_bytes``."""
     function = _DECOMPRESS.get(codec)
     if function is None:
         raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")
@@ -89,7 +89,7 @@ def _gunzip(data: Buffer, max_bytes: int) -> bytes:
             parts.append(plain)
             total += len(plain)
             if not unpacker.eof and total <= max_bytes:
-                raise _corrupt("gzip", "ends early")
+                raise _corrupt("gzip", "it ends early")
             rest = unpacker.unused_data
     except zlib.error as error:
         raise _corrupt("gzip", error) from error
@@ -108,7 +108,7 @@ def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
             raise _corrupt("snappy", error) from error
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
-            raise _corrupt("snappy", f"block of {length} bytes")
+            raise _corrupt("snappy", f"a block claims {length} bytes")
         plain = _unsnappy_block(view[position : position + length], max_bytes - total)
         parts.append(plain)
         total += len(plain)
@@ -120,9 +120,9 @@ def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
     import cramjam
 
     try:
-        claimed = cramjam.snappy.decompress_raw_len(block)  # The length comes first, so refuse before allocating.
+        claimed = cramjam.snappy.decompress_raw_len(block)  # The length comes first: check it before allocating.
         if claimed > max_bytes:
-            raise _corrupt("snappy", f"claims {claimed} bytes")
+            raise _corrupt("snappy", f"it claims to decompress to {claimed} bytes, but {max_bytes} are allowed")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _corrupt("snappy", error) from error
@@ -137,7 +137,7 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
     except (RuntimeError, EOFError) as error:
         raise _corrupt("lz4", error) from error
     if not unpacker.eof and len(plain) <= max_bytes:
-        raise _corrupt("lz4", "ends early")
+        raise _corrupt("lz4", "it ends early")
     return plain
 
 
@@ -154,7 +154,7 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _corrupt(codec: str, why: object) -> InvalidRecords:
-    return InvalidRecords(ErrorCode.corrupt_message, f"a batch is not {codec}: {why}")
+    return InvalidRecords(ErrorCode.corrupt_message, f"a batch cannot be decompressed as {codec}: {why}")
 
 
 _COMPRESS: dict[int, Callable[[bytes], bytes]] = {

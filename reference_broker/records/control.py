@@ -48,21 +48,22 @@ def control_record(type_: ControlType, value: bytes, timestamp_ms: int) -> Recor
 
 
 def build_control(records: Sequence[Record], *, base_offset: int = 0, leader_epoch: int = NO_LEADER_EPOCH) -> bytes:
-    """A control batch of the controllers' log or of a snapshot (no producer)."""
+    """Builds a control batch of the metadata log or of a snapshot. It has no producer."""
     return build(records, base_offset=base_offset, leader_epoch=leader_epoch, is_control=True)
 
 
 def read_control(record: Record) -> ControlRecord:
-    """Raises InvalidRecords (CORRUPT_MESSAGE) if the key is not a control key."""
+    """Splits a control record into its type, version and value. Raises InvalidRecords (CORRUPT_MESSAGE) if its key is
+    not a control key."""
     if record.key is None or len(record.key) < _KEY.size:
-        raise InvalidRecords(ErrorCode.corrupt_message, "a control record without a control key")
+        raise InvalidRecords(ErrorCode.corrupt_message, "a control record has no control key")
     version, type_ = _KEY.unpack_from(record.key)
     return ControlRecord(type_, version, record.value or b"")
 
 
 def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] | None:
-    """Returns (COMMIT or ABORT, coordinator epoch) of a transaction marker, and None for any other control batch. A
-    batch whose record cannot be read gives None too, since it ends no transaction."""
+    """Returns the type of a transaction marker (COMMIT or ABORT) and its coordinator epoch. Returns None for any other
+    control batch, and for a batch whose record cannot be read, since it ends no transaction."""
     if header.record_count < 1:
         return None
     try:
@@ -75,7 +76,7 @@ def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] |
 
 
 def encode_message(message: object) -> bytes:
-    """The bytes of a kio message (LeaderChangeMessage, SnapshotHeaderRecord ...), without a version in front."""
+    """Encodes a kio message (LeaderChangeMessage, SnapshotHeaderRecord, ...). No version precedes it."""
     out = bytearray()
     kind: type = type(message)
     encoder(kind, kind)(out, message)
@@ -83,7 +84,7 @@ def encode_message(message: object) -> bytes:
 
 
 def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int], timestamp_ms: int) -> Record:
-    """The first record that a new leader of the controllers' log appends."""
+    """Makes the first record that a new leader of the metadata log appends."""
     from kio.schema.leader_change_message.v0.data import LeaderChangeMessage, Voter
     from kio.schema.types import BrokerId
     from kio.static.primitive import i16, i32
@@ -98,7 +99,7 @@ def leader_change(leader_id: int, voters: Sequence[int], granting: Sequence[int]
 
 
 def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> Record:
-    """First record of a snapshot (S-16)."""
+    """Makes the first record of a snapshot (S-16)."""
     from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
     from kio.static.primitive import i16, i64
 
@@ -107,7 +108,7 @@ def snapshot_header(last_contained_log_timestamp_ms: int, timestamp_ms: int) -> 
 
 
 def snapshot_footer(timestamp_ms: int) -> Record:
-    """Last record of a snapshot (S-16)."""
+    """Makes the last record of a snapshot (S-16)."""
     from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
     from kio.static.primitive import i16
 

@@ -31,7 +31,7 @@ def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMP
     header = read_header(view)
     if not HEADER_BYTES <= header.size_bytes <= len(view):
         raise InvalidRecords(
-            ErrorCode.corrupt_message, f"a batch claims {header.size_bytes} bytes, {len(view)} are there"
+            ErrorCode.corrupt_message, f"a batch claims {header.size_bytes} bytes, but {len(view)} are there"
         )
     body = view[HEADER_BYTES : header.size_bytes]
     plain = body if header.compression == 0 else decompress(header.compression, body, max_decompressed_bytes)
@@ -45,7 +45,7 @@ def _decode(plain: bytes, header: BatchHeader) -> Iterator[Record]:
         position = start + length
         if length < 0 or position > len(plain):
             raise InvalidRecords(
-                ErrorCode.corrupt_message, f"a record of {length} bytes, {len(plain) - start} are left"
+                ErrorCode.corrupt_message, f"a record claims {length} bytes, but {len(plain) - start} are left"
             )
         yield _decode_record(plain, start, position, header)
     if position != len(plain):
@@ -63,7 +63,7 @@ def _decode_record(plain: bytes, start: int, end: int, header: BatchHeader) -> R
         headers, position = _read_headers(plain, position, end, count)
     if position != end:
         raise InvalidRecords(
-            ErrorCode.corrupt_message, f"a record's fields end at byte {position}, the record at {end}"
+            ErrorCode.corrupt_message, f"the fields of a record end at byte {position}, but the record ends at {end}"
         )
     timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, headers)
@@ -77,7 +77,7 @@ def _read_headers(plain: bytes, position: int, end: int, count: int) -> tuple[tu
         name, position = _read_bytes(plain, position, end)
         value, position = _read_bytes(plain, position, end)
         if name is None:
-            raise InvalidRecords(ErrorCode.corrupt_message, "a record header without a name")
+            raise InvalidRecords(ErrorCode.corrupt_message, "a record header has no name")
         pairs.append((name.decode(errors="replace"), value))
     return tuple(pairs), position
 
@@ -87,5 +87,7 @@ def _read_bytes(plain: bytes, position: int, end: int) -> tuple[bytes | None, in
     if length < 0:
         return None, position
     if length > end - position:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"a field of {length} bytes, {end - position} are left")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"a field of a record claims {length} bytes, but {end - position} are left"
+        )
     return plain[position : position + length], position + length

@@ -8,7 +8,7 @@ HeaderPair: TypeAlias = tuple[str, bytes | None]
 
 @dataclass(slots=True, frozen=True)
 class Record:
-    """``offset`` is -1 while it is not known, because the builder numbers records. ``timestamp_ms`` -1 means none."""
+    """``offset`` is -1 before the builder has numbered the record. ``timestamp_ms`` is -1 if it has no timestamp."""
 
     offset: int = -1
     timestamp_ms: int = -1

@@ -7,7 +7,7 @@ MAX_VARINT_BYTES = 10
 
 
 def zigzag(value: int) -> bytes:
-    """Small magnitudes take few bytes: -64..63 one, -8192..8191 two."""
+    """Encodes a number. Small magnitudes take few bytes: -64..63 take one, -8192..8191 take two."""
     rest = (value << 1) ^ (value >> 63)
     if rest < 0x80:
         return _ONE_BYTE[rest]

@@ -174,12 +174,12 @@ VERSIONS: Final[Mapping[int, tuple[int, int, int]]] = {
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, 0),
 }
-"""The lowest and highest version of each API that is served, and the first one that is flexible. Handlers see the class
-of the highest one. Versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10,
+"""The versions of each API that is served: the lowest, the highest, and the first that is flexible. Handlers see the
+class of the highest version. Versions that Kafka calls unstable (ListOffsets 11, InitProducerId 6, OffsetCommit 10,
 OffsetFetch 10) are left out."""
 
 _VERSIONS: Final = {int(key): versions for key, versions in VERSIONS.items()}
-"""A number is found faster among numbers than among ApiKeys, and each request is looked up here."""
+"""``VERSIONS`` with plain numbers as keys. Each request is looked up here, and ints are found faster than ApiKeys."""
 _NONE: Final = (0, -1, FIRST_DRAFT_VERSION)
 
 

@@ -155,7 +155,7 @@ def _nullable_struct_reader(inner: Reader) -> Reader:
         if marker == 0xFF:
             return None, offset + 1
         if marker != 1:
-            raise ProtocolError(f"a nullable struct begins with {marker}")
+            raise ProtocolError(f"a nullable struct begins with byte {marker}, which is neither 1 nor -1")
         return inner(frame, offset + 1)
 
     return read
@@ -231,7 +231,8 @@ def _uuid(raw: bytes) -> UUID | None:
 
 
 def _error_code(code: int) -> ErrorCode:
-    """Kafka's own clients do the same with a code that is newer than they are."""
+    """Reads a code that kio does not know as UNKNOWN_SERVER_ERROR. Kafka's clients do so with codes that are newer than
+    they are."""
     return _ERROR_CODES.get(code, ErrorCode.unknown_server_error)
 
 
@@ -239,12 +240,12 @@ def _duration(duration_ms: int) -> timedelta:
     try:
         return timedelta(milliseconds=duration_ms)
     except OverflowError:
-        raise ProtocolError(f"a duration of {duration_ms} ms") from None
+        raise ProtocolError(f"a duration of {duration_ms} ms is out of range") from None
 
 
 def _datetime(at_ms: int) -> datetime:
     if not 0 <= at_ms <= _MAX_DATETIME_MS:
-        raise ProtocolError(f"a timestamp of {at_ms} ms")
+        raise ProtocolError(f"a timestamp of {at_ms} ms is out of range")
     return EPOCH + timedelta(milliseconds=at_ms)
 
 
@@ -259,4 +260,4 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta_i64": _duration,
     "datetime_i64": _datetime,
 }
-"""From what ``struct`` reads to the value that handlers see, of the types for which the two differ."""
+"""Converts what ``struct`` reads to the value that handlers see. Only types for which the two differ are here."""

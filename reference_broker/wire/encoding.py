@@ -169,7 +169,7 @@ def _field_writer(each: SchemaField, source: SchemaField | None, flexible: bool)
 
 def _array_writer(item: Writer, flexible: bool, nullable: bool) -> Writer:
     def write(out: bytearray, values: Any) -> None:
-        assert nullable or values is not None, "null in an array that the protocol does not let be null"
+        assert nullable or values is not None, "an array is null, and the protocol does not allow null there"
         if flexible:
             out += b"\0" if values is None else uvarint(len(values) + 1)
         else:
@@ -207,7 +207,7 @@ def primitive_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
 
 def _never_null(write: Writer) -> Writer:
     def write_value(out: bytearray, value: Any) -> None:
-        assert value is not None, "null in a field that the protocol does not let be null"
+        assert value is not None, "a field is null, and the protocol does not allow null there"
         write(out, value)
 
     return write_value
@@ -276,4 +276,4 @@ _CONVERSIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timedelta_i64": _duration_ms,
     "datetime_i64": _at_ms,
 }
-"""From the value that handlers see to what ``struct`` writes, of the types for which the two differ."""
+"""Converts the value that handlers see to what ``struct`` writes. Only types for which the two differ are here."""

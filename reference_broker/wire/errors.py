@@ -23,12 +23,12 @@ Error: TypeAlias = ErrorCode | DraftError
 
 
 def known_error(code: int) -> Error:
-    """The error with this code. Raises ValueError for a number without one."""
+    """Returns the error with this code. Raises ValueError if no error has it."""
     return _BY_CODE[code] if code in _BY_CODE else ErrorCode(code)
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code; ``ERROR_n`` for a number without one. Never fails."""
+    """Returns Kafka's name of an error code, or ``ERROR_n`` for a number that is no code. It never fails."""
     error = _BY_CODE.get(code)
     return f"ERROR_{int(code)}" if error is None else error.name.upper()
 
@@ -44,4 +44,4 @@ class TruncatedError(ProtocolError):
     """A field reaches beyond the end of its frame."""
 
     def __init__(self, what: str, needed_bytes: int, remaining_bytes: int) -> None:
-        super().__init__(f"{what} needs {needed_bytes} bytes, {remaining_bytes} remain")
+        super().__init__(f"{what} needs {needed_bytes} bytes, but only {remaining_bytes} remain")

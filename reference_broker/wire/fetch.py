@@ -1,9 +1,9 @@
 """The values of Fetch (API key 1). Every version has the same shape here.
 
-Schema: Kafka's FetchRequest.json and FetchResponse.json for versions 4-18, KIP-227's first text for version 1000.
-Topics carry a name up to version 12 and in version 1000, and an ID (16 raw bytes) from version 13 on. The other of the
-two is empty, except that requests of version 1000 may carry both. A field that a version lacks has its default. The
-codecs are written by hand because kio's is slow; tests prove both equal byte for byte.
+Schema: Kafka's FetchRequest.json and FetchResponse.json for versions 4-18, and KIP-227's first text for version 1000.
+A topic has a name up to version 12 and in version 1000, and an ID (16 raw bytes) from version 13 on. Whichever it lacks
+is empty. Only requests of version 1000 may carry both. A field that a version lacks has its default. The codecs are
+written by hand because kio's are slow. Tests prove that both give the same bytes.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ NO_TOPIC_ID = bytes(16)
 NO_DIRECTORY_ID = bytes(16)
 
 NO_HIGH_WATERMARK = 2**63 - 1
-"""The fetcher does not send the high watermark that it knows (KIP-1166). -1 says that it knows none yet."""
+"""The default of ``FetchPartition.high_watermark`` (KIP-1166): the fetcher does not tell its high watermark. With -1 it
+tells that it knows none yet."""
 
 FULL_FETCH = 0
 INCREMENTAL_FETCH = 1
-"""``FetchRequest.fetch_type``."""
+"""The values of ``FetchRequest.fetch_type``."""
 
 INCREMENTAL_FETCH_RESPONSE = 1
 """Bit 0 of ``FetchResponse.response_flags``: the answer to an incremental request."""
@@ -108,7 +109,7 @@ class AbortedTransaction:
 
 @value
 class PartitionData:
-    """One partition of a response. ``records``: whole v2 batches, as bytes; None encodes as null."""
+    """One partition of a response. ``records`` holds whole record batches (magic 2). None is sent as null."""
 
     partition: int
     error_code: int

@@ -53,11 +53,11 @@ _DIVERGING: Final = Struct(">iq")
 """diverging_epoch, and the offset where it ends."""
 _NO_DIVERGENCE: Final = (-1, -1)
 _AS_IN: Final = 6
-"""The version whose partitions a response has."""
+"""The version of Fetch whose layout the partitions of a response have."""
 
 
 def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
-    """The whole frame. ``start``: four bytes for the length, and the header."""
+    """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
     output = Output(start)
     out, r = output.small, request
     out += _REQUEST.pack(
@@ -91,7 +91,7 @@ def _packed(p: FetchPartition) -> bytes:
 
 
 def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
+    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
         _REQUEST.unpack_from(frame, offset)
     )
@@ -135,7 +135,7 @@ def _read_partitions(frame: Frame, offset: int) -> tuple[list[FetchPartition], i
 
 
 def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffers:
-    """The whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
     output.small += legacy_string(response.error_string)
     output.small += _SESSION.pack(response.session_id, response.response_flags)
@@ -150,8 +150,8 @@ def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffe
 
 
 def decode_draft_response(frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
-    BAD_BYTES."""
+    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    one of BAD_BYTES."""
     topics: list[FetchTopicResponse] = []
     throttle_time_ms, error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
     error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)

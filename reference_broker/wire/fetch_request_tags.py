@@ -41,16 +41,16 @@ def _read_high_watermark(frame: Frame, offset: int) -> tuple[int, int]:
 
 REQUEST_TAGS_12: Final[Mapping[int, Reader]] = {0: read_compact_nullable_string}
 REQUEST_TAGS_15: Final[Mapping[int, Reader]] = {**REQUEST_TAGS_12, 1: _read_replica_state}
-"""The readers of the tagged fields from these versions on, by tag."""
+"""The readers of a request's tagged fields, by tag, from version 12 and from version 15 on."""
 PARTITION_TAGS: Final[Mapping[int, Mapping[int, Reader]]] = {
     17: {0: _read_directory_id},
     18: {0: _read_directory_id, 1: _read_high_watermark},
 }
-"""The same of a partition, by version. Older versions have none."""
+"""The readers of a partition's tagged fields, by version and tag. Versions before 17 have none."""
 
 
 def write_request_tags(version: int, request: FetchRequest) -> bytes:
-    """The tag buffer at the end of the body."""
+    """Returns the tag buffer at the end of the body."""
     fields = []
     if request.cluster_id is not None:
         fields.append(tagged(0, compact_string(request.cluster_id)))
@@ -61,7 +61,7 @@ def write_request_tags(version: int, request: FetchRequest) -> bytes:
 
 
 def write_partition_tags(version: int, partition: FetchPartition) -> bytes:
-    """The tag buffer of one partition, versions from 17 on."""
+    """Returns the tag buffer of one partition. ``version`` is 17 or later."""
     fields = []
     if partition.replica_directory_id != NO_DIRECTORY_ID:
         fields.append(tagged(0, partition.replica_directory_id))

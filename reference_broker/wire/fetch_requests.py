@@ -34,7 +34,7 @@ from reference_broker.wire.writing import Buffers, Output, compact_string, legac
 
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
 _Rest: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic], str, int]
-"""Topics, forgotten topics, rack, and the offset behind them."""
+"""What follows the head of a request: topics, forgotten topics and rack. The last number is the offset behind them."""
 
 _INT32: Final = Struct(">i")
 _HEAD_4: Final = Struct(">iiiib")
@@ -48,7 +48,7 @@ _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
-    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
+    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
     replica_id, session_id, session_epoch = -1, 0, -1
     if version >= 15:
         numbers = _HEAD_15.unpack_from(frame, offset)
@@ -67,7 +67,7 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
     if version < 12:
         topics, forgotten, rack_id, offset = _legacy_rest(version, frame, offset)
     else:
-        # Most requests of a session name nothing.
+        # Most requests of a fetch session name no partition, so that case has a fast path.
         if frame[offset] == 1:
             offset += 1
         else:
@@ -153,7 +153,8 @@ def _flexible_forgotten(version: int, frame: Frame, offset: int) -> tuple[list[F
 
 
 def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]:
-    """A topic in a flexible version: its name or its ID (the other is empty), and the offset behind it."""
+    """Reads a topic of a flexible version. Returns its name, its ID and the offset behind it. The version has either
+    names or IDs, so the other one is empty."""
     if by_id:
         end = end_of(frame, offset, 16, "a topic ID")
         return "", bytes(frame[offset:end]), end
@@ -196,7 +197,8 @@ def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
     ]
     if len(partitions) == count:
         return partitions, end
-    # A partition has tagged fields, so it and all rows behind it were cut at the wrong places.
+    # The fast path above assumes that no partition has tagged fields. One has, so all rows from there on were cut at
+    # the wrong places. The partitions are read again, one by one.
     partitions = []
     for _ in range(count):
         index, leader_epoch, fetch_offset, fetched_epoch, log_start, max_bytes = _PARTITION_12.unpack_from(
@@ -210,7 +212,7 @@ def _partitions_12(version: int, frame: Frame, offset: int) -> Partitions:
 
 
 def encode_fetch_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
-    """The whole frame. ``start``: four bytes for the length, and the header."""
+    """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
     output = Output(start)
     out = output.small
     r = request

@@ -41,7 +41,7 @@ _PARTITION_4: Final = Struct(">ihqq")
 _PARTITION_5: Final = Struct(">ihqqq")
 MIN_PARTITION_4: Final = _PARTITION_4.size + 8
 MIN_PARTITION_5: Final = _PARTITION_5.size + 8
-"""Bytes of a partition without aborted transactions and records, before version 11."""
+"""The size of a partition that has neither aborted transactions nor records, before version 11."""
 _ABORTED: Final = Struct(">qq")
 _ABORTED_AND_TAGS: Final = Struct(">qqB")
 _EPOCH_END: Final = Struct(">iq")
@@ -51,7 +51,7 @@ _SNAPSHOT_AND_TAGS: Final = Struct(">qiB")
 
 
 def encode_fetch_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
-    """The whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     throttle_ms, error_code, session_id = response.throttle_time_ms, response.error_code, response.session_id
     if version < 12:
         return _encode_legacy(version, correlation_id, response)
@@ -135,8 +135,8 @@ def write_legacy_partition(version: int, output: Output, p: PartitionData) -> No
 
 
 def decode_fetch_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
-    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
-    BAD_BYTES."""
+    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    one of BAD_BYTES."""
     error_code = session_id = 0
     topics: list[FetchTopicResponse] = []
     if version >= 7:
@@ -210,7 +210,7 @@ def _partitions_12(frame: Frame, offset: int) -> tuple[list[PartitionData], int]
 
 
 def read_records(frame: Frame, offset: int, size: int) -> tuple[Frame | None, int]:
-    """``size`` bytes of records as a view (or None for -1), and the offset behind them."""
+    """Returns ``size`` bytes of records as a view, and the offset behind them. A size of -1 gives None."""
     if size < 0:
         return None, offset
     end = end_of(frame, offset, size, "records")

@@ -3,14 +3,15 @@
 from reference_broker.wire.errors import ProtocolError
 
 _SMALL_BYTES = 1024
-"""Smaller pieces are put together as they come: a peer that sends single bytes must not cost an object for each."""
+"""Pieces below this size are joined as they arrive. Otherwise a peer that sends single bytes would cost an object for
+each byte."""
 
 
 class FrameReader:
-    """Is fed with whatever arrives and returns whole frames without their length.
+    """Takes bytes as they arrive and returns whole frames, without their length.
 
-    It holds only bytes that arrived and were not taken yet; a length alone reserves no memory. ``max_frame_bytes``
-    bounds one frame without its length (Kafka's ``socket.request.max.bytes``).
+    It holds only bytes that have arrived and were not taken yet. A length alone reserves no memory. ``max_frame_bytes``
+    is the largest frame, without its length (Kafka's ``socket.request.max.bytes``).
     """
 
     __slots__ = ("_chunk", "_frame_bytes", "_max_frame_bytes", "_parts", "_parts_bytes", "_position")
@@ -19,11 +20,11 @@ class FrameReader:
         self._max_frame_bytes = max_frame_bytes
         self._chunk = b""
         self._position = 0
-        """Read up to here of ``_chunk``; ``_parts`` came after ``_chunk`` and were not looked into yet."""
+        """``_chunk`` has been read up to here. ``_parts`` arrived after ``_chunk`` and have not been read yet."""
         self._parts: list[bytes | bytearray] = []
         self._parts_bytes = 0
         self._frame_bytes = -1
-        """Length of the frame that is arriving; -1: its length is not known yet."""
+        """The length of the frame that is arriving, or -1 if it is not known yet."""
 
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
@@ -40,7 +41,7 @@ class FrameReader:
             self._position = 0
 
     def next_frame(self) -> memoryview | None:
-        """The next frame as a read-only view that stays valid, or None while the frame is incomplete.
+        """Returns the next frame as a read-only view that stays valid, or None while the frame is incomplete.
 
         Raises ProtocolError as soon as it has read a length that is negative or above the limit.
         """
@@ -69,7 +70,8 @@ class FrameReader:
         return length
 
     def _gather(self) -> None:
-        """Is called when a length or a whole frame is there but in pieces. Each byte is copied once per frame."""
+        """Joins the pieces into one chunk, once a length or a whole frame has arrived. Each byte is copied once per
+        frame."""
         self._chunk = b"".join((memoryview(self._chunk)[self._position :], *self._parts))
         self._position = 0
         self._parts = []

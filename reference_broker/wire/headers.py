@@ -50,9 +50,9 @@ def read_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
         try:
             client_id = str(frame[10:offset], "utf-8")
         except UnicodeDecodeError:
-            raise ProtocolError("a client ID that is not UTF-8") from None
+            raise ProtocolError("the client ID is not UTF-8") from None
     elif client_id_bytes != -1:
-        raise ProtocolError(f"a client ID of {client_id_bytes} bytes")
+        raise ProtocolError(f"the length of the client ID is {client_id_bytes}")
     if is_flexible(api_key, api_version) and is_known(api_key, api_version):
         offset = skip_tagged_fields(frame, offset)
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset
@@ -70,7 +70,8 @@ def write_request_header(header: RequestHeader) -> bytes:
 
 
 def has_tagged_response_header(api_key: int, api_version: int) -> bool:
-    """Whether the response header is v1. ApiVersions never has v1: its client may not know the version (KIP-511)."""
+    """Whether the response header is v1. ApiVersions always has v0, because a client whose version the broker does not
+    know must be able to read the answer (KIP-511)."""
     return api_key != _API_VERSIONS and is_flexible(api_key, api_version)
 
 

@@ -1,7 +1,7 @@
 """Loads kio's module of one message when one of its classes is first used.
 
-Creating a message's classes costs 3 to 10 ms of processor time, and a node does not need most of them before its first
-request. A user of ``LazySchema`` also imports kio's module under the same name for type checkers only, so that types
+Creating a message's classes costs 3 to 10 ms of processor time, and a node needs few of them before its first request.
+A user of ``LazySchema`` also imports kio's module under the same name in an ``if TYPE_CHECKING`` block, so that types
 stay exact.
 """
 

@@ -43,8 +43,9 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
-"""librdkafka writes four bytes for the null array when it asks for all topics in a flexible version, though one byte is
-correct. The body's first bytes carry the meaning, and three are left over. Kafka ignores bytes behind any request."""
+"""How many bytes may be left behind a request, by API. When librdkafka asks for all topics in a flexible version, it
+writes four bytes for the null array where one is correct. The body's first bytes carry the meaning, and three are left
+over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
@@ -104,7 +105,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, object]:
-    """Returns the correlation ID and the body. ``frame`` comes without its length.
+    """Returns the correlation ID and the body. ``frame`` does not include its length.
 
     Raises ProtocolError. A broker that does not know the version of an ApiVersions request answers in version 0 with
     error 35 (KIP-511); that answer is decoded too.

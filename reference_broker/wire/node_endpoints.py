@@ -22,7 +22,7 @@ _LEAST_ENDPOINT_BYTES = 4 + 1 + 4 + 1 + 1
 
 
 def write_leader(tag: int, leader: LeaderIdAndEpoch) -> bytes:
-    """The tagged field, or no bytes for the default (-1, -1)."""
+    """Returns the tagged field. For the default (-1, -1) it is empty."""
     if leader.leader_id == -1 and leader.leader_epoch == -1:
         return b""
     return tagged(tag, _LEADER_AND_NO_TAGS.pack(leader.leader_id, leader.leader_epoch, 0))
@@ -34,7 +34,7 @@ def read_leader(frame: Frame, offset: int) -> tuple[LeaderIdAndEpoch, int]:
 
 
 def write_endpoints(tag: int, endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """The tag buffer of a response that has no other tagged field."""
+    """Returns the tag buffer of a response. ``tag`` is its only tagged field."""
     if not endpoints:
         return b"\0"
     out = bytearray(uvarint(len(endpoints) + 1))
@@ -58,4 +58,4 @@ def read_endpoints(frame: Frame, offset: int) -> tuple[list[NodeEndpoint], int]:
 
 
 ENDPOINT_TAGS: Final[Mapping[int, Reader]] = {0: read_endpoints}
-"""The tagged fields of a whole response."""
+"""The readers of the tagged fields at the end of a response, by tag."""

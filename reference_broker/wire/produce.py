@@ -1,7 +1,7 @@
 """The values of Produce (API key 0). Every version has the same shape here.
 
-Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. Topics carry a name up to version 12 and an
-ID (16 raw bytes) from version 13 on; the other of the two is empty.
+Schema: Kafka's ProduceRequest.json and ProduceResponse.json, versions 3-13. A topic has a name up to version 12 and an
+ID (16 raw bytes) from version 13 on. Whichever it lacks is empty.
 """
 
 from collections.abc import Sequence

@@ -25,8 +25,8 @@ _HEAD: Final = Struct(">hi")
 
 
 def decode_produce_request(version: int, frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
-    """The body, whose records are views into the frame, and the offset behind it. Raises ProtocolError and
-    BAD_BYTES."""
+    """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
+    one of BAD_BYTES."""
     return _decode_flexible(version, frame, offset) if version >= 9 else _decode_legacy(frame, offset)
 
 
@@ -71,7 +71,8 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
 
 
 def encode_produce_request(version: int, start: bytes, request: ProduceRequest) -> Buffers:
-    """The whole frame. Records of 4 KiB or more are not copied. ``start``: 4 bytes for the length, and the header."""
+    """Returns the whole frame. ``start`` is four bytes for the length, and the header. Records of 4 KiB or more become
+    buffers of their own and are not copied."""
     output = Output(start)
     if version >= 9:
         _encode_flexible(version, output, request)

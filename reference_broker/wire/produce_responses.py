@@ -91,7 +91,7 @@ def _encode_legacy(version: int, correlation_id: int, response: ProduceResponse)
 
 
 def decode_produce_response(version: int, frame: Frame, offset: int) -> tuple[ProduceResponse, int]:
-    """The body, and the offset behind it. Raises ProtocolError and BAD_BYTES."""
+    """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
     return (_decode_flexible if version >= 9 else _decode_legacy)(version, frame, offset)
 
 

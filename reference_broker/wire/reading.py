@@ -1,7 +1,7 @@
 """Functions that read primitive types from a frame at an offset. Each returns the value and the offset behind it.
 
-A length is compared with the bytes that remain before anything is allocated for it. Reading a fixed-size number beyond
-the end raises one of ``BAD_BYTES``. ``messages`` and ``reading()`` turn them into ProtocolError.
+A length is compared with the bytes that remain before anything is allocated for it. A read beyond the end of the frame
+raises TruncatedError or one of ``BAD_BYTES``. ``messages`` and ``reading()`` turn the latter into ProtocolError.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from reference_broker.wire.errors import ProtocolError, TruncatedError
 
 Frame: TypeAlias = bytes | memoryview
 Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
-"""From a frame and an offset to the value and the offset behind it."""
+"""Takes a frame and an offset. Returns the value that begins there and the offset behind it."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -25,7 +25,7 @@ BAD_BYTES: Final = (error, IndexError, UnicodeDecodeError)
 
 
 def error_of_bad_bytes(what: str, failure: Exception) -> ProtocolError:
-    """The ProtocolError that says the same as one of BAD_BYTES."""
+    """Returns a ProtocolError that says what one of BAD_BYTES says. ``what`` names the message that was read."""
     wrong = "holds a string that is not UTF-8" if isinstance(failure, UnicodeDecodeError) else "ends inside a field"
     return ProtocolError(f"{what} {wrong}")
 
@@ -52,7 +52,7 @@ def read_uvarint(frame: Frame, offset: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, offset
-    raise ProtocolError("a varint of more than 5 bytes")
+    raise ProtocolError("a varint has more than 5 bytes")
 
 
 def read_compact_length(frame: Frame, offset: int) -> tuple[int, int]:
@@ -75,13 +75,13 @@ def read_legacy_length32(frame: Frame, offset: int) -> tuple[int, int]:
 
 def _checked(length: int) -> int:
     if length < -1:
-        raise ProtocolError(f"a length of {length}")
+        raise ProtocolError(f"a length is {length}; the least is -1, which means null")
     return length
 
 
 def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
-    """The offset at which a field of ``length`` bytes ends. Raises TruncatedError if that lies beyond the frame, and
-    ProtocolError for null (-1)."""
+    """Returns the offset at which a field of ``length`` bytes ends. Raises TruncatedError if that lies beyond the
+    frame, and ProtocolError if ``length`` is -1 (null)."""
     if length < 0:
         raise ProtocolError(f"{what} is null where null is not allowed")
     end = offset + length
@@ -119,7 +119,8 @@ def read_legacy_nullable_string(frame: Frame, offset: int) -> tuple[str | None, 
 
 
 def check_count(frame: Frame, offset: int, count: int, least_bytes: int) -> None:
-    """Raises unless ``count`` items of at least ``least_bytes`` each can follow. Null (-1) is refused."""
+    """Raises TruncatedError if the frame has no room for ``count`` items of at least ``least_bytes`` each, and
+    ProtocolError if ``count`` is -1 (null)."""
     if count < 0:
         raise ProtocolError("an array is null where null is not allowed")
     if count * least_bytes > len(frame) - offset:
@@ -148,7 +149,8 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
 
 
 def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
-    """The values of those tagged fields whose tags are known, by tag, and the offset behind all of them."""
+    """Returns the values of the tagged fields that ``readers`` has a reader for, by tag, and the offset behind the tag
+    buffer. Other tagged fields are skipped."""
     if frame[offset] == 0:  # Most structs have no tagged field.
         return _NO_TAGS, offset + 1
     found: dict[int, Any] = {}
@@ -159,7 +161,7 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
         if read is not None:
             found[tag], stop = read(frame, offset)
             if stop != end:
-                raise ProtocolError(f"tagged field {tag} has {end - offset} bytes, its value {stop - offset}")
+                raise ProtocolError(f"tagged field {tag} has {end - offset} bytes, but its value takes {stop - offset}")
         offset = end
     return found, offset
 

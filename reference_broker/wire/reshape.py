@@ -13,8 +13,8 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.schema import SchemaField, schema_fields
 
 Change: TypeAlias = Callable[[Any], Mapping[str, Any]]
-"""From a message to the fields of its other class that copying by name does not give. Where that class has a struct, a
-mapping of field names to values may stand for it."""
+"""Takes a message of one class. Returns those fields of the other class that copying by name does not give. A mapping
+of field names to values may stand for a struct."""
 
 
 class Reshape(NamedTuple):
@@ -43,7 +43,7 @@ def _fields(value: Any) -> Mapping[str, Any]:
 
 
 def _structs(name: str, values: Iterable[Any]) -> list[Mapping[str, Any]]:
-    """Structs whose one field has these values."""
+    """Makes one struct for each value. Each struct has a single field, ``name``."""
     return [{name: each} for each in values]
 
 
@@ -66,7 +66,8 @@ def _only(items: tuple[Any, ...]) -> Any:
 
 
 def _only_item_of(name: str) -> Reshape:
-    """For old versions that have the fields of the only item of this array at their top."""
+    """Makes the conversion for an API whose old versions serve a single item. They have the item's fields at their top
+    level, and later versions have an array of items, ``name``."""
     return Reshape(up=lambda old: {name: (old,)}, down=lambda body: _fields(_only(getattr(body, name))))
 
 
@@ -103,7 +104,7 @@ _ALTER_PARTITION: Final = Reshape(
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
-"""KIP-778 introduced types of upgrade. This is the type that AllowDowngrade corresponds to."""
+"""The types of upgrade that KIP-778 introduced. SAFE_DOWNGRADE corresponds to AllowDowngrade of version 0."""
 
 _UPDATE_FEATURES: Final = Reshape(
     up=lambda old: {
@@ -125,7 +126,7 @@ _LEAVE_GROUP_RESPONSE: Final = Reshape(
 _ONE_COORDINATOR: Final = _only_item_of("coordinators")
 _ONE_MEMBER: Final = _only_item_of("members")
 _ONE_GROUP: Final = _only_item_of("groups")
-"""Old versions of the response do not carry the group's ID, so it is empty."""
+"""Old versions of OffsetFetch's response do not carry the group's ID, so it is empty."""
 
 REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
     (ApiKey.METADATA, 0): _METADATA_REQUEST,

@@ -76,12 +76,12 @@ class SchemaField:
 
 @cache
 def schema_fields(entity: type) -> tuple[SchemaField, ...]:
-    """The fields of a message's dataclass in the order of the wire (tagged ones stand among them)."""
+    """Returns the fields of a message's dataclass, in the order of the wire. Tagged fields are among them."""
     return tuple(_schema_field(each) for each in fields(entity))
 
 
 def is_flexible_entity(entity: type) -> bool:
-    """Whether the struct has compact lengths and a tag buffer. A class that does not say so has."""
+    """Whether the struct has compact lengths and a tag buffer. It has if its class does not say otherwise."""
     return getattr(entity, "__flexible__", True)
 
 

@@ -31,7 +31,7 @@ def uvarint(value: int) -> bytes:
 
 
 def compact_string(text: str | None) -> bytes:
-    """Length + 1 as varint, then UTF-8; null is 0."""
+    """Encodes a compact string: its length + 1 as a varint, then UTF-8. Null is the single byte 0."""
     if text is None:
         return b"\0"
     data = text.encode()
@@ -39,7 +39,8 @@ def compact_string(text: str | None) -> bytes:
 
 
 def legacy_string(text: str | None) -> bytes:
-    """Length as int16, then UTF-8; null is -1. Raises struct.error beyond 32767 bytes."""
+    """Encodes a legacy string: its length as int16, then UTF-8. Null is the length -1. Raises struct.error if the text
+    has more than 32767 bytes."""
     if text is None:
         return b"\xff\xff"
     data = text.encode()
@@ -47,7 +48,7 @@ def legacy_string(text: str | None) -> bytes:
 
 
 def tagged(tag: int, value: bytes) -> bytes:
-    """One tagged field."""
+    """Encodes one tagged field: tag, size, value."""
     return uvarint(tag) + uvarint(len(value)) + value
 
 
@@ -68,7 +69,7 @@ class Output:
         self.total_bytes = 0
 
     def add_large(self, data: bytes | memoryview) -> None:
-        """Adds bytes. LARGE_BYTES or more are not copied."""
+        """Adds bytes. If there are LARGE_BYTES or more, they become a buffer of their own and are not copied."""
         if len(data) < LARGE_BYTES:
             self.small += data
             return

@@ -1,4 +1,4 @@
-"""What of a log may be cleaned now, and how much of that is dirty (Kafka's LogCleanerManager)."""
+"""Finds the part of a log that may be cleaned now, and how much of the log is dirty (Kafka's LogCleanerManager)."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,12 @@ from reference_broker.ports.now import Now
 
 @dataclass(frozen=True, slots=True)
 class Cleanable:
-    """``first_dirty_offset``: everything below it has been cleaned. ``end_offset``: base of the first segment that must
-    stay as it is. ``overdue``: a dirty record has waited longer than ``max.compaction.lag.ms``."""
+    """The part of a log that may be cleaned.
+
+    Everything below ``first_dirty_offset`` has been cleaned before. ``end_offset`` is the base offset of the first
+    segment that must not be cleaned. ``clean_bytes`` and ``dirty_bytes`` are the sizes of the segments before and in
+    the dirty part. ``overdue`` says that a dirty record has waited longer than ``max.compaction.lag.ms``.
+    """
 
     first_dirty_offset: int
     end_offset: int
@@ -22,16 +26,17 @@ class Cleanable:
         return self.dirty_bytes * 100 // max(self.clean_bytes + self.dirty_bytes, 1)
 
     def is_due(self, min_dirty_ratio: float) -> bool:
-        """Kafka cleans what lies above ``min.cleanable.dirty.ratio``, and what is overdue."""
+        """Whether to clean the log now. As in Kafka, the dirty share must exceed ``min.cleanable.dirty.ratio``, or a
+        record must be overdue."""
         dirty, total = self.dirty_bytes, self.clean_bytes + self.dirty_bytes
         return dirty > 0 and (self.overdue or dirty > min_dirty_ratio * total)
 
 
 def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
-    """What may be cleaned; None if nothing is dirty.
+    """Returns the part of the log that may be cleaned, or None if nothing in it is dirty.
 
-    It ends before the active segment, the last stable offset (so before the high watermark), and any segment with a
-    record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
+    It ends before the active segment, before the last stable offset (and so the high watermark), and before any segment
+    with a record younger than ``min.compaction.lag.ms``. For a log at rest the answer costs a comparison.
     """
     if len(log.segments) < 2 or log.bases[-1] <= log.cleaned_offset <= log.log_end_offset:
         return None
@@ -51,7 +56,7 @@ def cleanable(log: PartitionLog, now: Now) -> Cleanable | None:
 
 
 def _end(log: PartitionLog, first_dirty: int, now: Now) -> int:
-    """The base offset of a segment, since whole segments are cleaned."""
+    """Returns where cleaning must end. It is the base offset of a segment, since only whole segments are cleaned."""
     bound = min(log.last_stable_offset, log.bases[-1])
     last = log.segments.index_of(bound)
     if log.config.min_compaction_lag_ms > 0:

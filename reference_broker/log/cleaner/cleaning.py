@@ -1,7 +1,7 @@
 """One pass of the cleaner over one log, in slices (Kafka's Cleaner).
 
-A pass notes the newest offset of each key in the dirty part. Then it writes every segment up to that part's end anew,
-without the records that are superseded.
+A pass first notes the newest offset of each key in the dirty part. Then it rewrites every segment up to the end of that
+part, without the records that a newer record of their key supersedes.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -23,23 +23,24 @@ from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
 
 CHUNK_BYTES = 128 * 1024
-"""So many bytes are read in one go, and written in one."""
+"""How many bytes one read or one write has."""
 
 SEGMENTS_PER_GROUP = 16
-"""At most so many segments become one in one event."""
+"""How many segments may become one at most. They are swapped in one event."""
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
-    """The log lost records that the pass relied on (truncation, retention, deletion). Nothing is half-done."""
+    """The pass is given up, because the log lost records that the pass relied on (truncation, retention, deletion). The
+    log is intact."""
 
 
 class CleaningFailed(Exception):  # noqa: N818 - the name says what happened
-    """The disk failed before anything of the log had changed; its message says how."""
+    """The disk failed before anything of the log had changed. The message is the disk's."""
 
 
 class Step(NamedTuple):
-    """The end of a slice. ``io_bytes``: read and written in it. ``sync``: the pass goes on once these paths are
-    durable."""
+    """The end of a slice. ``io_bytes`` were read and written in it. If ``sync`` has paths, the pass must be continued
+    only once they are durable."""
 
     io_bytes: int
     sync: tuple[str, ...] = ()
@@ -50,7 +51,8 @@ Steps: TypeAlias = Generator[Step, None, None]
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a pass did. Bytes are those of segments. ``records`` were judged, and ``kept`` of them stayed."""
+    """What a pass did. Bytes are those of segments. ``records`` is the number of records that were judged, and ``kept``
+    is the number of those that stayed. The log is clean up to ``end_offset``."""
 
     read_bytes: int = 0
     written_bytes: int = 0
@@ -62,9 +64,10 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Cleaning:
-    """``run`` yields at the end of each slice and expects nothing. Between slices the log may change as it likes.
+    """One pass over one log. ``run`` yields at the end of each slice. Between two slices the log may change in any way.
 
-    ``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. What does not fit is left to the next pass.
+    ``part`` is the part to clean. ``buffer_bytes`` is ``log.cleaner.dedupe.buffer.size``. Keys that do not fit into it
+    are left to the next pass.
     """
 
     log: PartitionLog
@@ -77,13 +80,13 @@ class Cleaning:
     _records: int = 0
     _swapping: bool = False
     _unfinished: str | None = None
-    """Path of a new segment that does not count yet."""
+    """The path of a new segment that is being written and does not count yet."""
 
     def run(self) -> Steps:
-        """Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
+        """Runs the pass. Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
 
-        Raises DiskError when the log on the disk is half-way to its new shape. The node must end then, and the next
-        start finishes the swap.
+        Raises DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
+        swap.
         """
         self._cuts = self.log.cuts
         try:
@@ -94,9 +97,10 @@ class Cleaning:
             raise CleaningFailed(str(failure)) from failure
 
     def give_up(self) -> None:
-        """Called between two slices. The pass must not go on after it."""
+        """Ends the pass early and deletes its unfinished segment. A caller calls it between two slices, and must not
+        continue the pass afterwards."""
         if self._unfinished is not None:
-            with suppress(DiskError):  # A start deletes it, too.
+            with suppress(DiskError):  # If this fails, the next start deletes the file.
                 self.log.disk.delete(self._unfinished)
             self._unfinished = None
 
@@ -119,7 +123,8 @@ class Cleaning:
         log.note_cleaned(end)
 
     def _make_durable(self) -> Steps:
-        """A power loss must not take a record away for which an older one, durable long since, went."""
+        """Makes the part durable before older records are removed. Otherwise a power loss could take a new record,
+        after the durable older record of the same key was removed for it."""
         log = self.log
         segments = log.segments[: log.segments.index_of(self.part.end_offset)]
         dirty = log.durability.dirty
@@ -149,7 +154,7 @@ class Cleaning:
         header: BatchHeader,
         batch: memoryview,
     ) -> Generator[Step, None, bool]:
-        """Notes the keys of a batch. False if the map is full."""
+        """Notes the keys of a batch. Returns False if the map is full."""
         check_crc(header, batch)
         if header.is_control:
             transactions.of_control(header, batch)
@@ -172,7 +177,8 @@ class Cleaning:
         return True
 
     def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
-        """Writes one segment from a group. It is readable before its index files exist: the index is in memory."""
+        """Writes one segment from a group of segments and swaps it in. The segment can be read before its index files
+        exist, because its indexes are in memory."""
         log = self.log
         self._check(group)
         cleaned = cleaned_segment(log.directory, group)
@@ -211,7 +217,7 @@ class Cleaning:
         self._write(cleaned, out, waiting)
 
     def _judged(self, judging: Generator[None, None, Buffer | None]) -> Generator[Step, None, Buffer | None]:
-        """What is kept of a batch. A large batch takes several slices."""
+        """Returns what is kept of a batch. A large batch takes several slices."""
         while True:
             try:
                 next(judging)
@@ -230,7 +236,8 @@ class Cleaning:
             self.done.written_bytes += size
 
     def _batches(self, segment: Segment, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Whole batches. Raises InvalidRecords (CORRUPT_MESSAGE) where something else stands."""
+        """Yields the whole batches from a byte position on. Raises InvalidRecords (CORRUPT_MESSAGE) at a position where
+        none begins."""
         disk, end = self.log.disk, segment.size_bytes
         for _, header, batch in whole_batches(disk, segment.path, position, end, CHUNK_BYTES, self._note_read):
             yield header, batch
@@ -251,7 +258,7 @@ class Cleaning:
         return step
 
     def _check(self, relied_on: Sequence[Segment]) -> None:
-        """Raises Overtaken if the log lost records at its end, or these segments."""
+        """Raises Overtaken if the log has lost records at its end or any of these segments since the pass began."""
         log = self.log
         at = log.segments.index_of(relied_on[0].base_offset)
         there = log.segments[at : at + len(relied_on)]
@@ -262,7 +269,8 @@ class Cleaning:
 
 
 def groups(log: PartitionLog, end_offset: int) -> list[list[Segment]]:
-    """Neighbours that fit one segment together, of all segments that begin before ``end_offset``."""
+    """Groups the segments that begin before ``end_offset``. A group has neighbours that fit together into one
+    segment."""
     found: list[list[Segment]] = []
     size = entries = 0
     config = log.config

@@ -1,8 +1,8 @@
-"""Which batches must stay so that producers are found again in the log: the last one of each, below the end of a pass.
+"""Decides which batches must stay so that a start finds the producers' sequences again.
 
-Kafka keeps the last batch of a producer in the whole log, and finds it in a snapshot once a newer one is cut off. Here
-producers are found in the batches alone, and what is at or beyond a pass's end may be cut off (by a new leader, a power
-loss): so the last one below it stays.
+Kafka keeps the last batch of each producer in the whole log. If that batch is cut off, Kafka finds the producer in a
+snapshot. This broker has no snapshots of producers: it finds them in the batches alone. A new leader or a power loss
+may cut off everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,8 @@ from reference_broker.records.batch import BatchHeader
 
 
 class _Last(NamedTuple):
-    """``is_control``: it is a marker, and no batch of that epoch was seen before it."""
+    """The last batch of one producer. ``is_control`` says that it is a marker, and that no data batch of its epoch was
+    seen before it."""
 
     producer_epoch: int
     last_offset: int
@@ -20,9 +21,9 @@ class _Last(NamedTuple):
 
 
 class LastBatches:
-    """``producers``: those that the log knows now. Of producers that it has forgotten, nothing stays.
+    """``producers`` are those that the log knows now. No batch stays for a producer that the log has forgotten.
 
-    ``latest_offset``: the last one that the pass has looked at. There is one entry for each active producer at most.
+    ``latest_offset`` is the last offset that the pass has looked at. Each known producer has at most one entry.
     """
 
     __slots__ = ("_last", "latest_offset", "producers")
@@ -33,7 +34,7 @@ class LastBatches:
         self._last: dict[int, _Last] = {}
 
     def note(self, header: BatchHeader) -> None:
-        """The next batch of the dirty part. A marker changes nothing of its own epoch; it may begin one."""
+        """Notes the next batch of the dirty part. A marker counts only if it begins a new epoch."""
         if header.producer_id < 0 or header.producer_id not in self.producers.by_id:
             return
         known = self._last.get(header.producer_id)
@@ -46,7 +47,7 @@ class LastBatches:
         if producer is None:
             return False
         last = self._last.get(header.producer_id)
-        if header.last_offset > self.latest_offset:  # The next pass will know.
+        if header.last_offset > self.latest_offset:  # The pass did not look so far, so the next pass decides.
             return True
         if last is not None:
             return header.last_offset == last.last_offset or (

@@ -3,31 +3,33 @@
 from hashlib import blake2b
 
 BYTES_PER_KEY = 160
-"""What one entry takes in a dictionary: the key's or digest's object, the offset's, and the slot."""
+"""The memory that one entry of a dictionary takes: the key (or its digest), the offset, and the slot."""
 
 DIGEST_BYTES = 16
-"""Kafka's digest is as long. Shorter keys stand for themselves: they differ from every digest by their length."""
+"""The length of a digest, as in Kafka. Keys that are shorter are used as they are. Their length tells them from
+digests."""
 
 
 def short(key: bytes) -> bytes:
-    """What stands for a key in the map."""
+    """Returns what stands for a key in the map: the key itself if it is short, else its digest."""
     return key if len(key) < DIGEST_BYTES else blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 
 class OffsetMap:
-    """``latest_offset``: every record up to it, from where the map began, has been looked at; -1 before the first.
-    ``offsets``: by ``short(key)``."""
+    """``offsets`` maps ``short(key)`` to the key's newest offset. ``latest_offset`` is the last offset that the pass
+    has looked at, or -1 before the first. ``capacity`` is the largest number of keys."""
 
     __slots__ = ("capacity", "latest_offset", "offsets")
 
     def __init__(self, buffer_bytes: int) -> None:
-        """``buffer_bytes``: ``log.cleaner.dedupe.buffer.size``. There is room for at least one key."""
+        """``buffer_bytes`` is ``log.cleaner.dedupe.buffer.size``. There is room for at least one key."""
         self.capacity = max(buffer_bytes // BYTES_PER_KEY, 1)
         self.latest_offset = -1
         self.offsets: dict[bytes, int] = {}
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Offsets come in ascending order. False: the map is full, and nothing was noted."""
+        """Notes a key's offset. Offsets come in ascending order. Returns False, and notes nothing, if the map is
+        full."""
         name = short(key)
         offsets = self.offsets
         if len(offsets) >= self.capacity and name not in offsets:

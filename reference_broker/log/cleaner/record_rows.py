@@ -1,4 +1,5 @@
-"""Records of a batch as rows over its decompressed bytes: the cleaner needs the key, and whether there is a value."""
+"""Reads the records of a batch as rows over its decompressed bytes. The cleaner needs no more than a record's place,
+its key, and whether it has a value."""
 
 from typing import NamedTuple
 
@@ -9,7 +10,8 @@ from reference_broker.wire.errors import ErrorCode
 
 
 class Row(NamedTuple):
-    """The record's bytes run from ``start`` up to ``end``, with the length in front. Deltas are to the batch's base."""
+    """One record. Its bytes, with the length in front, run from ``start`` up to ``end``. The deltas count from the base
+    timestamp and the base offset of the batch."""
 
     start: int
     end: int
@@ -23,14 +25,14 @@ _new = tuple.__new__
 
 
 def plain_records(header: BatchHeader, batch: memoryview) -> bytes:
-    """The records' bytes, decompressed. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """Returns the bytes of the records, decompressed. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     body = batch[HEADER_BYTES : header.size_bytes]
     return bytes(body if header.compression == 0 else decompress(header.compression, body))
 
 
 def rows(plain: bytes, position: int, limit: int) -> tuple[list[Row], int]:
-    """At most ``limit`` records from byte ``position`` on, and where the next begins. Raises InvalidRecords
-    (CORRUPT_MESSAGE) where the bytes are no records."""
+    """Reads at most ``limit`` records from byte ``position`` on. Returns them and the position of the next record.
+    Raises InvalidRecords (CORRUPT_MESSAGE) if the bytes are no records."""
     found: list[Row] = []
     size = len(plain)
     try:
@@ -44,7 +46,8 @@ def rows(plain: bytes, position: int, limit: int) -> tuple[list[Row], int]:
 
 
 def _row(plain: bytes, start: int) -> Row:
-    """Numbers of one byte, which most are, are read in place: this is the cleaner's inner loop."""
+    """Reads one record. This is the cleaner's inner loop, so numbers of one byte, as most are, are read without a
+    call."""
     byte = plain[start]
     if byte < 0x80:
         length, position = (byte >> 1) ^ -(byte & 1), start + 1
@@ -52,7 +55,7 @@ def _row(plain: bytes, start: int) -> Row:
         length, position = read_zigzag(plain, start)
     end = position + length
     if length < 0 or end > len(plain):
-        raise _corrupt(f"a record of {length} bytes, {len(plain) - position} are left")
+        raise _corrupt(f"a record claims {length} bytes, but {len(plain) - position} are left")
     byte = plain[position + 1]
     if byte < 0x80:
         timestamp_delta, position = (byte >> 1) ^ -(byte & 1), position + 2
@@ -73,12 +76,12 @@ def _row(plain: bytes, start: int) -> Row:
         key = plain[position : position + length]
         position += length
     if position >= end:
-        raise _corrupt(f"a record's key ends at byte {position}, the record at {end}")
+        raise _corrupt(f"the key of a record ends at byte {position}, but the record ends at {end}")
     return _new(Row, (start, end, timestamp_delta, offset_delta, key, not plain[position] & 1))
 
 
 def shifted(plain: bytes, row: Row, timestamp_delta: int) -> bytes:
-    """The record's bytes with another timestamp delta."""
+    """Returns the record's bytes with another timestamp delta."""
     _, position = read_zigzag(plain, row.start)
     _, rest = read_zigzag(plain, position + 1)
     body = plain[position : position + 1] + zigzag(timestamp_delta) + plain[rest : row.end]

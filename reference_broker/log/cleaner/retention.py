@@ -1,5 +1,8 @@
-"""What of a batch stays: the newest record of each key, tombstones until their horizon, and what producers, leader
-epochs and offsets need (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534)."""
+"""Decides what of each batch stays (Kafka's Cleaner and MemoryRecords.filterTo; KIP-98, KIP-534).
+
+The newest record of each key stays, and a tombstone until its delete horizon. Some batches stay without records,
+because producers, leader epochs or offsets need them.
+"""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -25,20 +28,22 @@ from reference_broker.records.compression import Compression, compress
 from reference_broker.wire.errors import ErrorCode
 
 RECORDS_PER_SLICE = 1000
-"""To judge so many takes some 2 ms."""
+"""How many records one slice judges. That takes about 2 ms."""
 
 NO_EPOCH_YET = -2
 
 
 @dataclass(slots=True)
 class Retention:
-    """Judges the batches of one pass, in the log's order. ``now_ms``: when the pass began. ``delete_retention_ms``: how
-    long a tombstone stays after its first cleaning. ``group_end``: one past the last offset of the segments that become
-    one. ``records``: so many were judged. ``kept``: so many of them stay.
+    """Judges the batches of one pass, in the log's order.
 
-    Kafka does not keep the last batch of each new segment and the first of each leader epoch; here they stay, emptied
-    if need be. So a segment says where it ends, and a lost tail is told from a hole. And epochs are found again in the
-    batches with their first offsets.
+    ``now_ms`` is the time at which the pass began. A tombstone stays for ``delete_retention_ms`` after its first
+    cleaning. ``group_end`` is one past the last offset of the segments that become one. ``records`` counts the records
+    that were judged, and ``kept`` those of them that stay.
+
+    Beyond Kafka, the last batch of each new segment and the first batch of each leader epoch stay, without records if
+    necessary. So a segment shows where it ends, and a hole between two segments is always a lost tail. And recovery
+    finds the leader epochs in the batches, with their first offsets.
     """
 
     newest: OffsetMap
@@ -52,8 +57,8 @@ class Retention:
     _last_epoch: int = NO_EPOCH_YET
 
     def keep(self, header: BatchHeader, batch: memoryview) -> Generator[None, None, Buffer | None]:
-        """What stays of a batch; None if nothing does. Yields about every RECORDS_PER_SLICE records. Raises
-        InvalidRecords (CORRUPT_MESSAGE) for damage."""
+        """Returns what stays of a batch, or None if nothing does. Yields about every RECORDS_PER_SLICE records. Raises
+        InvalidRecords (CORRUPT_MESSAGE) if the batch is damaged."""
         must_stay = self._must_stay(header)
         may_go = (self.transactions.of_control if header.is_control else self._of_data)(header, batch)
         horizon_ms = header.base_timestamp_ms if header.attributes & DELETE_HORIZON else None
@@ -75,7 +80,7 @@ class Retention:
 
     @property
     def _horizon_ms(self) -> int:
-        """When a tombstone or marker may go that is seen to be deletable now."""
+        """The delete horizon that a tombstone or marker gets in this pass: it may be removed from this time on."""
         return self.now_ms + self.delete_retention_ms
 
     def _of_data(self, header: BatchHeader, _: memoryview) -> bool:
@@ -104,7 +109,7 @@ class Retention:
                 yield
         if count != header.record_count:
             raise InvalidRecords(
-                ErrorCode.corrupt_message, f"{count} records in a batch that claims {header.record_count}"
+                ErrorCode.corrupt_message, f"a batch holds {count} records, but claims {header.record_count}"
             )
         self.records += count
         self.kept += len(kept)
@@ -116,7 +121,8 @@ class Retention:
         return _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None)
 
     def _newest_of(self, base_offset: int, found: list[Row], tombstones_go: bool) -> list[Row]:
-        """Records without a key, from before the topic was compacted, go, as in Kafka."""
+        """Returns the records that stay. As in Kafka, records without a key are removed. They can only come from a time
+        at which the topic was not compacted."""
         offsets, latest = self.newest.offsets, self.newest.latest_offset
         kept = []
         for row in found:
@@ -132,25 +138,27 @@ class Retention:
 
 
 def check_crc(header: BatchHeader, batch: memoryview) -> None:
-    """Damage must not get a new, right CRC. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """Checks the CRC of a batch, because a damaged batch must not be rewritten with a CRC that is right. Raises
+    InvalidRecords (CORRUPT_MESSAGE)."""
     if checksum(batch[CRC_FROM : header.size_bytes]) != header.crc:
         raise InvalidRecords(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} has a wrong CRC")
 
 
 def check_offsets(header: BatchHeader, found: list[Row]) -> None:
-    """A record that claims an offset beyond its batch would supersede records that come after it. Clients' records are
-    judged only where the topic is compacted already, so there may be such. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    """Checks that all records have offsets inside their batch. A record with an offset beyond it would supersede
+    records that come after it. Such records may be in the log, because records are only decoded when they are appended
+    if the topic is compacted by then. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     deltas = [row[3] for row in found]
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
             ErrorCode.corrupt_message,
-            f"the batch at offset {header.base_offset} has records at offsets that are not its",
+            f"the batch at offset {header.base_offset} has records with offsets outside it",
         )
 
 
 def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None) -> bytes:
-    """The batch with ``kept`` alone. Offsets, epoch, producer and sequence stay. A horizon stands in the base timestamp
-    (KIP-534), and the records then count their timestamps from it."""
+    """Returns the batch with the records of ``kept`` only. Offsets, epoch, producer and sequence stay. A delete horizon
+    is stored as the base timestamp (KIP-534), so the timestamp deltas of the records count from it."""
     if horizon_ms is None:
         base_ms, attributes = header.base_timestamp_ms, header.attributes
         body = b"".join([plain[row.start : row.end] for row in kept])
@@ -168,7 +176,7 @@ def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """The batch without a record: offsets, epoch, producer and last sequence stay known."""
+    """Returns the batch without its records. Its offsets, epoch, producer and last sequence stay known."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
     return _written(header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b"")
 

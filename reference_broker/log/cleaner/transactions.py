@@ -1,6 +1,6 @@
-"""What a pass knows of transactions while it walks the log (Kafka's CleanedTransactionMetadata).
+"""What a pass knows of transactions while it walks over the log (Kafka's CleanedTransactionMetadata).
 
-Records of aborted transactions go. A marker goes once nothing of its transaction is left, and not before.
+Records of aborted transactions are removed. A marker is removed once no batch of its transaction is left.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from reference_broker.records.control import ControlType, read_marker
 
 
 class CleanedTransactions:
-    """``aborted``: (first offset, marker's offset, producer ID) of the aborted transactions that the log knows. Those
-    that ended before ``start_offset`` do not matter. Batches come in the log's order."""
+    """``aborted`` has the (first offset, marker's offset, producer ID) of each aborted transaction that the log knows.
+    Those that ended before ``start_offset`` do not matter. The caller passes batches in the log's order."""
 
     __slots__ = ("_aborted", "_next", "_ongoing_aborted", "_ongoing_committed", "dropped_markers")
 
@@ -19,13 +19,13 @@ class CleanedTransactions:
         self._aborted = sorted(entry for entry in aborted if entry[1] >= start_offset)
         self._next = 0
         self._ongoing_aborted: dict[int, bool] = {}
-        """By producer ID: whether a batch of its aborted transaction was seen."""
+        """The aborted transactions at this place of the log, by producer ID, and whether a batch of each was seen."""
         self._ongoing_committed: dict[int, None] = {}
         self.dropped_markers: dict[int, None] = {}
-        """Offsets of abort markers that end nothing any more."""
+        """The offsets of abort markers whose transaction has no batch left."""
 
     def of_data(self, header: BatchHeader) -> bool:
-        """A data batch comes. True if its transaction was aborted."""
+        """Notes a data batch. Returns True if its transaction was aborted, so that it is to be removed."""
         self._begin_up_to(header.last_offset)
         if not header.is_transactional:
             return False
@@ -36,7 +36,7 @@ class CleanedTransactions:
         return False
 
     def of_control(self, header: BatchHeader, batch: memoryview) -> bool:
-        """A control batch comes. True if nothing of its transaction was seen, so that it may go."""
+        """Notes a control batch. Returns True if no batch of its transaction was seen, so that it may be removed."""
         self._begin_up_to(header.last_offset)
         if header.record_count == 0:
             return True

@@ -54,7 +54,7 @@ def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
 
 def test_what_comes_before_a_batch_at_a_wrong_offset_stays() -> None:
     log = opened(MemoryDisk())
-    with pytest.raises(RecordsRefused, match="offset 0, the log ends at 2"):
+    with pytest.raises(RecordsRefused, match="offset 0, but the log ends at 2"):
         log.append_replicated(NOW, one(0) + one(1) + one(0))
     assert log.log_end_offset == 2
 

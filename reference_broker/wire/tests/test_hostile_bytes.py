@@ -257,7 +257,7 @@ def test_a_known_tagged_field_of_the_wrong_size_is_refused_in_other_messages() -
     start = "00000001 00000002 01 01 00"
     request: Any = decode_request(ApiKey.FETCH_SNAPSHOT, 0, bytes.fromhex(start + "02 0261"), 0)
     assert request.cluster_id == "a"
-    with pytest.raises(ProtocolError, match="tagged field 0 has 3 bytes, its value 2"):
+    with pytest.raises(ProtocolError, match="tagged field 0 has 3 bytes, but its value takes 2"):
         decode_request(ApiKey.FETCH_SNAPSHOT, 0, bytes.fromhex(start + "03 0261 00"), 0)
 
 
