@@ -86,6 +86,11 @@ def abort_without_bootstrap(
     return found if found.abort is None else replace(found, bootstrap=())
 
 
+@mutant(f"{REIGN}:Reign._bootstrapped")
+def goes_on_without_bootstrap(original: Function, self: Any, refusal: Any) -> None:
+    """A controller whose disk refused the bootstrap goes on without it (T-7)."""
+
+
 @mutant(f"{REIGN}:allows_transactions")
 def gate_ignored(original: Function, version: int) -> bool:
     """Transactions are written at any metadata.version (T-2)."""

@@ -91,6 +91,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "no_epoch_check_on_append": "log-matching",
     "writes_leak_into_snapshot": "snapshot-equals-replay",
     "abort_without_bootstrap": "bootstrapped",
+    "goes_on_without_bootstrap": "bootstrapped",
     "torn_batch_kept": "leader-completeness",
     "gate_ignored": "markers-gated",
     "accepts_older_metadata": "nonmonotonic-metadata-epoch",

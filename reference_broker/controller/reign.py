@@ -62,6 +62,11 @@ class Leadership(Protocol):
         """Appends one batch of records with these values, whole or not at all. Raises NotLeader or DiskError."""
         ...
 
+    def resign(self, why: str) -> None:
+        """Gives up the leadership, which another voter may take. Whoever listens for its loss is told before the
+        return. May only be called while this node leads."""
+        ...
+
 
 class _ReignOver(Exception):  # noqa: N818 - not an error: everyone on the way has been told
     """Leadership was lost inside an append."""
@@ -150,10 +155,15 @@ class Reign:
             self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
         if first.bootstrap:
             bootstrap = Operation(
-                "bootstrap", lambda: first.bootstrap, lambda _: None, as_transaction=first.as_transaction
+                "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
             )
             yield from self._run(bootstrap)
         yield from self._run_queue()
+
+    def _bootstrapped(self, refusal: Refusal | None) -> None:
+        """Resigns if the bootstrap was refused. A change that followed would be made in a cluster without features."""
+        if refusal is not None and not self._is_over:
+            self._quorum.resign(f"the first records of the cluster could not be written: {refusal.message}")
 
     def _run_queue(self) -> Steps:
         while self._queue:

@@ -80,7 +80,8 @@ class Succession:
         for each in self._upkeep:
             each.activated()
         reign.begin(first)
-        self._activated()
+        if self.reign is reign:  # It ends at once if the disk refuses its first records.
+            self._activated()
 
     def _first(self, image: MetadataImage, in_transaction: bool) -> Activation:
         """What the reign writes first. Raises MetadataFault if this node does not know a finalized feature level."""

@@ -1,6 +1,6 @@
 """A batch of the metadata log whose record values are decoded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reference_broker.metadata.record_codec import decode
 from reference_broker.metadata.records import MARKERS, MetadataRecord
@@ -20,6 +20,11 @@ class MetadataBatch:
     def markers(self) -> list[MetadataRecord]:
         """The transaction markers among the records."""
         return [record for record in self.records if isinstance(record, MARKERS)]
+
+    def after(self, offset: int) -> "MetadataBatch":
+        """The batch without its records up to ``offset``."""
+        first = self.provenance.offset - len(self.records) + 1
+        return replace(self, records=self.records[offset + 1 - first :]) if self.records and first <= offset else self
 
 
 def decoded(batch: LogBatch) -> MetadataBatch:

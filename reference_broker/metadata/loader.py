@@ -36,8 +36,8 @@ class MetadataLoader:
     ``on_published(image, record_bytes)`` is called after each publication that ends where a batch ends, with the size
     of the batches since the last call. Other publications cannot become a snapshot.
 
-    If an event finds that the log is damaged, it raises MetadataFault and the node must end. Everything before the
-    damage is published then.
+    If an event finds that the log is damaged, it raises MetadataFault and the node must end. All batches before the
+    damaged one are published then, and nothing of that one.
     """
 
     _surroundings: Surroundings
@@ -122,13 +122,12 @@ class MetadataLoader:
             return
         try:
             self._take_batches()
-        except (MetadataFault, InvalidRecords) as fault:
             self._batches.flush()
+        except (MetadataFault, InvalidRecords) as fault:
             raise MetadataFault(
-                f"The metadata log is damaged in or after the batch that ends at offset {self.last_offset} ({fault}): "
-                "restore it from a copy."
+                f"The metadata log is damaged in or after the batch that ends at offset {self._publish_undamaged()} "
+                f"({fault}): restore it from a copy."
             ) from fault
-        self._batches.flush()
         self.on_progress()
         if self.last_offset + 1 < self._high_watermark:
             self._schedule()
@@ -152,6 +151,29 @@ class MetadataLoader:
                 break
         if self.last_offset == before:
             raise MetadataFault(f"there is no batch at offset {before + 1}")
+
+    def _publish_undamaged(self) -> int:
+        """Reads again what is not published, now batch by batch up to the damage, and publishes it. Returns the offset
+        of the last record before the damage.
+
+        A slice has one delta for all its batches. After a fault it may hold a part of the damaged batch, and a missing
+        partition shows only when an image is built of it.
+        """
+        batches = self._batches
+        published = batches.image.provenance.offset
+        batches.reset(batches.image)
+        before, whole = -2, published
+        try:
+            while before < whole < self._high_watermark - 1:
+                before = whole
+                for coded in self._log.batches(whole + 1, self._high_watermark):
+                    batch = decoded(coded)
+                    batches.load(batch.after(published))
+                    batches.flush()
+                    whole = batch.provenance.offset
+        except (MetadataFault, InvalidRecords):
+            pass  # This is the damage that the caller tells of.
+        return whole
 
     def _take_note(self, batch: MetadataBatch) -> None:
         self.last_offset = batch.provenance.offset

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 
 from reference_broker.ports.disk import Disk
+from reference_broker.quorum.values import MAX_EPOCH
 
 META_PROPERTIES = "meta.properties"
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -72,9 +73,14 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
     try:
         state = json.loads(disk.read(QUORUM_STATE, 0, disk.size(QUORUM_STATE)))
         voters = tuple(int(voter["voterId"]) for voter in state["currentVoters"])
-        return QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), int(state["votedId"]), voters)
+        kept = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), int(state["votedId"]), voters)
     except (ValueError, KeyError, TypeError) as error:
         raise StartRefused(f"{QUORUM_STATE} is damaged ({error}): restore it from another copy.") from error
+    if not 0 <= kept.leader_epoch <= MAX_EPOCH:
+        raise StartRefused(
+            f"{QUORUM_STATE} has epoch {kept.leader_epoch}, which no node can have: restore it from another copy."
+        )
+    return kept
 
 
 def write_quorum_state(disk: Disk, state: QuorumState) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from reference_broker.quorum.messages import Answer, Vote, read_voted, vote
 from reference_broker.quorum.role_state import RoleState
-from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.quorum.values import MAX_EPOCH, NO_NODE, Role
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -117,7 +117,13 @@ class Prospective(Nominee):
         return not self._starting or self.quorum.epoch == 0 or self.known > len(self.quorum.others)
 
     def won(self) -> None:
-        self.quorum.become_candidate()
+        """Seeks the next epoch. If there is none left, nobody is elected any more, but the node goes on."""
+        quorum = self.quorum
+        if quorum.epoch >= MAX_EPOCH:
+            quorum.ports.note("epochs_used_up", ("epoch", quorum.epoch))
+            self.lost()
+        else:
+            quorum.become_candidate()
 
     def lost(self) -> None:
         """Returns to the role from before, because the others have a leader or a longer log."""

@@ -28,6 +28,7 @@ from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.timing import QuorumTiming
 from reference_broker.quorum.unattached import Resigned, Unattached
 from reference_broker.quorum.values import (
+    MAX_EPOCH,
     NO_NODE,
     UNKNOWN_OFFSET,
     Download,
@@ -185,7 +186,7 @@ class Quorum:
         if self.stopped:
             return True
         is_news = self.leader_id == NO_NODE and leader_id in self.others
-        if epoch < self.epoch or (epoch == self.epoch and not is_news):
+        if not self.epoch <= epoch <= MAX_EPOCH or (epoch == self.epoch and not is_news):
             return False
         if leader_id in self.others:
             self.become_follower(epoch, leader_id)

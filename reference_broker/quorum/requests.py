@@ -1,6 +1,9 @@
 """Checks and answers the requests of the quorum. The checks are in the order of Kafka's KafkaRaftClient.
 
 If a request changes this node's role, the change is durable before the answer is sent.
+
+Two checks are stricter than Kafka's. A node's request must name the cluster, so that a request that was meant for
+another cluster, or made up, moves nothing here. An epoch above MAX_EPOCH is INVALID_REQUEST.
 """
 
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from reference_broker.quorum.messages import (
     read_vote,
     voted,
 )
-from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.quorum.values import MAX_EPOCH, NO_NODE, Role
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
@@ -86,7 +89,7 @@ def _handle(
     act: Callable[[AskedT, Reply], None],
 ) -> None:
     """Answers a request between voters with its error, or calls ``act``, which replies."""
-    error = _whole_error(quorum, asked.cluster_id if asked else None, asked is not None)
+    error = _whole_error(quorum, asked.cluster_id if asked else quorum.cluster_id, asked is not None)
     if asked is None or error is not None:
         answer(response(error or ErrorCode.invalid_request))
         return
@@ -103,7 +106,8 @@ def _handle(
 
 def fetch(quorum: "Quorum", request: FetchRequest, answer: Callable[[FetchResponse], None]) -> None:
     partition = fetch_messages.fetched_partition(request)
-    refused = _whole_error(quorum, request.cluster_id, partition is not None)
+    is_consumer = request.replica_id < 0 and request.cluster_id is None  # It moves nothing, and knows no cluster ID.
+    refused = _whole_error(quorum, quorum.cluster_id if is_consumer else request.cluster_id, partition is not None)
     if partition is None or refused is not None:
         answer(fetch_messages.fetch_refused(refused or ErrorCode.invalid_request))
         return
@@ -119,7 +123,7 @@ def _whole_error(quorum: "Quorum", cluster_id: str | None, is_metadata: bool) ->
     """The error of the request as a whole, or None."""
     if quorum.stopped:
         return ErrorCode.broker_not_available
-    if cluster_id is not None and cluster_id != quorum.cluster_id:
+    if cluster_id != quorum.cluster_id:
         return ErrorCode.inconsistent_cluster_id
     return None if is_metadata else ErrorCode.invalid_request
 
@@ -129,7 +133,7 @@ def _voter_error(quorum: "Quorum", remote_id: int, epoch: int, voter_id: int) ->
     request does not say."""
     if epoch < quorum.epoch:
         return ErrorCode.fenced_leader_epoch
-    if remote_id < 0 or remote_id == quorum.node_id:
+    if remote_id < 0 or remote_id == quorum.node_id or epoch > MAX_EPOCH:
         return ErrorCode.invalid_request
     if not quorum.is_voter or remote_id not in quorum.voters:
         return ErrorCode.inconsistent_voter_set

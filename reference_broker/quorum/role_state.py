@@ -7,7 +7,7 @@ from reference_broker.ports.channels import Channel
 from reference_broker.quorum.fetch_messages import fetch, fetched, read_fetched
 from reference_broker.quorum.messages import Answer
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.values import Role
+from reference_broker.quorum.values import MAX_EPOCH, Role
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse
@@ -116,11 +116,12 @@ class RoleState:
         if none is given.
 
         Neither is called after the role has ended, nor for an answer that makes the node leave the role. ``failed`` is
-        also called for an answer that cannot be read or that is of an older epoch than the role's.
+        also called for an answer that cannot be read, that is of an older epoch than the role's, or whose epoch nobody
+        can have.
         """
 
         def reply(answer: Answer | None) -> None:
-            if answer is None or answer.epoch < self.quorum.epoch:
+            if answer is None or not self.quorum.epoch <= answer.epoch <= MAX_EPOCH:
                 if self.live:
                     failed()
             elif not self.quorum.heed(answer.leader_id, answer.epoch) and self.live:

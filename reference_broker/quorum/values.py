@@ -9,6 +9,9 @@ from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 
 NO_NODE = -1
 UNKNOWN_OFFSET = -1
+MAX_EPOCH = 2**31 - 3
+"""The greatest epoch that a node takes from another one. Epochs are int32 on the wire. A node that took the greatest
+number could not write the epoch after it, and would end at each election. Kafka has no such limit."""
 
 
 class Role(Enum):

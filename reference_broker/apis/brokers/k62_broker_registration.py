@@ -1,6 +1,7 @@
 """BrokerRegistration: a broker joins, fenced, and gets its epoch.
 
 * The broker epoch is the offset of the registration in the metadata log.
+* A negative ID is INVALID_REQUEST, because -1 stands for no broker.
 * A request that the same incarnation repeats gets the epoch that it has.
 * A new incarnation leads nothing until it is unfenced. It is in sync with nobody until it has caught up, whether its
   last stop was clean or not.
@@ -24,6 +25,7 @@ from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
 from reference_broker.metadata.records import NO_UUID
+from reference_broker.wire.errors import ErrorCode
 
 
 def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -> None:
@@ -38,7 +40,10 @@ def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -
             )
         )
 
-    broker.controller.register_broker(_registration(body), answer)
+    if body.broker_id < 0:
+        answer(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
+    else:
+        broker.controller.register_broker(_registration(body), answer)
 
 
 API = Api.of(BrokerRegistrationRequest, handle)

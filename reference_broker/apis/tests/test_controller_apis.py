@@ -241,6 +241,14 @@ def test_a_broker_registers_once_however_often_it_asks() -> None:
     assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
 
 
+def test_a_broker_without_an_id_is_not_registered() -> None:
+    """A partition that it led would count as one without a leader."""
+    world = AdminWorld()
+    answer = world.ask(k62_broker_registration, registration(broker_id=-1))
+    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.invalid_request, -1)
+    assert -1 not in world.controller.image.brokers
+
+
 def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent() -> None:
     world = AdminWorld(broker_session_timeout_ms="3000")
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch

@@ -388,3 +388,29 @@ def test_a_disk_that_refuses_even_the_abort_ends_the_node_so_that_nothing_follow
     submit(world, BIG)
     with pytest.raises(DiskError):
         world.ports.run()
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(("succeeds", "version"), [(0, 25), (1, 25), (2, 25), (0, 12)])
+def test_a_disk_that_refuses_the_bootstrap_ends_the_reign_and_the_next_one_bootstraps(
+    succeeds: int, version: int
+) -> None:
+    """A controller that went on would create topics in a cluster without a metadata.version."""
+    world = MetadataWorld(crucible_bootstrap_metadata_version=str(version))
+    world.quorum.failing, world.quorum.fail_in = 1, succeeds
+    world.win()
+    world.commit()
+    answers: list[tuple[Refusal | None, int]] = []
+    if world.controller.is_active:
+        submit(world, A, answers)
+    world.settle()
+    assert (len(world.quorum.resigned), world.controller.is_active) == (1, False)
+    assert "no space left" in world.quorum.resigned[0]
+    assert [refusal for refusal, _ in answers] in ([], [NOT_CONTROLLER])
+    assert (dict(world.loader.image.features), list(world.loader.image.topics)) == ({}, [])
+    world.win()
+    world.settle()
+    assert (dict(world.controller.image.features), len(world.quorum.resigned)) == ({"metadata.version": version}, 1)
+    assert submit(world, A) == []
+    world.settle()
+    assert list(world.controller.image.topics) == ["a"]

@@ -145,6 +145,9 @@ class LeadershipInMemory:
     """So many appends raise DiskError; the log stays as it is."""
     fail_in: int | None = None
     """So many appends succeed before ``failing`` counts."""
+    resigned: list[str] = field(default_factory=list)
+    """Why it resigned."""
+    on_resigned: Callable[[], None] = lambda: None
 
     @property
     def shown_leader_id(self) -> int:
@@ -159,6 +162,11 @@ class LeadershipInMemory:
             self.failing -= 1
             raise DiskError("no space left")
         return self.log.append(values, self.epoch)
+
+    def resign(self, why: str) -> None:
+        assert self.is_leader, "only a leader resigns"
+        self.resigned.append(why)
+        self.on_resigned()
 
 
 @dataclass
@@ -184,6 +192,7 @@ class MetadataWorld:
             self.quorum,
             Random(1),
         )
+        self.quorum.on_resigned = lambda: self.lose(to=-1)
         self.published: list[tuple[Any, Any]] = []
         self.loader.subscribe(lambda delta, image: self.published.append((delta, image)))
         self.high_watermark = 0

@@ -31,7 +31,8 @@ class Leadership(Protocol):
 def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
     """Answers one request. INCONSISTENT_CLUSTER_ID is an error of the whole request, any other one of the partition.
 
-    In the draft a position may equal the size, which gives no bytes, and a bad position has an error of its own (S-17).
+    A replica's request must name the cluster, as it must for a fetch of the log. The draft has no field for that. In
+    the draft a position may equal the size, which gives no bytes, and a bad position has an error of its own (S-17).
     """
     piece = _judged(request, store, leadership, is_draft)
     if piece is None:
@@ -46,6 +47,8 @@ def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
     """The answer with the error, or None if the request is good."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
+    if request.cluster_id is None and request.replica_id >= 0 and not is_draft:
+        error = ErrorCode.inconsistent_cluster_id
     if error is ErrorCode.inconsistent_cluster_id:
         return Piece(error, *known)
     if request.topic != METADATA_TOPIC or request.partition != 0:

@@ -238,10 +238,6 @@ def test_an_observer_does_not_vote() -> None:
     assert not node.take(ApiKey.VOTE)
 
 
-def test_a_cluster_id_may_be_left_out() -> None:
-    assert Alone().started().ask_vote(1, 1, cluster_id=None)[0].granted
-
-
 # Pre-vote
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.tests.quorum_alone import Alone, batch
+from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, batch
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
@@ -89,7 +89,8 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
     [
         ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
         ({"topics": []}, ErrorCode.invalid_request),
-        ({"cluster_id": None}, ErrorCode.none),
+        ({"cluster_id": None}, ErrorCode.inconsistent_cluster_id),
+        ({"cluster_id": None, "replica": -1}, ErrorCode.none),
         ({"wait_ms": -1, "current": 9}, ErrorCode.invalid_request),
         ({"current": 9}, ErrorCode.unknown_leader_epoch),
         ({"current": 0, "epoch": 0}, ErrorCode.fenced_leader_epoch),
@@ -107,7 +108,7 @@ def test_fetches_are_judged_in_kafkas_order(changed: dict[str, object], error: E
 
 
 def test_a_fetch_by_topic_name_is_refused_as_a_whole() -> None:
-    answer = leading().fetch_as(FetchRequest(replica_id=1))[0]
+    answer = leading().fetch_as(FetchRequest(replica_id=1, cluster_id=CLUSTER))[0]
     assert isinstance(answer, FetchResponse)
     assert answer.error_code == ErrorCode.invalid_request
 

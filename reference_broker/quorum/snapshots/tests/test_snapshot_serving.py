@@ -108,7 +108,8 @@ def test_errors_come_in_kafkas_order(served: Served) -> None:
     assert served.ask(**wrong).error is ErrorCode.none
     assert served.ask(leader_epoch=4).error is ErrorCode.unknown_leader_epoch
     assert served.ask(topic="unknown").error is ErrorCode.unknown_topic_or_partition
-    assert served.ask(cluster_id=None).error is ErrorCode.none
+    assert served.ask(cluster_id=None).error is ErrorCode.inconsistent_cluster_id
+    assert served.ask(cluster_id=None, replica_id=-1).error is ErrorCode.none, "a consumer knows no cluster ID"
 
 
 @pytest.mark.clause("S-6")

@@ -1,0 +1,56 @@
+"""Bytes of a stranger who calls himself a voter, given to whole nodes that form a quorum."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.apis.registry import SERVED
+from reference_broker.core.tests.cluster_world import LOCAL, ClusterWorld
+from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.serve.requests import decode
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.messages import encode_request
+
+GREATEST_INT32 = 2**31 - 1
+END = OffsetAndEpoch(2**40, 1)
+
+
+def begun(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+    """In version 0, without a cluster ID, this is the frame of 60 bytes that once ended whole clusters for good."""
+    body = replace(begin_epoch("", -1, 1, GREATEST_INT32), cluster_id=cluster_id)
+    return ApiKey.BEGIN_QUORUM_EPOCH, 0, body
+
+
+def asked_for_vote(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+    return ApiKey.VOTE, 2, vote(Vote(cluster_id, -1, 1, GREATEST_INT32, END, False))
+
+
+def ended(cluster_id: str | None) -> tuple[ApiKey, int, Any]:
+    return ApiKey.END_QUORUM_EPOCH, 1, replace(end_epoch("", 1, GREATEST_INT32, (2,)), cluster_id=cluster_id)
+
+
+@pytest.mark.parametrize("forged", [begun, asked_for_vote, ended])
+@pytest.mark.parametrize("cluster_id", [None, "cluster"])
+def test_the_greatest_epoch_from_a_stranger_neither_ends_the_nodes_nor_their_next_start(
+    forged: Any, cluster_id: str | None
+) -> None:
+    world = ClusterWorld()
+    world.ready()
+    world.create("t")
+    epoch = world.members[world.controller].node.broker.quorum.epoch
+    api_key, version, body = forged(cluster_id)
+    frame = b"".join(bytes(each) for each in encode_request(api_key, version, 7, "evil", body))
+    assert forged is not begun or cluster_id is not None or len(frame) == 60
+    for number, member in world.members.items():
+        world._take(member, member.node.handle(world.now, decode(LOCAL + number, memoryview(frame)[4:], SERVED)))
+    world.run(5000)
+    assert world.members[world.controller].node.broker.quorum.epoch == epoch
+    assert world.produce("t").error_code == 0
+    for number in range(3):
+        world.kill(number)
+    for number in range(3):
+        world.start(number)
+    world.ready()
+    assert world.produce("t").error_code == 0

@@ -1,0 +1,207 @@
+"""Forged and replayed requests of the quorum: none makes a node unable to go on or to start, or takes back a vote."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from reference_broker.quorum.fetch_messages import fetch
+from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoch, vote
+from reference_broker.quorum.messages import voted as vote_response
+from reference_broker.quorum.node_files import QUORUM_STATE, StartRefused, read_quorum_state, write_quorum_state
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone
+from reference_broker.quorum.values import MAX_EPOCH, LeaderChanged, Role
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.messages import encode_request, encode_response
+
+GREATEST_INT32 = 2**31 - 1
+TOO_GREAT = (GREATEST_INT32 - 1, GREATEST_INT32)
+EPOCHS = (-1, 0, 1, 1, 2, 3, 4, 5, 6, 2**30, GREATEST_INT32 - 3, GREATEST_INT32 - 2, *TOO_GREAT)
+NODES = (-1, 0, 1, 1, 2, 2, 3, 7, GREATEST_INT32)
+OFFSETS = (-1, 0, 1, 2, 3, 2**40, 2**63 - 1)
+
+
+def test_the_epoch_above_the_greatest_one_that_is_taken_can_still_be_written() -> None:
+    assert MAX_EPOCH == GREATEST_INT32 - 2
+
+
+@pytest.mark.parametrize("epoch", TOO_GREAT)
+def test_an_epoch_that_leaves_no_room_for_the_next_one_is_refused(epoch: int) -> None:
+    node = Alone().started()
+    assert [each.error for each in node.ask_vote(1, epoch)] == [ErrorCode.invalid_request]
+    assert [each.error for each in node.ask_vote(1, epoch, pre_vote=True)] == [ErrorCode.invalid_request]
+    assert node.begin(1, epoch).error is ErrorCode.invalid_request
+    assert node.end(1, epoch, 0).error is ErrorCode.invalid_request
+    assert node.quorum.epoch == 0
+
+
+def test_an_answer_with_such_an_epoch_counts_as_none() -> None:
+    node = Alone().following(leader=1, epoch=5)
+    node.answer_fetch(epoch=GREATEST_INT32)
+    assert (node.quorum.epoch, node.quorum.role) == (5, Role.FOLLOWER)
+    node.pass_ms(50)
+    node.answer_fetch(leader=2, epoch=GREATEST_INT32 - 1)
+    assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
+    assert not node.quorum.heed(2, GREATEST_INT32), "an outcome of a download tells of epochs, too"
+
+
+def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
+    node = Alone().started()
+    assert node.begin(1, MAX_EPOCH).error is ErrorCode.none
+    node.take(ApiKey.FETCH)
+    for _ in range(20):
+        node.pass_ms(500)
+        for each in node.take(ApiKey.VOTE):
+            each.replied(vote_response(Answer(ErrorCode.none, -1, MAX_EPOCH, True)))
+    assert node.quorum.epoch == MAX_EPOCH
+    assert not node.quorum.is_leader
+    assert ("epochs_used_up", {"epoch": MAX_EPOCH}) in node.notes
+    assert_goes_on(node)
+
+
+@pytest.mark.parametrize("cluster_id", [None, "", "another"])
+def test_requests_between_voters_need_the_id_of_the_cluster(cluster_id: str | None) -> None:
+    node = Alone().following(leader=1, epoch=5)
+    sent = node.quorum.log.end
+    answers: list[Any] = []
+    node.quorum.handle_vote(vote(Vote(cluster_id, 0, 2, 9, sent, False)), answers.append)
+    node.quorum.handle_begin_quorum_epoch(replace(begin_epoch(CLUSTER, 0, 2, 9), cluster_id=cluster_id), answers.append)
+    node.quorum.handle_end_quorum_epoch(replace(end_epoch(CLUSTER, 2, 9, ()), cluster_id=cluster_id), answers.append)
+    assert [each.error_code for each in answers] == [ErrorCode.inconsistent_cluster_id] * 3
+    assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
+
+
+@pytest.mark.parametrize(("replica", "needs"), [(1, True), (7, True), (-1, False)])
+def test_a_replica_that_fetches_the_log_needs_the_id_of_the_cluster_and_a_consumer_does_not(
+    replica: int, needs: bool
+) -> None:
+    """A consumer's fetch moves nothing: tools that read the log name no cluster."""
+    node = Alone().started().elect(1)
+    before = node.quorum.high_watermark
+    (answer,) = node.fetch(replica, node.quorum.log.end_offset, node.quorum.epoch, cluster_id=None)
+    expected = ErrorCode.inconsistent_cluster_id if needs else ErrorCode.none
+    assert answer.error_code == expected
+    assert node.quorum.high_watermark == before
+
+
+def test_a_quorum_state_with_an_epoch_that_nobody_can_have_is_refused_with_a_sentence() -> None:
+    node = Alone().following(leader=1, epoch=5)
+    state = read_quorum_state(node.disk)
+    assert state is not None
+    temporary = write_quorum_state(node.disk, replace(state, leader_epoch=2**31))
+    node.disk.rename(temporary, QUORUM_STATE)
+    with pytest.raises(StartRefused, match="epoch 2147483648"):
+        Alone(disk=node.disk)
+
+
+class Forger:
+    """Sends one node whatever the schemas allow, or again what somebody sent before."""
+
+    def __init__(self, seed: int, cluster_ids: tuple[str | None, ...]) -> None:
+        self.random = Random(seed)
+        self.cluster_ids = cluster_ids
+        self.sent: list[tuple[ApiKey, Any]] = []
+
+    def strike(self, node: Alone) -> None:
+        replays = self.sent and self.random.random() < 0.3
+        api_key, body = self.random.choice(self.sent) if replays else self._forged()
+        self.sent.append((api_key, body))
+        version = VERSIONS[api_key][1]
+        frame = memoryview(b"".join(bytes(each) for each in encode_request(api_key, version, 1, "x", body)))
+        assert len(frame) < 200, "frames of forgers are small"
+        answered: list[Any] = []
+        quorum = node.quorum
+        if api_key == ApiKey.FETCH:
+            quorum.handle_fetch(body, answered.append)
+        elif api_key == ApiKey.VOTE:
+            quorum.handle_vote(body, answered.append)
+        elif api_key == ApiKey.BEGIN_QUORUM_EPOCH:
+            quorum.handle_begin_quorum_epoch(body, answered.append)
+        else:
+            quorum.handle_end_quorum_epoch(body, answered.append)
+        node.sync_all()
+        for answer in answered:
+            encode_response(api_key, version, 1, answer)
+
+    def _forged(self) -> tuple[ApiKey, Any]:
+        pick = self.random.choice
+        cluster_id, node_id, epoch = pick(self.cluster_ids), pick(NODES), pick(EPOCHS)
+        end = OffsetAndEpoch(pick(OFFSETS), pick(EPOCHS))
+        api_key = pick((ApiKey.VOTE, ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH, ApiKey.FETCH))
+        if api_key == ApiKey.VOTE:
+            return api_key, vote(Vote(cluster_id, pick(NODES), node_id, epoch, end, pick((True, False))))
+        if api_key == ApiKey.BEGIN_QUORUM_EPOCH:
+            return api_key, replace(begin_epoch(CLUSTER, pick(NODES), node_id, epoch), cluster_id=cluster_id)
+        if api_key == ApiKey.END_QUORUM_EPOCH:
+            body = end_epoch(CLUSTER, node_id, epoch, (pick(NODES), pick(NODES)))
+            return api_key, replace(body, cluster_id=cluster_id)
+        asked = fetch(CLUSTER, node_id, epoch, end, pick(OFFSETS), pick(OFFSETS), pick((0, 100)))
+        return api_key, replace(asked, cluster_id=cluster_id)
+
+
+def votes_kept(node: Alone) -> tuple[int, int] | None:
+    """(epoch, voted ID) as the disk has them."""
+    state = read_quorum_state(node.disk)
+    return None if state is None else (state.leader_epoch, state.voted_id)
+
+
+def assert_goes_on(node: Alone) -> Alone:
+    """The node starts again from its disk, knows the epoch and the vote that it had made durable, and asks only what
+    can be encoded."""
+    kept = votes_kept(node)
+    again = Alone(disk=node.disk.copy()).started()
+    if kept is not None:
+        assert again.quorum.epoch == kept[0] <= MAX_EPOCH
+        assert again.quorum.voted_id in (kept[1], again.node_id), "a durable vote is lost"
+        if kept[1] != -1:
+            assert again.quorum.voted_id == kept[1], "a durable vote is lost"
+    again.pass_ms(3000)
+    assert_encodable(again)
+    return again
+
+
+def assert_encodable(node: Alone) -> None:
+    for each in node.sent:
+        encode_request(each.api_key, VERSIONS[each.api_key][1], 1, "x", each.body)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("knows_cluster", [True, False])
+def test_no_sequence_of_forged_requests_ends_a_node_or_takes_back_a_vote(seed: int, knows_cluster: bool) -> None:
+    """The forger of half of the runs knows the cluster's ID and the voters'. The other one must not move anything."""
+    forger = Forger(seed, (CLUSTER, CLUSTER, CLUSTER, None, "") if knows_cluster else (None, "", "another"))
+    node = Alone(auto_sync=False).started()
+    node.sync_all()
+    if seed % 3 == 0:
+        node.auto_sync = True
+        node.elect(1)
+        node.auto_sync = False
+    moved = (node.quorum.epoch, node.quorum.leader_id, node.quorum.voted_id)
+    votes: dict[int, int] = {}
+    for number in range(40):
+        forger.strike(node)
+        epoch_and_vote = votes_kept(node)
+        if epoch_and_vote is not None:
+            epoch, voted_id = epoch_and_vote
+            assert votes.setdefault(epoch, voted_id) in (-1, voted_id), f"two votes in epoch {epoch}"
+            votes[epoch] = voted_id
+            assert epoch == max(votes), "the durable epoch went back"
+        if not knows_cluster:
+            assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.voted_id) == moved
+            assert node.quorum.high_watermark <= 0 or node.quorum.is_leader
+        if number % 10 == 9:
+            assert_goes_on(node)
+            if knows_cluster:
+                node.pass_ms(forger.random.choice((10, 1500)))
+                node.sync_all()
+    assert_encodable(node)
+    assert_goes_on(node)
+
+
+def test_the_outcome_of_a_download_with_such_an_epoch_is_a_failure() -> None:
+    node = Alone().following(leader=1, epoch=5)
+    outcome = LeaderChanged(2, GREATEST_INT32)
+    assert not node.quorum.heed(outcome.leader_id, outcome.leader_epoch)
