@@ -21,7 +21,7 @@ from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
@@ -49,7 +49,7 @@ def _described(broker: HasGroups, group_id: GroupId, operations: int, version: i
         return _existing(group, operations)
     if version < NOT_FOUND_FROM:
         return _group(group_id, GroupState.DEAD.value, operations=operations)
-    message = f"Group {group_id} not found."
+    message = bounded_message(f"Group {group_id} not found.")
     return _group(group_id, GroupState.DEAD.value, error=ErrorCode.group_id_not_found, message=message)
 
 
