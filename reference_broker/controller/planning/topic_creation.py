@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
-from reference_broker.configuration.topic_config import parse_topic_configs
+from reference_broker.configuration.topic_config import normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
@@ -187,10 +187,9 @@ def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
         return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
     configs = {key: value for key, value in wanted.configs if value is not None}
     try:
-        parse_topic_configs(configs)
+        return normalised(configs)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
-    return configs
 
 
 def _manual(image: MetadataImage, wanted: WantedTopic) -> list[tuple[int, ...]] | Refusal:
