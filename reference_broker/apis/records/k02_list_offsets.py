@@ -33,10 +33,12 @@ from reference_broker.apis.records.fetch_reading import (
     LooksUpPartitions,
     Reader,
     led_partition,
+    read_error,
     readable_end,
     reader_of,
 )
 from reference_broker.ports.disk import DiskError
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -95,8 +97,8 @@ def _answer(
         return _response(wanted, partition)
     try:
         found = find(partition, wanted.timestamp, reader)
-    except DiskError:
-        return _response(wanted, ErrorCode.kafka_storage_error)
+    except (DiskError, InvalidRecords) as failure:
+        return _response(wanted, read_error(failure))
     if isinstance(found, Error):
         return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else ErrorCode.leader_not_available)
     return _response(wanted, ErrorCode.none, found)
