@@ -1,8 +1,14 @@
 """Record batches that no client would build, with lengths and checksums that are right."""
 
 from reference_broker.core.tests.node_world import START_WALL_MS
-from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD_BYTES, BatchHeader, checksum
-from reference_broker.records.batch import write_header
+from reference_broker.records.batch import (
+    CRC_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    checksum,
+    write_header,
+)
 from reference_broker.records.compression import Compression, compress
 
 

@@ -62,3 +62,12 @@ def test_a_long_name_is_refused_in_an_answer_that_can_be_written(key: int, versi
     client = HostileClient(world)
     assert client.ask(key, version, **named) is not None
     assert client.ask(ApiKey.METADATA, 9, topics=[{"name": "t"}]).topics[0].error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_records_of_internal_topics_cannot_be_deleted(name: str) -> None:
+    world = NodeWorld()
+    world.create(name, cleanup_policy="compact,delete")
+    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    answer = HostileClient(world).ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
