@@ -3,12 +3,68 @@
 What a request costs is what a node would spend on it: processor time of each slice of work, and memory.
 """
 
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import process_time_ns
+from tracemalloc import get_traced_memory, reset_peak, start, stop
 from typing import Any
 
 from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
 from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.ports.now import Now
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a node spent: the processor time of its longest slice of work, how many slices there were, and the most
+    memory that it held above what it held before."""
+
+    longest_ms: float = 0.0
+    slices: int = 0
+    peak_bytes: int = 0
+
+
+@contextmanager
+def slices_of(world: NodeWorld) -> Iterator[Cost]:
+    """Measures the slices of the node's own work. What decoding and encoding take is the driver's."""
+    cost = Cost()
+    handle = world.node.handle
+
+    def measured(now: Now, event: Event) -> Sequence[Effect]:
+        before = process_time_ns()
+        effects = handle(now, event)
+        cost.longest_ms = max(cost.longest_ms, (process_time_ns() - before) / 1e6)
+        cost.slices += 1
+        return effects
+
+    gc.collect()
+    gc.disable()  # A collection looks at all that the tests hold, which is no work of the node.
+    world.node.handle = measured  # type: ignore[method-assign]
+    try:
+        yield cost
+    finally:
+        del world.node.handle
+        gc.enable()
+
+
+@contextmanager
+def memory_of() -> Iterator[Cost]:
+    """Measures memory. It makes everything several times slower."""
+    cost = Cost()
+    start()
+    before, _ = get_traced_memory()
+    reset_peak()
+    try:
+        yield cost
+    finally:
+        cost.peak_bytes = get_traced_memory()[1] - before
+        stop()
 
 
 class HostileClient:

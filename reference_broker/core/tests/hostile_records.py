@@ -33,6 +33,11 @@ def raw_record(
     return varint(len(fields)) + fields
 
 
+def bomb(codec: Compression, count: int) -> bytes:
+    """Records of seven bytes, which differ in nothing: their offsets lie at the first one's."""
+    return raw_batch(raw_record(key=None, value=None) * count, count, codec, max_timestamp_ms=START_WALL_MS + 5)
+
+
 def raw_batch(
     plain: bytes,
     count: int = 1,
