@@ -82,6 +82,8 @@ class ConfigKey:
 
     def _number(self, text: str) -> int | float:
         try:
+            if "_" in text:
+                raise ValueError("only Python reads 1_000 as a number")
             value = float(text) if self.kind is Kind.DOUBLE else int(text)
         except ValueError:
             raise ConfigError(f"{self.name} is {text!r}: give {self._range()}.") from None
@@ -148,6 +150,10 @@ files at once, and its segments grow as they are written and roll exactly in tim
 Kafka either, since it uses KRaft."""
 
 
+MOST_LIKENED = 100
+"""A name of more characters is not compared with known names, which takes time. No setting has such a name."""
+
+
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:
     """Returns values by the names of their keys. Raises ConfigError for a bad value or an unknown key. The message
     names the kind of configuration, which is ``what``."""
@@ -157,7 +163,7 @@ def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str
         if key is None and name in WITHOUT_EFFECT:
             raise ConfigError(f"{name} would have no effect on this broker; remove it.")
         if key is None:
-            near = get_close_matches(name.replace("_", ".").lower(), keys, n=1)
+            near = get_close_matches(name.replace("_", ".").lower(), keys, n=1) if len(name) <= MOST_LIKENED else []
             hint = f"did you mean {near[0]}?" if near else "remove it."
             raise ConfigError(f"Unknown {what} config name: {name}; {hint}")
         values[name] = key.parse(text)

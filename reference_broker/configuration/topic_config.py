@@ -62,6 +62,21 @@ def default_of(name: str) -> Any:
     return field(default=key.default, metadata={TOPIC: key})
 
 
+MOST_VALUE_BYTES = 32_767
+"""The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot tell a longer one."""
+
+
+def normalised(pairs: Mapping[str, str]) -> dict[str, str]:
+    """The text of each setting as it is kept and told: without blanks around it, numbers in their plain form.
+
+    Raises ConfigError for a value of more than MOST_VALUE_BYTES, and for what ``parse_topic_configs`` refuses.
+    """
+    for name, text in pairs.items():
+        if len(text) > MOST_VALUE_BYTES or len(text.encode()) > MOST_VALUE_BYTES:
+            raise ConfigError(f"{name} has a value of more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
+    return {name: TOPIC_KEYS[name].text(value) for name, value in parse_topic_configs(pairs).items()}
+
+
 def parse_topic_configs(pairs: Mapping[str, str]) -> dict[str, Value]:
     """Returns values by topic config name. Raises ConfigError for an unknown key, a bad value, or keys that contradict
     each other."""

@@ -66,7 +66,7 @@ class GroupCoordinator:
         if not fits(group_id):
             return ErrorCode.invalid_group_id
         found = self._led.get(partition_of(group_id, partition_count(self._image(), self._config)))
-        if found is None:
+        if found is None or found.is_refused:
             return ErrorCode.not_coordinator
         return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
 
@@ -76,7 +76,7 @@ class GroupCoordinator:
 
     def loading(self) -> bool:
         """Says whether a partition that is led here is not loaded yet."""
-        return any(not each.is_loaded for each in self._led.values())
+        return any(not each.is_loaded and not each.is_refused for each in self._led.values())
 
     def validate(self) -> None:
         """Asserts what is true after each event. It looks at all groups, so only tests and the simulator ask."""
@@ -105,7 +105,13 @@ class GroupCoordinator:
             return
         self.metrics.loading.value += 1
         began_us = self._ports.now().mono_us
-        self._loads.add(Loading(self._ports, found, lambda records: self._loaded(found, records, began_us)).run())
+        loading = Loading(
+            self._ports,
+            found,
+            lambda records: self._loaded(found, records, began_us),
+            lambda reason: self._refused(found, reason),
+        )
+        self._loads.add(loading.run())
 
     def resigns(self, partition: Partition) -> None:
         """Another node leads it. Those who waited for a record of it have been told already."""
@@ -132,6 +138,12 @@ class GroupCoordinator:
         if missing:  # They were deleted before their coordinator could remove the offsets.
             self._cleaning.forget_topics(missing)
 
+    def _refused(self, found: OffsetsPartition, reason: str) -> None:
+        """Its clients are told NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
+        found.is_refused = True
+        self.metrics.loading.value -= 1
+        self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", reason))
+
     def _serve(self, found: OffsetsPartition, records: int) -> None:
         found.is_loaded = True
         self._ports.note("coordinator_loaded", ("partition", found.index), ("records", records))
@@ -142,6 +154,6 @@ class GroupCoordinator:
         known.close()
         if was_loaded:
             self.membership.unloaded(known)
-        else:
+        elif not known.is_refused:
             self.metrics.loading.value -= 1
         self._ports.note("coordinator_unloaded", ("partition", known.index))

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from reference_broker.log import invariants, lookup, reading
-from reference_broker.log.lookup import FoundOffset
+from reference_broker.log import invariants, reading
+from reference_broker.log.lookup import FoundOffset, LookUp, Search, Work, in_one_go
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
@@ -128,13 +128,22 @@ class LogView:
             return 0
         return reading.bytes_between(self.segments, offset, end_offset)
 
+    def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
+        """The first record whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two slices."""
+        return LookUp(self.segments, self.log_start_offset, work).first_at(timestamp_ms)
+
+    def search_max_timestamp(self, work: Work) -> Search[FoundOffset]:
+        """The first record with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none. Raises
+        Overtaken between two slices."""
+        return LookUp(self.segments, self.log_start_offset, work).largest()
+
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
-        """Finds the first record whose timestamp is >= ``timestamp_ms``, or None."""
-        return lookup.offset_for_timestamp(self.segments, self.log_start_offset, timestamp_ms)
+        """``search_timestamp`` in one go."""
+        return in_one_go(self.search_timestamp(timestamp_ms, Work()))
 
     def offset_of_max_timestamp(self) -> FoundOffset:
-        """Finds the first record with the largest timestamp (KIP-734). The result is (-1, -1, -1) if there is none."""
-        return lookup.offset_of_max_timestamp(self.segments, self.log_start_offset)
+        """``search_max_timestamp`` in one go."""
+        return in_one_go(self.search_max_timestamp(Work()))
 
     # --- assertions -------------------------------------------------------------------------------------------------
 

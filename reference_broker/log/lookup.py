@@ -1,14 +1,33 @@
-"""Finds offsets by timestamp. The answer is exact: the batch that holds it is decoded, and a second one if the log
-starts inside the first."""
+"""Offsets by timestamp, in slices. At most two batches are decoded: the one that is answered, and the one inside which
+the log starts.
 
-from collections.abc import Iterator
+A producer's records are not looked into before they are written, so a batch may hold anything. One whose bytes are no
+records, that decompresses to more than MOST_PLAIN_BYTES, or whose records do not reach the timestamp of its header,
+counts as its first offset with that timestamp. A reader that starts there misses nothing.
+"""
+
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
-from reference_broker.ports.disk import Disk
-from reference_broker.records.batch import BatchHeader, InvalidRecords
-from reference_broker.records.reader import read_records
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
+from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
+from reference_broker.records.varint import INT64_END, read_zigzag, wrapped
+from reference_broker.wire.errors import ErrorCode
+
+MOST_PLAIN_BYTES = 16 * 2**20
+"""So much of a batch is looked into."""
+
+SLICE_UNITS = 3000
+UNITS_PER_HEADER = 1
+UNITS_PER_READ = 30
+"""A read of the disk, with what finds its place."""
+UNITS_PER_PIECE = 1000
+"""A piece of a compressed batch."""
+RECORDS_AT_ONCE = 500
+UNITS_PER_RECORDS = 500
 
 
 @dataclass(slots=True, frozen=True)
@@ -20,73 +39,182 @@ class FoundOffset:
 
 NOTHING = FoundOffset(-1, -1, -1)
 
+FoundT = TypeVar("FoundT")
+Search: TypeAlias = Generator[None, None, FoundT]
+"""Yields at the end of each slice. Between slices the log may change as it likes."""
 
-def offset_for_timestamp(segments: Segments, log_start_offset: int, timestamp_ms: int) -> FoundOffset | None:
-    """Finds the first record at or after the log start whose timestamp is >= ``timestamp_ms``, or None."""
-    disk = segments.disk
-    for segment in segments.items:
-        if segment.max_timestamp_ms < timestamp_ms:
-            continue
-        after = segment.base_offset + segment.times.offset_before(timestamp_ms)
-        start = segment.position_of(disk, max(after, log_start_offset))
-        for position, header in headers(disk, segment.path, start, segment.size_bytes):
-            if header.max_timestamp_ms < timestamp_ms:
+
+def in_one_go(search: Search[FoundT]) -> FoundT:
+    """Runs a search to its end."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            found: FoundT = end.value
+            return found
+
+
+class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the search may begin anew
+    """The log lost records that the search had passed (truncation, retention, cleaning)."""
+
+
+@dataclass(slots=True)
+class Work:
+    """The work of one slice, in units of about a microsecond. Several searches may share it."""
+
+    left: int = SLICE_UNITS
+
+    def spend(self, units: int) -> bool:
+        """Returns True when the slice is used up and it is time to yield."""
+        self.left -= units
+        if self.left > 0:
+            return False
+        self.left = SLICE_UNITS
+        return True
+
+
+@dataclass(slots=True)
+class LookUp:
+    """One search in one log. Its methods raise Overtaken, DiskError, and InvalidRecords (CORRUPT_MESSAGE) where a file
+    is damaged so that the next batch is not found."""
+
+    segments: Segments
+    log_start_offset: int
+    work: Work
+    _cuts: int = 0
+
+    def __post_init__(self) -> None:
+        self._cuts = self.segments.durability.last_cut
+
+    def first_at(self, timestamp_ms: int) -> Search[FoundOffset | None]:
+        """The first record at or after the log start whose timestamp is >= ``timestamp_ms``."""
+        start_offset = self.log_start_offset
+        for segment in tuple(self.segments.items):
+            if segment.max_timestamp_ms < timestamp_ms:
                 continue
-            found = _first_from(disk, segment, position, header, log_start_offset, timestamp_ms)
-            if found is not None:
-                return found
-    return None
+            yield from self._pause(segment, UNITS_PER_READ)
+            after = segment.base_offset + segment.times.offset_before(timestamp_ms)
+            for position, header in self._batches(segment, max(after, start_offset)):
+                yield from self._pause(segment, UNITS_PER_HEADER)
+                if header.max_timestamp_ms < timestamp_ms or header.record_count == 0:
+                    continue
+                found = yield from self._first_of(segment, position, header, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
 
-
-def offset_of_max_timestamp(segments: Segments, log_start_offset: int) -> FoundOffset:
-    """Finds the first record at or after the log start with the largest timestamp, or NOTHING if there is none."""
-    best = NOTHING
-    for segment in segments.items:
-        if segment.max_timestamp_ms <= best.timestamp_ms:
-            continue
-        found = _max_of_segment(segments.disk, segment, log_start_offset)
-        if found is not None and found.timestamp_ms > best.timestamp_ms:
-            best = found
-    return best
-
-
-def _max_of_segment(disk: Disk, segment: Segment, log_start_offset: int) -> FoundOffset | None:
-    if segment.base_offset >= log_start_offset:
-        position = segment.max_timestamp_position
-        header = next(headers(disk, segment.path, position, segment.size_bytes))[1]
-        if header.record_count > 0:
-            return _first_from(disk, segment, position, header, log_start_offset, segment.max_timestamp_ms)
-    start = segment.position_of(disk, log_start_offset)
-    best: FoundOffset | None = None
-    for position, header in headers(disk, segment.path, start, segment.size_bytes):
-        if best is not None and header.max_timestamp_ms <= best.timestamp_ms:
-            continue
-        for found in _records(disk, segment, position, header, log_start_offset):
-            if best is None or found.timestamp_ms > best.timestamp_ms:
+    def largest(self) -> Search[FoundOffset]:
+        """The first record at or after the log start with the largest timestamp; NOTHING if there is none."""
+        best = NOTHING
+        for segment in tuple(self.segments.items):
+            if segment.max_timestamp_ms <= best.timestamp_ms:
+                continue
+            yield from self._pause(segment, UNITS_PER_READ)
+            found = yield from self._largest_of_segment(segment)
+            if found is not None and found.timestamp_ms > best.timestamp_ms:
                 best = found
-    return best
+        return best
+
+    def _largest_of_segment(self, segment: Segment) -> Search[FoundOffset | None]:
+        """The headers say which batch has the largest timestamp. Only of a batch inside which the log starts nobody
+        knows whether a record is left that has it."""
+        if segment.base_offset >= self.log_start_offset:
+            position = segment.max_timestamp_position
+            header = next(headers(self.segments.disk, segment.path, position, segment.size_bytes))[1]
+            if header.record_count > 0:
+                return (yield from self._first_of(segment, position, header, header.max_timestamp_ms))
+        best: FoundOffset | None = None
+        latest: tuple[int, BatchHeader] | None = None
+        for position, header in self._batches(segment, self.log_start_offset):
+            yield from self._pause(segment, UNITS_PER_HEADER)
+            if header.record_count == 0:
+                continue
+            if header.base_offset < self.log_start_offset:
+                best = yield from self._largest_of_batch(segment, position, header)
+            elif latest is None or header.max_timestamp_ms > latest[1].max_timestamp_ms:
+                latest = position, header
+        if latest is None or (best is not None and best.timestamp_ms >= latest[1].max_timestamp_ms):
+            return best
+        return (yield from self._first_of(segment, *latest, latest[1].max_timestamp_ms))
+
+    def _batches(self, segment: Segment, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        disk = self.segments.disk
+        return headers(disk, segment.path, segment.position_of(disk, offset), segment.size_bytes)
+
+    def _first_of(
+        self, segment: Segment, position: int, header: BatchHeader, timestamp_ms: int
+    ) -> Search[FoundOffset | None]:
+        """The first record of a batch that reaches the timestamp. None only where the log starts inside the batch."""
+        is_whole = header.base_offset >= self.log_start_offset
+        try:
+            plain = yield from self._plain(segment, position, header)
+            for times in _times(plain, header):
+                for record_ms, offset in times:
+                    if record_ms >= timestamp_ms and offset >= self.log_start_offset:
+                        return FoundOffset(record_ms, offset, header.leader_epoch)
+                yield from self._pause(segment, UNITS_PER_RECORDS)
+        except InvalidRecords:
+            pass
+        return FoundOffset(header.max_timestamp_ms, header.base_offset, header.leader_epoch) if is_whole else None
+
+    def _largest_of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Search[FoundOffset | None]:
+        best: FoundOffset | None = None
+        try:
+            plain = yield from self._plain(segment, position, header)
+            for times in _times(plain, header):
+                for record_ms, offset in times:
+                    if offset >= self.log_start_offset and (best is None or record_ms > best.timestamp_ms):
+                        best = FoundOffset(record_ms, offset, header.leader_epoch)
+                yield from self._pause(segment, UNITS_PER_RECORDS)
+        except InvalidRecords:
+            return None
+        return best
+
+    def _plain(self, segment: Segment, position: int, header: BatchHeader) -> Search[bytes]:
+        """The decompressed records of a batch. Raises InvalidRecords."""
+        body = memoryview(self.segments.disk.read(segment.path, position, header.size_bytes))[HEADER_BYTES:]
+        if header.compression == 0:
+            return bytes(body)
+        pieces: list[bytes] = []
+        for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
+            pieces.append(piece)
+            yield from self._pause(segment, UNITS_PER_PIECE * len(piece) // PIECE_BYTES)
+        return b"".join(pieces)
+
+    def _pause(self, relied_on: Segment, units: int) -> Search[None]:
+        """Ends the slice if it is used up. Raises Overtaken if the log lost the segment or records at its end since."""
+        if self.work.spend(units):
+            yield
+            items = self.segments.items
+            there = items and items[self.segments.index_of(relied_on.base_offset)] is relied_on
+            if not there or self.segments.durability.last_cut != self._cuts:
+                raise Overtaken(f"{relied_on.path} is not what it was")
 
 
-def _first_from(
-    disk: Disk, segment: Segment, position: int, header: BatchHeader, log_start_offset: int, timestamp_ms: int
-) -> FoundOffset | None:
-    records = _records(disk, segment, position, header, log_start_offset)
-    return next((found for found in records if found.timestamp_ms >= timestamp_ms), None)
-
-
-def _records(
-    disk: Disk, segment: Segment, position: int, header: BatchHeader, log_start_offset: int
-) -> Iterator[FoundOffset]:
-    """Yields the timestamps and offsets of a batch's records from the log start on.
-
-    A producer's records are usually not decoded before they are written, so they may turn out to be unreadable. Such a
-    batch counts as one record, with its first offset and its largest timestamp.
-    """
-    data = disk.read(segment.path, position, header.size_bytes)
-    try:
-        pairs = [(record.timestamp_ms, record.offset) for record in read_records(data)]
-    except InvalidRecords:
-        pairs = [(header.max_timestamp_ms, header.base_offset)]
-    for timestamp_ms, offset in pairs:
-        if offset >= log_start_offset:
-            yield FoundOffset(timestamp_ms, offset, header.leader_epoch)
+def _times(plain: bytes, header: BatchHeader) -> Iterator[list[tuple[int, int]]]:
+    """(timestamp in ms, offset) of the records, RECORDS_AT_ONCE in each list. Keys and values are passed over. Raises
+    InvalidRecords (CORRUPT_MESSAGE) where the bytes are no records, or are another number of records."""
+    position = count = 0
+    size, wanted, last_delta = len(plain), header.record_count, header.last_offset_delta
+    append_ms = header.max_timestamp_ms if header.is_log_append_time else None
+    found: list[tuple[int, int]] = []
+    while position < size and count < wanted:
+        length, start = read_zigzag(plain, position)
+        position = start + length
+        if length < 1 or position > size:
+            raise InvalidRecords(ErrorCode.corrupt_message, f"a record of {length} bytes, {size - start} are left")
+        timestamp_delta, at = read_zigzag(plain, start + 1)
+        offset_delta, at = read_zigzag(plain, at)
+        if not 0 <= offset_delta <= last_delta:
+            raise InvalidRecords(ErrorCode.corrupt_message, f"a record lies {offset_delta} offsets behind its batch")
+        time_ms = header.base_timestamp_ms + timestamp_delta if append_ms is None else append_ms
+        if not -INT64_END <= time_ms < INT64_END:
+            time_ms = wrapped(time_ms)
+        found.append((time_ms, header.base_offset + offset_delta))
+        count += 1
+        if len(found) == RECORDS_AT_ONCE:
+            yield found
+            found = []
+    if position != size or count != wanted:
+        raise InvalidRecords(ErrorCode.corrupt_message, f"{count} records of {wanted}, {size - position} bytes follow")
+    yield found

@@ -101,7 +101,8 @@ class Segment:
         self.known[offset] = position
 
     def position_of(self, disk: Disk, offset: int) -> int:
-        """Returns the byte position of the batch that holds ``offset``, or of the first batch after it."""
+        """Returns the byte position of the batch that holds ``offset``, or of the first one after it. Raises InvalidRecords
+        (CORRUPT_MESSAGE) where the file is damaged."""
         if offset >= self.next_offset:
             return self.size_bytes
         if offset <= self.base_offset:
@@ -114,7 +115,10 @@ class Segment:
             if header.last_offset >= offset:
                 self.remember(offset, position)
                 return position
-        raise AssertionError(f"{self.path}: offset {offset} < {self.next_offset} was not found from byte {start}")
+        raise InvalidRecords(
+            ErrorCode.corrupt_message,
+            f"{self.path}: no batch holds offset {offset} < {self.next_offset} from byte {start} on",
+        )
 
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
         """Cuts the file at the start of a batch."""

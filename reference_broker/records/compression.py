@@ -1,9 +1,10 @@
 """The four codecs of record batches. Their libraries are loaded on first use. Decompression stops at a limit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - struct names its class in lower case
+from typing import Protocol
 
 from reference_broker.records.batch import Buffer, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
@@ -16,6 +17,7 @@ XERIAL_HEADER_BYTES = 16
 XERIAL_BLOCK_BYTES = 32 * 1024
 _XERIAL_VERSIONS = Struct(">ii")
 _BLOCK_LENGTH = Struct(">i")
+_XERIAL_START = XERIAL_MAGIC + _XERIAL_VERSIONS.pack(1, 1)
 
 
 class Compression(IntEnum):
@@ -28,20 +30,97 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
+PIECE_BYTES = 256 * 1024
+"""Work in slices packs and unpacks so many bytes in one go, which takes some 3 ms at most."""
+
+
 def compress(codec: Compression, data: bytes) -> bytes:
     return data if codec is Compression.NONE else _COMPRESS[codec](data)
 
 
+def compressed_pieces(codec: Compression, data: bytes) -> Iterator[bytes]:
+    """What ``compress`` makes of large data, in pieces, each of which is little work."""
+    if codec is Compression.NONE or len(data) <= PIECE_BYTES:
+        yield compress(codec, data)
+    elif codec is Compression.SNAPPY:
+        yield _XERIAL_START
+        for start in range(0, len(data), PIECE_BYTES):
+            yield _snappy_blocks(data[start : start + PIECE_BYTES])
+    else:
+        packer = _PACKERS[codec](len(data))
+        for start in range(0, len(data), PIECE_BYTES):
+            yield packer.compress(data[start : start + PIECE_BYTES])
+        yield packer.flush()
+
+
 def decompress(codec: int, data: Buffer, max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-    """Returns the decompressed bytes. Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and
-    CORRUPT_MESSAGE for bytes that the codec cannot read or that decompress to more than ``max_bytes``."""
+    """Raises InvalidRecords: UNSUPPORTED_COMPRESSION_TYPE for codecs 5..7, and CORRUPT_MESSAGE for bytes that the codec
+    cannot read or that decompress to more than ``max_bytes``."""
+    if codec == Compression.NONE and len(data) <= max_bytes:
+        return data
+    pieces = list(decompressed_pieces(codec, data, max_bytes, max_bytes + 1))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def decompressed_pieces(codec: int, data: Buffer, max_bytes: int, piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
+    """What ``decompress`` returns, in pieces of at most ``piece_bytes``. Snappy's pieces are its blocks, one of which
+    may hold all. Raises InvalidRecords as ``decompress`` does, before more than ``max_bytes`` are made."""
     function = _DECOMPRESS.get(codec)
     if function is None:
         raise InvalidRecords(ErrorCode.unsupported_compression_type, f"compression codec {codec} does not exist")
-    plain = function(data, max_bytes)
-    if len(plain) > max_bytes:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"a batch decompresses to more than {max_bytes} bytes")
-    return plain
+    total = 0
+    for piece in function(data, max_bytes, piece_bytes):
+        total += len(piece)
+        if total > max_bytes:
+            raise TooLarge(ErrorCode.corrupt_message, f"a batch decompresses to more than {max_bytes} bytes")
+        yield piece
+
+
+class TooLarge(InvalidRecords):
+    """The bytes may be right, but they decompress to more than is looked at."""
+
+
+class _Packer(Protocol):
+    """Compresses piece by piece."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+def _gzip_packer(size: int) -> _Packer:  # noqa: ARG001 - same shape as the others
+    import zlib
+
+    return zlib.compressobj(wbits=31)
+
+
+def _zstd_packer(size: int) -> _Packer:
+    import zstandard
+
+    return zstandard.ZstdCompressor().compressobj(size=size)
+
+
+class _Lz4Packer:
+    """Kafka's reader takes blocks only that do not refer to each other."""
+
+    def __init__(self, size: int) -> None:
+        import lz4.frame
+
+        self._packer = lz4.frame.LZ4FrameCompressor(block_linked=False)
+        self._start: bytes = self._packer.begin(size)
+
+    def compress(self, data: bytes, /) -> bytes:
+        start, self._start = self._start, b""
+        return start + bytes(self._packer.compress(data))
+
+    def flush(self) -> bytes:
+        return bytes(self._packer.flush())
+
+
+_PACKERS: dict[Compression, Callable[[int], _Packer]] = {
+    Compression.GZIP: _gzip_packer,
+    Compression.LZ4: _Lz4Packer,
+    Compression.ZSTD: _zstd_packer,
+}
 
 
 def _gzip(data: bytes) -> bytes:
@@ -52,9 +131,13 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _snappy(data: bytes) -> bytes:
+    return _XERIAL_START + _snappy_blocks(data)
+
+
+def _snappy_blocks(data: bytes) -> bytes:
     import cramjam
 
-    parts = [XERIAL_MAGIC, _XERIAL_VERSIONS.pack(1, 1)]
+    parts: list[bytes] = []
     for start in range(0, len(data), XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + XERIAL_BLOCK_BYTES]))
         parts += (_BLOCK_LENGTH.pack(len(block)), block)
@@ -64,7 +147,7 @@ def _snappy(data: bytes) -> bytes:
 def _lz4(data: bytes) -> bytes:
     import lz4.frame
 
-    return bytes(lz4.frame.compress(data))
+    return bytes(lz4.frame.compress(data, block_linked=False))
 
 
 def _zstd(data: bytes) -> bytes:
@@ -73,34 +156,38 @@ def _zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-def _keep(data: Buffer, max_bytes: int) -> Buffer:  # noqa: ARG001 - same shape as the codecs
-    return data
+def _sliced(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
+    for start in range(0, min(len(data), max_bytes + 1), piece_bytes):
+        yield bytes(data[start : start + piece_bytes])
 
 
-def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+def _gunzip(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import zlib
 
-    parts, total = [], 0
+    total = 0
     rest: Buffer = data
     try:
         while rest and total <= max_bytes:
             unpacker = zlib.decompressobj(wbits=31)
-            plain = unpacker.decompress(rest, max_bytes + 1 - total)
-            parts.append(plain)
-            total += len(plain)
-            if not unpacker.eof and total <= max_bytes:
-                raise _corrupt("gzip", "it ends early")
+            left: Buffer = rest
+            while total <= max_bytes and not unpacker.eof:
+                plain = unpacker.decompress(left, min(piece_bytes, max_bytes + 1 - total))
+                left = unpacker.unconsumed_tail
+                total += len(plain)
+                if not plain and not left and not unpacker.eof:
+                    raise _corrupt("gzip", "it ends early")
+                yield plain
             rest = unpacker.unused_data
     except zlib.error as error:
         raise _corrupt("gzip", error) from error
-    return b"".join(parts)
 
 
-def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
+def _unsnappy(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:  # noqa: ARG001 - as the others
     view = memoryview(data)
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _unsnappy_block(view, max_bytes)
-    parts, total, position = [], 0, XERIAL_HEADER_BYTES
+        yield _unsnappy_block(view, max_bytes)
+        return
+    total, position = 0, XERIAL_HEADER_BYTES
     while position < len(view):
         try:
             (length,) = _BLOCK_LENGTH.unpack_from(view, position)
@@ -110,10 +197,9 @@ def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
         if not 0 < length <= len(view) - position:
             raise _corrupt("snappy", f"a block claims {length} bytes")
         plain = _unsnappy_block(view[position : position + length], max_bytes - total)
-        parts.append(plain)
+        yield plain
         total += len(plain)
         position += length
-    return b"".join(parts)
 
 
 def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
@@ -122,35 +208,42 @@ def _unsnappy_block(block: memoryview, max_bytes: int) -> bytes:
     try:
         claimed = cramjam.snappy.decompress_raw_len(block)  # The length comes first: check it before allocating.
         if claimed > max_bytes:
-            raise _corrupt("snappy", f"it claims to decompress to {claimed} bytes, but {max_bytes} are allowed")
+            raise TooLarge(ErrorCode.corrupt_message, f"a batch decompresses to more than {max_bytes} bytes")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _corrupt("snappy", error) from error
 
 
-def _unlz4(data: Buffer, max_bytes: int) -> bytes:
+def _unlz4(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    try:
-        plain = bytes(unpacker.decompress(data, max_length=max_bytes + 1))
-    except (RuntimeError, EOFError) as error:
-        raise _corrupt("lz4", error) from error
-    if not unpacker.eof and len(plain) <= max_bytes:
-        raise _corrupt("lz4", "it ends early")
-    return plain
+    total = 0
+    given: Buffer = data
+    while not unpacker.eof and total <= max_bytes:
+        try:
+            plain = bytes(unpacker.decompress(given, max_length=min(piece_bytes, max_bytes + 1 - total)))
+        except (RuntimeError, EOFError) as error:
+            raise _corrupt("lz4", error) from error
+        given = b""
+        total += len(plain)
+        if not plain and not unpacker.eof:
+            raise _corrupt("lz4", "it ends early")
+        yield plain
 
 
-def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+def _unzstd(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
     import zstandard
 
     unpacker = zstandard.ZstdDecompressor()
+    total = 0
     try:
         with unpacker.stream_reader(data, read_across_frames=True) as stream:
-            plain = stream.read(max_bytes + 1)
+            while total <= max_bytes and (plain := stream.read(min(piece_bytes, max_bytes + 1 - total))):
+                total += len(plain)
+                yield plain
     except zstandard.ZstdError as error:
         raise _corrupt("zstd", error) from error
-    return plain
 
 
 def _corrupt(codec: str, why: object) -> InvalidRecords:
@@ -163,8 +256,8 @@ _COMPRESS: dict[int, Callable[[bytes], bytes]] = {
     Compression.LZ4: _lz4,
     Compression.ZSTD: _zstd,
 }
-_DECOMPRESS: dict[int, Callable[[Buffer, int], Buffer]] = {
-    Compression.NONE: _keep,
+_DECOMPRESS: dict[int, Callable[[Buffer, int, int], Iterator[bytes]]] = {
+    Compression.NONE: _sliced,
     Compression.GZIP: _gunzip,
     Compression.SNAPPY: _unsnappy,
     Compression.LZ4: _unlz4,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, iterate, read_header
 from reference_broker.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
 from reference_broker.records.record import HeaderPair, Record
-from reference_broker.records.varint import read_zigzag
+from reference_broker.records.varint import INT64_END, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
 
 __all__ = ["Record", "read_all", "read_records"]
@@ -66,6 +66,8 @@ def _decode_record(plain: bytes, start: int, end: int, header: BatchHeader) -> R
             ErrorCode.corrupt_message, f"the fields of a record end at byte {position}, but the record ends at {end}"
         )
     timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
+    if not -INT64_END <= timestamp_ms < INT64_END:
+        timestamp_ms = wrapped(timestamp_ms)
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, headers)
 
 

@@ -4,6 +4,9 @@ from reference_broker.records.batch import Buffer, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 MAX_VARINT_BYTES = 10
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+INT64_END = 1 << 63
+"""One past the largest int64."""
 
 
 def zigzag(value: int) -> bytes:
@@ -19,8 +22,14 @@ def zigzag(value: int) -> bytes:
     return bytes(out)
 
 
+def wrapped(number: int) -> int:
+    """The int64 that Java's arithmetic makes of a number: what does not fit 64 bits is dropped."""
+    return ((number + INT64_END) & _MASK) - INT64_END
+
+
 def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Returns (value, next position). Raises InvalidRecords (CORRUPT_MESSAGE) at the buffer's end or after 10 bytes."""
+    """Returns (value, next position). The value fits int64: ten bytes hold 70 bits, and Kafka's reader drops what is
+    beyond 64, too. Raises InvalidRecords (CORRUPT_MESSAGE) at the buffer's end or after 10 bytes."""
     try:
         byte = buffer[position]
         position += 1
@@ -32,6 +41,7 @@ def read_zigzag(buffer: Buffer, position: int) -> tuple[int, int]:
             position += 1
             result |= (byte & 0x7F) << shift
             if byte < 0x80:
+                result &= _MASK
                 return (result >> 1) ^ -(result & 1), position
     except IndexError as error:
         raise InvalidRecords(ErrorCode.corrupt_message, "a record ends inside a number") from error

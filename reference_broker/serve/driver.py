@@ -45,7 +45,7 @@ def nobody(_: int) -> None:
     """No other nodes."""
 
 
-NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
+NOTES_TO_LOG = frozenset({"coordinator_load_failed", "coordinator_loaded_in_part", "truncated_below_high_watermark"})
 """Notes that an operator must see, so they are logged and not only traced."""
 
 

@@ -47,9 +47,15 @@ def topic_rows(
     """All settings of a topic, or those named in ``asked``."""
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
-        own = (Synonym(name, topic_configs[name], Source.TOPIC),) if name in topic_configs else ()
+        own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
         rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name])), read_only=False))
     return rows
+
+
+def _told(key: ConfigKey, text: str) -> str:
+    """The value of a setting in its plain form. The metadata may have it from a release that kept texts as they came,
+    with any number of blanks around them."""
+    return key.text(key.parse(text))
 
 
 def broker_rows(config: BrokerConfig, asked: Collection[str] | None = None) -> list[ConfigRow]:

@@ -16,6 +16,7 @@ KIPs: 88, 232, 447, 709.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kio.schema.offset_fetch.v9.response import (
@@ -41,18 +42,31 @@ from reference_broker.wire.drafts import (
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
+
+class _Topic(Protocol):
+    """A topic of a request, of Kafka's layout or of the draft's."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def partition_indexes(self) -> Sequence[int]: ...
+
+
 NOTHING = -1
 GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
 def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000) -> None:
-    """Groups, topics and partitions in the request's order; all topics in that of their first commit. Answers through
-    ``call`` when the last group is settled, mostly at once."""
+    """Groups, topics and partitions in the request's order, each once, as it is named first. All topics come in the
+    order of their first commit. Answers through ``call`` when the last group is settled, mostly at once."""
     if isinstance(body, OffsetFetchRequest1000):
         _draft(broker, call, body)
         return
-    asked = body.groups
+    by_id: dict[str, OffsetFetchRequestGroup] = {}
+    for group in body.groups:
+        by_id.setdefault(group.group_id, group)
+    asked = tuple(by_id.values())
     answers: dict[int, OffsetFetchResponseGroup] = {}
 
     def settled(at: int, error: Error, found: list[FetchedOffset]) -> None:
@@ -65,22 +79,30 @@ def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetch
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
     for at, group in enumerate(asked):
         broker.groups.commits.fetch(
-            group.group_id, _wanted(group), partial(settled, at), requires_stable=body.require_stable
+            group.group_id, _wanted(group.topics), partial(settled, at), requires_stable=body.require_stable
         )
 
 
 API: Api[OffsetFetchRequest | OffsetFetchRequest1000] = Api.of((OffsetFetchRequest, OffsetFetchRequest1000), handle)
 
 
-def _wanted(asked: OffsetFetchRequestGroup) -> list[tuple[str, Sequence[int]]] | None:
-    return None if asked.topics is None else [(topic.name, topic.partition_indexes) for topic in asked.topics]
+def _wanted(topics: Iterable[_Topic] | None) -> list[tuple[str, Sequence[int]]] | None:
+    """Each partition once. An offset's text may be a thousand times as long as a partition's number in a request."""
+    if topics is None:
+        return None
+    found: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        found.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return [(name, tuple(indexes)) for name, indexes in found.items()]
 
 
 def _group(
     asked: OffsetFetchRequestGroup, error: Error, found: list[FetchedOffset], api_version: int
 ) -> OffsetFetchResponseGroup:
     if error and api_version < GROUP_ERROR_FROM:
-        found = [FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked) or () for index in indexes]
+        found = [
+            FetchedOffset(topic, index, None) for topic, indexes in _wanted(asked.topics) or () for index in indexes
+        ]
     told = ErrorCode(error)
     topics = tuple(
         OffsetFetchResponseTopics(name=TopicName(name), partitions=tuple(_partition(one, told) for one in offsets))
@@ -108,7 +130,7 @@ def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
 
 
 def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000) -> None:
-    wanted = None if body.topics is None else [(topic.name, topic.partition_indexes) for topic in body.topics]
+    wanted = _wanted(body.topics)
 
     def settled(error: Error, found: list[FetchedOffset]) -> None:
         topics = tuple(

@@ -1,7 +1,8 @@
 """DescribeGroups: tells the state and the members of groups.
 
 * The protocol, and what members said for it, are told of Stable groups only.
-* Unlike Kafka: there are no ACLs, so all operations on a group are allowed.
+* Unlike Kafka: there are no ACLs, so all operations on a group are allowed. A group that is named twice is told once.
+  An answer tells up to 16 MiB of members. The groups beyond get POLICY_VIOLATION, and a client may ask for them alone.
 
 Version notes:
 * v6: a group that does not exist is Dead with GROUP_ID_NOT_FOUND. Before, it is Dead without an error.
@@ -21,20 +22,33 @@ from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 NOT_FOUND_FROM = 6
+MOST_MEMBER_BYTES = 16 * 2**20
+"""An answer tells so many bytes that members and leaders sent, or one group. A group's members may send any bytes, and
+any client may ask for all groups in one small request."""
 
 
 def handle(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """In the request's order."""
+    """In the request's order, each group once."""
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
-    return DescribeGroupsResponse(
-        throttle_time=NO_THROTTLE,
-        groups=tuple(_described(broker, group_id, operations, call.api_version) for group_id in body.groups),
-    )
+    told: list[DescribedGroup] = []
+    member_bytes = 0
+    for group_id in dict.fromkeys(body.groups):
+        described = _described(broker, group_id, operations, call.api_version)
+        size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
+        if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
+            told.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))
+            continue
+        member_bytes += size
+        told.append(described)
+    return DescribeGroupsResponse(throttle_time=NO_THROTTLE, groups=tuple(told))
+
+
+TOO_MUCH = "The groups before it fill the answer: ask for fewer at once."
 
 
 API = Api.of(DescribeGroupsRequest, handle)
@@ -49,7 +63,7 @@ def _described(broker: HasGroups, group_id: GroupId, operations: int, version: i
         return _existing(group, operations)
     if version < NOT_FOUND_FROM:
         return _group(group_id, GroupState.DEAD.value, operations=operations)
-    message = f"Group {group_id} not found."
+    message = bounded_message(f"Group {group_id} not found.")
     return _group(group_id, GroupState.DEAD.value, error=ErrorCode.group_id_not_found, message=message)
 
 

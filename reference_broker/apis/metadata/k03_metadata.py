@@ -113,6 +113,7 @@ def _asked(
     cache = broker.metadata
     told: list[MetadataResponseTopic] = []
     missing: list[str] = []
+    found: dict[str, None] = {}  # An ID may be given with any number of names, which do not count.
     for entry in dict.fromkeys(topics):
         topic_id = None if entry.topic_id is None else entry.topic_id.bytes
         if topic_id is not None and api_version >= TOPIC_IDS_FROM:
@@ -124,7 +125,9 @@ def _asked(
         else:
             topic = cache.topics.get(entry.name)
         if topic is not None:
-            told.append(answers.find(cache, topic, operations))
+            if topic.name not in found:
+                found[topic.name] = None
+                told.append(answers.find(cache, topic, operations))
         elif topic_id is not None:
             told.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
         else:

@@ -12,6 +12,7 @@ from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.ports.disk import DiskError
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -82,7 +83,10 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader) -> 
             return Look(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     if cached.fetch_offset > log.log_end_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
-    return _readable(log, cached, reader)
+    try:
+        return _readable(log, cached, reader)
+    except (DiskError, InvalidRecords) as failure:
+        return failed(cached.index, read_error(failure))
 
 
 def offsets_of(log: PartitionLog) -> Offsets:
@@ -172,7 +176,7 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     """Returns the partition's part of an answer, with its records.
 
     They are whole batches of at most ``max_bytes`` together. With ``at_least_one`` the first batch may be larger. If
-    the disk fails, only this partition gets an error: KAFKA_STORAGE_ERROR.
+    they cannot be read, only this partition gets an error, that of ``read_error``.
     """
     if cached.partition is None or not found.available_bytes:
         return told_of(cached, found, reader)
@@ -180,9 +184,14 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
         records = cached.partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
-    except DiskError:
-        return _failure(cached.index, ErrorCode.kafka_storage_error)
+    except (DiskError, InvalidRecords) as failure:
+        return _failure(cached.index, read_error(failure))
     return told_of(cached, found, reader, records)
+
+
+def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
+    """What clients are told where a log cannot be read: CORRUPT_MESSAGE for damage, else KAFKA_STORAGE_ERROR."""
+    return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
 def told_of(cached: CachedPartition, found: Look, reader: Reader, records: bytes | memoryview = b"") -> PartitionData:

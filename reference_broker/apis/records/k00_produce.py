@@ -6,7 +6,8 @@
   when the timeout of the request is over.
 * Both also wait for a sync where ``flush.messages`` asks for one.
 * A retry of a batch that is written already waits for the first writing.
-* Unlike Kafka: transactional batches are refused, because transactions are not served.
+* Unlike Kafka: transactional batches are refused, because transactions are not served. Nobody may write to internal
+  topics. Kafka lets any client do so that calls itself ``__admin_client``, and anybody can.
 
 Version notes:
 * v10: NOT_LEADER_OR_FOLLOWER names the leader and its address.
@@ -45,9 +46,6 @@ from reference_broker.wire.produce import (
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
-ADMIN_CLIENT_ID = "__admin_client"
-"""The client ID that Kafka lets write into internal topics (AdminUtils.ADMIN_CLIENT_ID)."""
-
 ALL = -1
 """acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
 
@@ -62,7 +60,7 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others."""
     written: list[tuple[Partition, bool, int]] = []
-    responses = [_append_topic(broker, call.client_id, body, topic, written) for topic in body.topics]
+    responses = [_append_topic(broker, body, topic, written) for topic in body.topics]
     response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -154,14 +152,13 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], api_ver
 
 def _append_topic(
     broker: Needs,
-    client_id: str,
     request: ProduceRequest,
     topic: ProduceTopic,
     written: list[tuple[Partition, bool, int]],
 ) -> ProduceTopicResponse:
-    """Only Kafka's own tools may write to the broker's own topics."""
+    """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
-    if is_internal(name) and client_id != ADMIN_CLIENT_ID:
+    if is_internal(name):
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
     else:

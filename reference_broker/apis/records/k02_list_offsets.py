@@ -4,6 +4,8 @@
 * A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
   for what lies beyond, since an offset that was told once may not go back.
 * An answer is never delayed. The timeout of version 10 is for remote reads.
+* Times are looked for in slices, so that other clients need not wait. A batch counts as its first offset if its records
+  cannot be read, do not reach the time in its header, or take more than 16 MiB.
 * Unlike Kafka: nothing is tiered, so the earliest local offset is the earliest one.
 
 Version notes:
@@ -17,8 +19,9 @@ KIPs: 79, 98, 207, 320, 405, 734.
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
-from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v10.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -28,15 +31,20 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import (
     LooksUpPartitions,
     Reader,
     led_partition,
+    read_error,
     readable_end,
     reader_of,
 )
+from reference_broker.log.lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -53,6 +61,9 @@ SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 NOT_AVAILABLE_FROM = 5
 """The version from which clients know OFFSET_NOT_AVAILABLE."""
 
+MOST_SEARCHES = 5
+"""A search begins anew if the log loses records meanwhile, but not for ever."""
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -63,49 +74,84 @@ class Found:
     leader_epoch: int = -1
 
 
-def handle(broker: LooksUpPartitions, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Every partition gets its own error code. A partition that is named twice is an invalid request."""
-    named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
-    reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
+Answer: TypeAlias = Search[ListOffsetsPartitionResponse]
 
-    def answer(topic: ListOffsetsTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        if named[topic.name, wanted.partition_index] > 1:
-            return _response(wanted, ErrorCode.invalid_request)
-        return _answer(broker, call.api_version, reader, topic.name, wanted)
 
-    return ListOffsetsResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answer(topic, one) for one in topic.partitions))
-            for topic in body.topics
-        ),
-    )
+class Needs(LooksUpPartitions, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
+    """Every partition gets its own error code. A partition that is named twice is an invalid request. What takes more
+    than a slice is answered through ``call``."""
+    answering = _answered(broker, call, body)
+    try:
+        next(answering)
+    except StopIteration as end:
+        answer: ListOffsetsResponse = end.value
+        return answer
+    later(broker.outside, 0, lambda: run_slices(broker.outside, _respond(call, answering)))
+    return None
 
 
 API = Api.of(ListOffsetsRequest, handle)
 
 
+def _respond(call: Call, answering: Search[ListOffsetsResponse]) -> Slices:
+    while not call.closed:
+        try:
+            next(answering)
+        except StopIteration as end:
+            call.respond(end.value)
+            return
+        yield
+
+
+def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[ListOffsetsResponse]:
+    named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
+    reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
+    work = Work()
+    topics: list[ListOffsetsTopicResponse] = []
+    for topic in body.topics:
+        answers: list[ListOffsetsPartitionResponse] = []
+        for wanted in topic.partitions:
+            if named[topic.name, wanted.partition_index] > 1:
+                answers.append(_response(wanted, ErrorCode.invalid_request))
+            else:
+                answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work)))
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
+    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
 def _answer(
-    broker: LooksUpPartitions, api_version: int, reader: Reader, topic: str, wanted: ListOffsetsPartition
-) -> ListOffsetsPartitionResponse:
+    broker: LooksUpPartitions,
+    api_version: int,
+    reader: Reader,
+    topic: str,
+    wanted: ListOffsetsPartition,
+    work: Work,
+) -> Answer:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
         return _response(wanted, ErrorCode.unsupported_version)
     partition = led_partition(broker, topic, wanted.partition_index, wanted.current_leader_epoch)
     if isinstance(partition, Error):
         return _response(wanted, partition)
     try:
-        found = find(partition, wanted.timestamp, reader)
-    except DiskError:
-        return _response(wanted, ErrorCode.kafka_storage_error)
+        found = yield from find(partition, wanted.timestamp, reader, work)
+    except (DiskError, InvalidRecords) as failure:
+        return _response(wanted, read_error(failure))
+    if isinstance(found, Error) and found is ErrorCode.offset_not_available and api_version < NOT_AVAILABLE_FROM:
+        found = ErrorCode.leader_not_available
     if isinstance(found, Error):
-        return _response(wanted, found if api_version >= NOT_AVAILABLE_FROM else ErrorCode.leader_not_available)
+        return _response(wanted, found)
     return _response(wanted, ErrorCode.none, found)
 
 
-def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Error:
+def find(partition: Partition, timestamp_ms: int, reader: Reader, work: Work) -> Search[Found | Error]:
     """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones.
 
-    Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207).
+    Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207), and where the
+    log changes again and again during the search.
     """
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
@@ -118,12 +164,27 @@ def find(partition: Partition, timestamp_ms: int, reader: Reader) -> Found | Err
         return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
     if timestamp_ms == LATEST_TIERED:
         return Found()
-    found = log.offset_of_max_timestamp() if timestamp_ms == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp_ms)
-    if found is None or found.offset >= end_offset:
-        return ErrorCode.offset_not_available if lags else Found()
-    if found.offset < 0:
-        return Found()
-    return Found(found.offset, found.timestamp_ms, found.leader_epoch)
+    for _ in range(MOST_SEARCHES):
+        try:
+            found = yield from _search(partition, timestamp_ms, work)
+        except Overtaken:
+            continue
+        if partition.deleted:
+            return ErrorCode.not_leader_or_follower
+        if found is None or found.offset >= end_offset:
+            return ErrorCode.offset_not_available if lags else Found()
+        if found.offset < 0:
+            return Found()
+        if found.offset >= log.log_start_offset:
+            return Found(found.offset, found.timestamp_ms, found.leader_epoch)
+    return ErrorCode.not_leader_or_follower if partition.deleted else ErrorCode.offset_not_available
+
+
+def _search(partition: Partition, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
+    log = partition.log
+    if timestamp_ms == MAX_TIMESTAMP:
+        return (yield from log.search_max_timestamp(work))
+    return (yield from log.search_timestamp(timestamp_ms, work))
 
 
 def _response(wanted: ListOffsetsPartition, error: Error, found: Found | None = None) -> ListOffsetsPartitionResponse:

@@ -3,6 +3,7 @@
 * Readers lose the records below the offset at once. Whole segments below it are deleted.
 * The answer comes when the log of every live replica starts there, or it is REQUEST_TIMED_OUT.
 * The new start becomes durable soon after the answer, as in Kafka.
+* Internal topics are refused (INVALID_TOPIC_EXCEPTION): their records are the state of the broker.
 
 KIPs: 107.
 """
@@ -23,6 +24,7 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
@@ -66,6 +68,8 @@ API = Api.of(DeleteRecordsRequest, handle)
 
 
 def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
+    if is_internal(topic):
+        return _Done(None, ErrorCode.invalid_topic_exception)
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
     if isinstance(partition, Error):
         return _Done(None, ErrorCode(partition))

@@ -48,6 +48,7 @@ def ask(
         timeout=i32Timedelta.parse(timedelta(0)),
     )
     answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), request)
+    assert answer is not None
     assert [one.name for one in answer.topics] == [topic]
     return list(answer.topics[0].partitions)
 

@@ -304,7 +304,9 @@ def offsets(world: ReplicatedWorld, timestamp: int, *, version: int = 10, replic
         timeout=i32Timedelta.parse(timedelta(0)),
         topics=(ListOffsetsTopic(name=TopicName("events"), partitions=(one,)),),
     )
-    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body).topics[0].partitions[0]
+    response = k02_list_offsets.handle(world.broker, FakeCall(1, "c", version), body)
+    assert response is not None
+    answer = response.topics[0].partitions[0]
     return known_error(int(answer.error_code)), int(answer.offset)
 
 

@@ -129,7 +129,6 @@ def test_validate_only_answers_as_if_and_writes_nothing() -> None:
         (topic(partitions=-2), ErrorCode.invalid_partitions),
         (topic(replication_factor=0), ErrorCode.invalid_replication_factor),
         (topic(replication_factor=2), ErrorCode.invalid_replication_factor),
-        (topic(partitions=1_000_001), ErrorCode.policy_violation),
         (topic(configs=(("nonsense", "1"),)), ErrorCode.invalid_config),
         (topic(configs=(("segment.bytes", "few"),)), ErrorCode.invalid_config),
         (topic(configs=(("cleanup.policy", "burn"),)), ErrorCode.invalid_config),
@@ -153,6 +152,23 @@ def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic
     assert (bad.error_code, good.error_code) == (error, ErrorCode.none)
     assert bad.error_message
     assert sorted(world.controller.image.topics) == ["good", "x.y"]
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [topic(partitions=1_000_000)],
+        [topic(partitions=2**31 - 1), topic("u")],
+        [topic(partitions=10_001)],
+        [topic(partitions=5000), topic("u", 5001)],
+        [topic(f"t{number}", -1) for number in range(10_001)],
+    ],
+)
+def test_a_request_for_too_many_partitions_is_refused_as_a_whole(topics: list[CreatableTopic]) -> None:
+    world = AdminWorld()
+    results = create(world, *topics)
+    assert [one.error_code for one in results] == [ErrorCode.policy_violation] * len(topics)
+    assert not world.controller.image.topics
 
 
 def test_a_manual_assignment_places_partitions() -> None:
@@ -330,6 +346,14 @@ def test_a_topic_twice_in_a_growth_request_is_refused() -> None:
     body = CreatePartitionsRequest(topics=(entry, entry), timeout=NO_WAIT, validate_only=False)
     (result,) = world.ask(k37_create_partitions, body).results
     assert result.error_code == ErrorCode.invalid_request
+
+
+def test_a_topic_does_not_grow_by_too_many_partitions_at_once() -> None:
+    world = AdminWorld()
+    create(world, topic("t"))
+    assert grow(world, "t", 10_002).error_code == ErrorCode.policy_violation
+    assert grow(world, "t", 2**31 - 1).error_code == ErrorCode.policy_violation
+    assert len(world.controller.image.topics["t"].partitions) == 1
 
 
 def test_a_restart_gives_partitions_a_new_leader_epoch_and_keeps_their_records() -> None:

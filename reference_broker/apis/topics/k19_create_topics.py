@@ -4,7 +4,8 @@
 * A request is judged by all requests before it, also by those that are not committed yet.
 * A request that is larger than a batch of metadata is a transaction of the metadata log. Readers see all its topics or
   none.
-* Unlike Kafka: the timeout is not used. A request may lead to 2,000,000 records, where Kafka stops at 10,000.
+* A request for more than 10,000 partitions is refused as a whole (POLICY_VIOLATION), as in Kafka.
+* Unlike Kafka: the timeout is not used.
 
 KIPs: 4, 464, 516, 525, 868.
 """

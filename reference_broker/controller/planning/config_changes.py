@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
-from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
+from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
@@ -88,10 +88,9 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord] 
     if isinstance(after, Refusal):
         return after
     try:
-        parse_topic_configs(after)
+        return _difference(wanted.resource, before, normalised(after))
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
-    return _difference(wanted.resource, before, after)
 
 
 def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigRecord]:

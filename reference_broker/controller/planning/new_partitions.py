@@ -10,21 +10,22 @@ from reference_broker.metadata.records import PartitionRecord
 from reference_broker.metadata.uuids import NO_DIRECTORY
 from reference_broker.wire.errors import ErrorCode
 
-MAX_PARTITIONS_PER_TOPIC = 1_000_000
-"""This limits what one entry of a request can make the controller hold. The whole request is limited by the number of
-its records."""
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Kafka's limit for the new partitions of all topics of a request (ReplicationControlManager, 4.1). 38 bytes could ask
+for a million, which would keep the controller busy for a minute."""
 
 Replicas: TypeAlias = Iterator[tuple[int, ...]]
 """Yields the brokers of each new partition."""
 
 
 def too_many_partitions(partitions: int) -> Refusal | None:
-    if partitions <= MAX_PARTITIONS_PER_TOPIC:
+    """Why one request may not make so many new partitions, or None if it may."""
+    if partitions <= MAX_PARTITIONS_PER_REQUEST:
         return None
     return Refusal(
         ErrorCode.policy_violation,
-        f"Unable to perform excessively large batch operation: {partitions} partitions, "
-        f"at most {MAX_PARTITIONS_PER_TOPIC} are allowed.",
+        f"Excessively large number of partitions per request: {partitions}, at most {MAX_PARTITIONS_PER_REQUEST} are "
+        "allowed.",
     )
 
 

@@ -59,6 +59,10 @@ class PartitionGrowth(Change[GrowthOutcomes]):
     found: dict[str, PlannedGrowth | Refusal] = field(default_factory=dict)
 
     def plan(self, situation: Situation) -> Planning:
+        too_many = too_many_partitions(sum(_new_partitions(situation, growth) for growth in self.wanted))
+        if too_many is not None:
+            self.found = dict.fromkeys((growth.name for growth in self.wanted), too_many)
+            return ()
         for growth in self.wanted:
             self.found[growth.name] = DUPLICATE if growth.name in self.found else _planned(situation, growth)
             if situation.spend(1 + len(growth.assignments or ())):
@@ -68,6 +72,11 @@ class PartitionGrowth(Change[GrowthOutcomes]):
 
     def outcome(self, refused: Refusal | None) -> GrowthOutcomes:
         return outcomes_by_name(self.found, (growth.name for growth in self.wanted), refused)
+
+
+def _new_partitions(situation: Situation, wanted: WantedGrowth) -> int:
+    topic = situation.latest.topics.get(wanted.name)
+    return 0 if topic is None else max(wanted.count - len(topic.partitions), 0)
 
 
 def _planned(situation: Situation, wanted: WantedGrowth) -> PlannedGrowth | Refusal:
@@ -82,9 +91,6 @@ def _planned(situation: Situation, wanted: WantedGrowth) -> PlannedGrowth | Refu
             ErrorCode.invalid_partitions,
             f"The topic {wanted.name} currently has {current} partition(s); {wanted.count} would not be an increase.",
         )
-    refusal = too_many_partitions(wanted.count)
-    if refusal is not None:
-        return refusal
     replicas = _replicas(situation, wanted, topic)
     return replicas if isinstance(replicas, Refusal) else PlannedGrowth(topic, wanted.count, replicas)
 

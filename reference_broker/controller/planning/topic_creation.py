@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
-from reference_broker.configuration.topic_config import parse_topic_configs
+from reference_broker.configuration.topic_config import normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation, outcomes_by_name
 from reference_broker.controller.planning.new_partitions import (
@@ -80,6 +80,10 @@ class TopicCreation(Change[TopicOutcomes]):
     found: dict[str, PlannedTopic | Refusal] = field(default_factory=dict)
 
     def plan(self, situation: Situation) -> Planning:
+        too_many = too_many_partitions(sum(_asked_partitions(situation.config, topic) for topic in self.wanted))
+        if too_many is not None:
+            self.found = dict.fromkeys((topic.name for topic in self.wanted), too_many)
+            return ()
         planner = _Planner(situation)
         times = Counter(topic.name for topic in self.wanted)
         for name, topic in {topic.name: topic for topic in self.wanted}.items():
@@ -154,6 +158,13 @@ class _Planner:
         return placed if isinstance(placed, Refusal) else (partitions, factor, placed)
 
 
+def _asked_partitions(config: BrokerConfig, wanted: WantedTopic) -> int:
+    """How many partitions the topic would have. What is no number of partitions counts nothing."""
+    if wanted.assignments is not None:
+        return len(wanted.assignments)
+    return config.num_partitions if wanted.partitions == DEFAULT else max(wanted.partitions, 0)
+
+
 def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
     """What is wrong with the request itself, whatever the cluster holds."""
     problem = name_problem(wanted.name)
@@ -170,7 +181,7 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
         )
     if wanted.partitions < DEFAULT or wanted.partitions == 0:
         return Refusal(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
-    return too_many_partitions(wanted.partitions)
+    return None
 
 
 def factor_of(config: BrokerConfig, replication_factor: int) -> int:
@@ -187,10 +198,9 @@ def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
         return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
     configs = {key: value for key, value in wanted.configs if value is not None}
     try:
-        parse_topic_configs(configs)
+        return normalised(configs)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
-    return configs
 
 
 def _manual(image: MetadataImage, wanted: WantedTopic) -> list[tuple[int, ...]] | Refusal:

@@ -19,7 +19,13 @@ from reference_broker.groups.offsets.committed_offsets import (
 )
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.storage.record_fields import DamagedRecord, FieldReader, FieldWriter
+from reference_broker.groups.storage.record_fields import (
+    MOST_TEXT_BYTES,
+    DamagedRecord,
+    FieldReader,
+    FieldWriter,
+    fits,
+)
 from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000
@@ -110,6 +116,7 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
     metadata = fields.string()
     commit_ms = fields.int64()
     expire_ms = fields.int64() if version == 1 else NO_TIMESTAMP
+    _check_texts(metadata)
     epoch = fields.tagged(_EPOCH_READER).get(METADATA_EPOCH_TAG, NO_METADATA_EPOCH)
     return CommitOffset(
         topic=key.topic,
@@ -163,7 +170,17 @@ def read_group(group_id: str, data: bytes) -> Group:
     instances = [each.group_instance_id for each in members if each.group_instance_id is not None]
     if len({each.member_id for each in members}) < len(members) or len(set(instances)) < len(instances):
         raise DamagedRecord(f"group {group_id} has a member twice")
+    _check_texts(protocol_type, protocol, *instances)
+    for each in members:
+        _check_texts(each.member_id, each.client_id, each.client_host)
     return Group.loaded(group_id, generation, protocol_type, protocol, leader, since_ms, members)
+
+
+def _check_texts(*texts: str | None) -> None:
+    """A flexible version may hold texts that could neither be written again nor be told to older clients. Raises
+    DamagedRecord."""
+    if not all(map(fits, texts)):
+        raise DamagedRecord(f"a text of more than {MOST_TEXT_BYTES} bytes")
 
 
 def _read_member(fields: FieldReader, protocol: str | None) -> Member:

@@ -3,6 +3,7 @@
 It reads up to the end of the log, not only to the high watermark. Records of the former coordinator that lie above it
 may still be replicated. They become visible when the high watermark passes them. Damaged records and records of
 other kinds are left out. A note tells of damage: one bad record must not take the groups of a whole partition away.
+Where the log itself cannot be read on, the partition is refused, because what follows is not known.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +15,10 @@ from reference_broker.groups.storage.codec import GroupKey, read_group, read_key
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import DamagedRecord
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
+from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices
-from reference_broker.records.batch import InvalidRecords, iterate
+from reference_broker.records.batch import InvalidRecords, checked, iterate
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import Record
 
@@ -24,22 +26,34 @@ CHUNK_BYTES = 128 * 1024
 """How much is read at once. Its records are taken over several slices."""
 RECORDS_PER_SLICE = 200
 """They cost some 3 ms."""
+MOST_PLAIN_BYTES = 16 * 2**20
+"""A batch that decompresses to more counts as damaged. Coordinators write batches of 1 MiB, uncompressed."""
 
 
 @dataclass(slots=True)
 class Loading:
-    """``finished`` is told the number of records at the end, unless another node leads the partition by then."""
+    """``finished`` is told the number of records at the end, and ``refused`` the reason if the log cannot be read.
+    Neither is told if another node leads the partition by then."""
 
     ports: Ports
     target: OffsetsPartition
     finished: Callable[[int], None]
+    refused: Callable[[str], None]
     records: int = 0
+    left_out: int = 0
     _end_offset: int = 0
     """One past the last record that was taken."""
     _groups: dict[str, bytes] = field(default_factory=dict)
     """The last value of each group."""
 
     def run(self) -> Slices:
+        try:
+            yield from self._run()
+        except (InvalidRecords, DiskError) as failure:
+            if self.target.is_led:
+                self.refused(str(failure))
+
+    def _run(self) -> Slices:
         for record in self._records(self.target.led.log):
             if record is None:
                 yield
@@ -55,10 +69,14 @@ class Loading:
         self.target.make_visible()
         yield from self._restore()
         if self.target.is_led:
+            if self.left_out:
+                where = ("partition", self.target.led.log.directory)
+                self.ports.note("coordinator_loaded_in_part", where, ("left_out", self.left_out))
             self.finished(self.records)
 
     def _records(self, log: PartitionLog) -> Iterator[Record | None]:
-        """Yields None after each chunk. It ends where another node leads the partition: its files may be gone."""
+        """Yields None after each chunk. It ends where another node leads the partition: its files may be gone. Raises
+        InvalidRecords and DiskError where the log cannot be read on."""
         offset = log.log_start_offset
         while self.target.is_led and offset < log.log_end_offset:
             try:
@@ -73,7 +91,8 @@ class Loading:
                 if header.is_control:
                     continue
                 try:
-                    yield from read_records(view[position : position + header.size_bytes])
+                    checked(view, position, len(view))
+                    yield from read_records(view[position : position + header.size_bytes], MOST_PLAIN_BYTES)
                 except InvalidRecords as invalid:
                     self._left_out(header.base_offset, invalid.message)
             yield None
@@ -125,5 +144,6 @@ class Loading:
         return min(times, default=now_ms)
 
     def _left_out(self, offset: int, reason: str) -> None:
+        self.left_out += 1
         directory = self.target.led.log.directory
         self.ports.note("coordinator_record_left_out", ("partition", directory), ("offset", offset), ("reason", reason))

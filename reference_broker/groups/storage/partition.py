@@ -52,6 +52,8 @@ class OffsetsPartition:
         self.retention = retention
         self.is_loaded = False
         """Its groups are served."""
+        self.is_refused = False
+        """Its log cannot be read, so that nobody knows its groups."""
         self.is_led = True
         """No other node has taken over, as far as this one knows."""
         self.loaded_end = 0

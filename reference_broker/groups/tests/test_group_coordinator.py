@@ -176,6 +176,7 @@ def test_damaged_records_are_left_out_and_the_rest_is_loaded() -> None:
     world.pass_ms(0)
     assert world.fetched(group) == {("t", 0): 5}
     assert len(world.noted("coordinator_record_left_out")) == 3
+    assert [one["left_out"] for one in world.noted("coordinator_loaded_in_part")] == [3]
     assert world.active(0).groups[group].protocol_type is None
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
 from reference_broker.records.compression import decompress
-from reference_broker.records.varint import read_zigzag, zigzag
+from reference_broker.records.varint import read_zigzag, wrapped, zigzag
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -81,10 +81,10 @@ def _row(plain: bytes, start: int) -> Row:
 
 
 def shifted(plain: bytes, row: Row, timestamp_delta: int) -> bytes:
-    """Returns the record's bytes with another timestamp delta."""
+    """Returns the record's bytes with another timestamp delta. One beyond int64 wraps around, as sums of timestamps do."""
     _, position = read_zigzag(plain, row.start)
     _, rest = read_zigzag(plain, position + 1)
-    body = plain[position : position + 1] + zigzag(timestamp_delta) + plain[rest : row.end]
+    body = plain[position : position + 1] + zigzag(wrapped(timestamp_delta)) + plain[rest : row.end]
     return zigzag(len(body)) + body
 
 

@@ -25,6 +25,7 @@ from reference_broker.records.batch import (
     write_header,
 )
 from reference_broker.records.compression import Compression, compress
+from reference_broker.records.varint import wrapped
 from reference_broker.wire.errors import ErrorCode
 
 RECORDS_PER_SLICE = 1000
@@ -168,7 +169,7 @@ def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int
         body = b"".join([shifted(plain, row, row.timestamp_delta + by) for row in kept])
     max_ms = header.max_timestamp_ms
     if not header.is_log_append_time:
-        max_ms = max(row.timestamp_delta for row in kept) + header.base_timestamp_ms
+        max_ms = max(wrapped(row.timestamp_delta + header.base_timestamp_ms) for row in kept)
     new = header._replace(
         attributes=attributes, base_timestamp_ms=base_ms, max_timestamp_ms=max_ms, record_count=len(kept)
     )

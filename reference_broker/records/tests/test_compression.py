@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.records.batch import InvalidRecords
-from reference_broker.records.compression import XERIAL_BLOCK_BYTES, Compression, compress, decompress
+from reference_broker.records.compression import (
+    PIECE_BYTES,
+    XERIAL_BLOCK_BYTES,
+    Compression,
+    TooLarge,
+    compress,
+    compressed_pieces,
+    decompress,
+    decompressed_pieces,
+)
 from reference_broker.wire.errors import ErrorCode
 
 LIMIT = 10_000
@@ -86,3 +95,25 @@ def test_gzip_members_in_a_row_are_one_text() -> None:
         return packer.compress(data) + packer.flush()
 
     assert decompress(Compression.GZIP, member(b"one") + member(b"two")) == b"onetwo"
+
+
+LARGE = b"".join(b"%d," % number for number in range(200_000))
+"""Some 1.3 MB."""
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_large_data_is_packed_and_unpacked_in_pieces(codec: Compression) -> None:
+    packed = b"".join(compressed_pieces(codec, LARGE))
+    assert decompress(codec, packed) == LARGE
+    for source in (packed, compress(codec, LARGE)):
+        pieces = list(decompressed_pieces(codec, memoryview(source), len(LARGE)))
+        assert b"".join(pieces) == LARGE
+        assert max(map(len, pieces)) <= PIECE_BYTES
+        with pytest.raises(TooLarge):
+            list(decompressed_pieces(codec, source, len(LARGE) - 1))
+
+
+def test_blocks_of_lz4_do_not_refer_to_each_other_because_kafka_does_not_read_such() -> None:
+    """The bit is 5 in the byte behind the magic number (lz4 frame format)."""
+    for packed in (compress(Compression.LZ4, LARGE), b"".join(compressed_pieces(Compression.LZ4, LARGE))):
+        assert packed[4] & 0x20

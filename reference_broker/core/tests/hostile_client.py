@@ -1,0 +1,98 @@
+"""A client of a node in memory that speaks in frames: its requests are decoded, and the answers are encoded.
+
+What a request costs is what a node would spend on it: processor time of each slice of work, and memory.
+"""
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import process_time_ns
+from tracemalloc import get_traced_memory, reset_peak, start, stop
+from typing import Any
+
+from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.ports.now import Now
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import body_class, decode_request, decode_response, encode_request, encode_response
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a node spent: the processor time of its longest slice of work, how many slices there were, and the most
+    memory that it held above what it held before."""
+
+    longest_ms: float = 0.0
+    slices: int = 0
+    peak_bytes: int = 0
+
+
+@contextmanager
+def slices_of(world: NodeWorld) -> Iterator[Cost]:
+    """Measures the slices of the node's own work. What decoding and encoding take is the driver's."""
+    cost = Cost()
+    handle = world.node.handle
+
+    def measured(now: Now, event: Event) -> Sequence[Effect]:
+        before = process_time_ns()
+        effects = handle(now, event)
+        cost.longest_ms = max(cost.longest_ms, (process_time_ns() - before) / 1e6)
+        cost.slices += 1
+        return effects
+
+    gc.collect()
+    gc.disable()  # A collection looks at all that the tests hold, which is no work of the node.
+    world.node.handle = measured  # type: ignore[method-assign]
+    try:
+        yield cost
+    finally:
+        del world.node.handle
+        gc.enable()
+
+
+@contextmanager
+def memory_of() -> Iterator[Cost]:
+    """Measures memory. It makes everything several times slower."""
+    cost = Cost()
+    start()
+    before, _ = get_traced_memory()
+    reset_peak()
+    try:
+        yield cost
+    finally:
+        cost.peak_bytes = get_traced_memory()[1] - before
+        stop()
+
+
+class HostileClient:
+    """Every request comes on a connection of its own."""
+
+    def __init__(self, world: NodeWorld) -> None:
+        self.world = world
+        self._connections = 1000
+
+    def ask(self, api_key: int, version: int, **values: Any) -> Any:
+        """Asks for the class of the highest version, filled with ``values``, in the layout of ``version``."""
+        return self.say(api_key, version, filled(body_class(api_key, "request"), values))
+
+    def say(self, api_key: int, version: int, body: object) -> Any:
+        """Sends a body, and returns the answer's body. It is None if the connection was closed instead."""
+        return self.frame(api_key, version, b"".join(encode_request(api_key, version, 9, "client", body))[4:])
+
+    def frame(self, api_key: int, version: int, frame: bytes) -> Any:
+        """Sends a frame, which comes without its length."""
+        view = memoryview(frame)
+        header, offset = read_request_header(view)
+        assert (header.api_key, header.api_version) == (api_key, version)
+        body = decode_request(api_key, version, view, offset)
+        self._connections += 1
+        number = self.world.send(api_key, version, body, self._connections)
+        self.world.settle()
+        if self._connections in self.world.closed:
+            return None
+        reply = self.world.replies[number]
+        answer = memoryview(b"".join(encode_response(api_key, reply.api_version, 9, reply.body)))[4:]
+        return decode_response(api_key, reply.api_version, answer)[1]

@@ -1,0 +1,154 @@
+"""A log of the offsets topic that is damaged, or that somebody filled with extremes: loading is total."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.groups.state.group import Group
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.storage.codec import group_key, group_value, offset_key, read_group
+from reference_broker.groups.storage.record_fields import DamagedRecord, FieldWriter
+from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
+from reference_broker.log.partition_log import Origin
+from reference_broker.records.builder import build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record
+from reference_broker.wire.errors import ErrorCode
+
+
+def reloaded(world: CoordinatorWorld, *records: Record, **how: Any) -> None:
+    log = world.lose(0)
+    if records:
+        log.append(world.now(), build(records, **how), 0, origin=Origin.BROKER)
+    world.lead_offsets(0, log, epoch=1)
+    world.pass_ms(0)
+
+
+def with_commits(count: int = 3) -> tuple[CoordinatorWorld, str]:
+    """One batch for each commit."""
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    group = world.group_in(0)
+    for offset in range(count):
+        world.commit(group, offset)
+    return world, group
+
+
+def path_of(world: CoordinatorWorld) -> str:
+    return str(world.led[0].log.segments[0].path)
+
+
+def test_a_batch_with_a_wrong_checksum_is_left_out() -> None:
+    world, group = with_commits()
+    world.disk.files[path_of(world)][-1] ^= 1
+    reloaded(world)
+    assert world.fetched(group) == {("t", 0): 1}
+    assert [one["left_out"] for one in world.noted("coordinator_loaded_in_part")] == [1]
+
+
+def test_a_log_that_cannot_be_read_on_refuses_the_partition() -> None:
+    """Where the length of a batch is damaged, nobody knows where the next one begins."""
+    world, group = with_commits(1)
+    batch_bytes = len(world.disk.files[path_of(world)])
+    for offset in range(2000):
+        world.commit(group, offset)
+    world.disk.files[path_of(world)][1800 * batch_bytes + 8] ^= 0x41
+    reloaded(world)
+    world.pass_ms(100)
+    assert world.groups.find(group) is ErrorCode.not_coordinator
+    assert not world.groups.loading()
+    assert world.groups.metrics.loading.value == 0
+    assert len(world.noted("coordinator_load_failed")) == 1
+    world.lose(0)
+    assert world.groups.metrics.loading.value == 0
+
+
+def test_a_compressed_bomb_is_left_out() -> None:
+    world, group = with_commits()
+    bomb = Record(key=b"\0\x63", value=bytes(40 * 2**20))
+    reloaded(world, bomb, compression=Compression.ZSTD)
+    assert world.fetched(group) == {("t", 0): 2}
+    assert len(world.noted("coordinator_record_left_out")) == 1
+
+
+INT32 = st.sampled_from([-(2**31), -1, 0, 1, 10_000, 2**31 - 1])
+INT64 = st.sampled_from([-(2**63), -1, 0, 1, 10_000, 2**63 - 1])
+TEXT = st.sampled_from(["", "a", "b", "range", "consumer", "x" * 32_767])
+BLOB = st.sampled_from([b"", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff", b"\xff" * 5])
+
+
+@st.composite
+def group_values(draw: st.DrawFn) -> bytes:
+    out = FieldWriter(draw(st.sampled_from([0, 1, 2, 3])))
+    version = int.from_bytes(out.data, "big")
+    out.string(draw(TEXT))
+    out.int32(draw(INT32))
+    out.string(draw(st.none() | TEXT))
+    out.string(draw(st.none() | TEXT))
+    if version >= 2:
+        out.int64(draw(INT64))
+    count = draw(st.integers(0, 3))
+    out.length(count)
+    for _ in range(count):
+        out.string(draw(TEXT))
+        if version >= 3:
+            out.string(draw(st.none() | TEXT))
+        out.string(draw(TEXT))
+        out.string(draw(TEXT))
+        if version >= 1:
+            out.int32(draw(INT32))
+        out.int32(draw(INT32))
+        out.blob(draw(BLOB))
+        out.blob(draw(BLOB))
+    return bytes(out.data)
+
+
+@st.composite
+def offset_values(draw: st.DrawFn) -> bytes:
+    version = draw(st.sampled_from([0, 1, 2, 3]))
+    out = FieldWriter(version)
+    out.int64(draw(INT64))
+    if version == 3:
+        out.int32(draw(INT32))
+    out.string(draw(TEXT))
+    out.int64(draw(INT64))
+    if version == 1:
+        out.int64(draw(INT64))
+    return bytes(out.data)
+
+
+@given(st.lists(group_values(), max_size=4), st.lists(offset_values(), max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_groups_and_offsets_with_any_fields_are_loaded_or_left_out_and_time_goes_on(
+    groups: list[bytes], offsets: list[bytes]
+) -> None:
+    world = CoordinatorWorld(offsets_retention_check_interval_ms="1000")
+    world.lead_offsets(0)
+    names = [world.group_in(0, prefix) for prefix in "abcd"]
+    records = [Record(key=group_key(name), value=value) for name, value in zip(names, groups, strict=False)]
+    records += [Record(key=offset_key(names[0], "t", at), value=value) for at, value in enumerate(offsets)]
+    reloaded(world, *(records or [Record(key=b"\0\2", value=None)]))
+    world.groups.validate()
+    for _ in range(5):
+        world.pass_ms(60_000)
+        world.groups.validate()
+    assert world.groups.find(names[0]) is world.active(0)
+
+
+def test_texts_that_could_not_be_told_again_are_damage() -> None:
+    member = Member("m", None, "c", "/h", 1, 1, (MemberProtocol("range", b""),))
+    group = Group("g", 1, protocol_type="consumer")
+    group.add(member, awaits_join=False)
+    assert read_group("g", group_value(group)).members.keys() == {"m"}
+    out = FieldWriter(4, flexible_from=4)
+    out.string("c" * 40_000)
+    out.int32(1)
+    out.string(None)
+    out.string(None)
+    out.int64(-1)
+    out.length(0)
+    out.tagged({})
+    with pytest.raises(DamagedRecord):
+        read_group("g", bytes(out.data))
