@@ -173,7 +173,7 @@ class Driver:
     def opened(self, connection: Connection) -> bool:
         """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
         if self._ended or len(self.connections) >= self._max_connections:
-            self._log.warn("connection_refused", peer=connection.peer, reason="max.connections is reached")
+            self._log.limited("warn", "connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
         self._last_connection += 1
         connection.number = self._last_connection
@@ -218,7 +218,8 @@ class Driver:
             self._unblocked.popleft().pump()
 
     def close(self, connection: Connection, reason: str) -> None:
-        self._log.warn("connection_closed", peer=connection.peer, connection=connection.number, reason=reason)
+        facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
+        self._log.limited("warn", "connection_closed", **facts)
         connection.close()
 
     def closed(self, connection: Connection) -> None:

@@ -3,17 +3,17 @@
 import asyncio
 import json
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
+from reference_broker.serve.crash_words import told
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.end_signals import end_signals
 from reference_broker.serve.errors import StartError
@@ -22,6 +22,7 @@ from reference_broker.serve.lean_start import collect_seldom
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
 from reference_broker.serve.refusals import waits_for
+from reference_broker.serve.standard_streams import print_line
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
@@ -115,12 +116,14 @@ class Server:
                 sock.close()
             if folder is not None:
                 folder.release()
+            self._log.flush()
         if self._refusal:
             raise StartError(self._refusal)
         return self._exit_code
 
     async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
         self._ended = asyncio.Event()
         disk = FileDisk(self._options.data, self._open_files())
         with end_signals(loop, self._stop):
@@ -253,6 +256,12 @@ class Server:
         self._exit_code = EXIT_CRASH
         self._end_now()
 
+    def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the event loop raised an exception. asyncio would write it to stderr, and might wait there."""
+        bug = context.get("exception")
+        reason = told(bug) if isinstance(bug, Exception) else str(context.get("message"))
+        self._log.limited("error", "callback_failed", reason=reason)
+
     def _refused(self, reason: str) -> None:
         self._refusal = reason
         self._end_now()
@@ -279,8 +288,7 @@ class Server:
 
 def print_ready(fields: dict[str, object]) -> None:
     """One JSON line on stdout, for whoever started the node."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
+    print_line(json.dumps(fields))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
