@@ -34,8 +34,10 @@ from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
-from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.messages import encode_response
+from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.messages import empty_response, encode_response, has_error_code
+from reference_broker.wire.writing import Buffers
 
 FILES_PER_SYNC = 256
 """How many descriptors one sync holds at a time. A sync of more files runs in pieces."""
@@ -272,6 +274,11 @@ class Driver:
         except Exception as bug:
             self._stumble(bug)
 
+    def request_failed(self, request: Request, bug: Exception) -> None:
+        """For ``Node.on_bug``: a bug of ours costs the request, and one line of the log."""
+        facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
+        self._log.limited("error", "request_failed", reason=told(bug), **facts)
+
     def _stumble(self, bug: Exception) -> None:
         """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
@@ -307,12 +314,30 @@ class Driver:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
         connection.busy = False
         if reply.body is not None and not connection.discarding:
-            buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+            buffers = self._encoded(reply)
+            if buffers is None:
+                self.close(connection, "an answer could not be encoded")
+                return
             connection.transport.writelines(buffers)
             if self.meter is not None:
                 self.meter.sent(reply, sum(len(each) for each in buffers))
         if not connection.pumping:
             self._unblocked.append(connection)
+
+    def _encoded(self, reply: Reply) -> Buffers | None:
+        """The frame of an answer. If the answer cannot be encoded, an answer with UNKNOWN_SERVER_ERROR takes its place.
+
+        None if the API has no place for that error.
+        """
+        key, version = reply.api_key, reply.api_version
+        try:
+            return encode_response(key, version, reply.correlation_id, reply.body)
+        except Exception as bug:
+            self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
+        if not has_error_code(key, version):
+            return None
+        instead = empty_response(key, version, ErrorCode.unknown_server_error)
+        return encode_response(key, version, reply.correlation_id, instead)
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.get(effect.connection)

@@ -188,6 +188,8 @@ class Server:
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
         self._driver.meter = attached.meter
+        if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
+            self._node.on_bug = self._driver.request_failed
         powers.driver = self._driver
 
     async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
