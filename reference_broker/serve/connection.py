@@ -9,14 +9,15 @@ from reference_broker.wire.frames import FrameReader
 if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver
 
-READ_AHEAD_BYTES = 1 << 20
+READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 1 << 20
 """How many bytes a slow reader may leave unread before its next request waits."""
 
 
 class Connection(asyncio.Protocol):
-    """``busy`` means that a request is with the node; the next one is decoded after its reply.
+    """``busy`` means that a request is with the node; the next one is decoded after its reply. ``serving`` means that
+    the request is being handed to the node right now.
 
     READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
     bounds it. ``closing`` means that the connection ends once the peer has read what was sent. ``discarding`` means
@@ -25,6 +26,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_driver",
+        "_queued",
         "_reader",
         "_reading",
         "_waiting_bytes",
@@ -36,7 +38,7 @@ class Connection(asyncio.Protocol):
         "last_active_us",
         "number",
         "peer",
-        "pumping",
+        "serving",
         "transport",
     )
 
@@ -44,12 +46,13 @@ class Connection(asyncio.Protocol):
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
-        self.pumping = False
+        self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
         self.number = -1
         self.peer = ""
         self.busy = False
+        self.serving = False
         self.closed = True
         self.closing = False
         self.discarding = False
@@ -70,34 +73,50 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self._reader.feed(data)
-        if self.busy or self._write_full:
+        if self.busy or self._write_full or self._queued:
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
             return
-        self.pump()
-        self._driver.resume()
+        self._serve_one()
 
-    def pump(self) -> None:
-        """Hands complete frames to the node for as long as each is answered at once."""
-        if self.pumping:
+    def take_turn(self) -> None:
+        """Called by ``Turns``, after ``want_turn``."""
+        self._queued = False
+        self._serve_one()
+
+    def want_turn(self) -> None:
+        """Asks for a turn if there may be a complete frame. Whoever ends a request in a later event calls it."""
+        if not (self._queued or self._blocked) and (self._reader.buffered_bytes or not self._reading):
+            self._queued = True
+            self._driver.turns.add(self)
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether the next request must wait, or must not come at all."""
+        return self.busy or self._write_full or self.closing or self.closed
+
+    def _serve_one(self) -> None:
+        """Hands at most one complete frame to the node. Further ones wait for their turns, so that a peer that sends
+        many requests at once does not keep the others waiting."""
+        if self._blocked:
             return
-        self.pumping = True
+        self.serving = True
         try:
-            while not (self.busy or self._write_full or self.closing or self.closed):
-                frame = self._reader.next_frame()
-                if frame is None:
-                    self._waiting_bytes = 0
-                    if not self._reading:
-                        self._read_again()
-                    break
-                request = self._driver.decoded(self, frame)
-                self.busy = True
-                self._driver.handle(request)
+            frame = self._reader.next_frame()
+            if frame is None:
+                self._waiting_bytes = 0
+                if not self._reading:
+                    self._read_again()
+                return
+            request = self._driver.decoded(self, frame)
+            self.busy = True
+            self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
         finally:
-            self.pumping = False
+            self.serving = False
+        self.want_turn()
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""
@@ -115,8 +134,7 @@ class Connection(asyncio.Protocol):
         self._write_full = False
         if self._reading:
             self._driver.watch_for_close(self, False)
-        self.pump()
-        self._driver.resume()
+        self.want_turn()
 
     def eof_received(self) -> bool:
         return False

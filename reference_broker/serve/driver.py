@@ -4,7 +4,6 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -34,6 +33,7 @@ from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
+from reference_broker.serve.turns import Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import empty_response, encode_response, has_error_code
@@ -103,6 +103,7 @@ class Driver:
         """How much longer each sync takes (a fault: a slow disk)."""
         self.syncs_delayed = 0
         self.watched = True
+        self.turns = Turns(loop.call_soon)
         self._node = node
         self._disk = disk
         self._log = log
@@ -115,7 +116,6 @@ class Driver:
         self._refused = refused
         self._ended = False
         self._last_connection = 0
-        self._unblocked: deque[Connection] = deque()
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
@@ -142,9 +142,8 @@ class Driver:
         self._guarded(lambda: self._outside_events(self._node.shutdown))
 
     def give(self, event: Event) -> None:
-        """Gives the node one event from outside, then handles what that made possible."""
+        """Gives the node one event from outside."""
         self._guarded(lambda: self._step(event))
-        self.resume()
 
     def end(self) -> None:
         """Gives no more events and releases threads and timers."""
@@ -213,11 +212,6 @@ class Driver:
                     self._effects[effect.__class__](effect)
         except Exception as bug:
             self._stumble(bug)
-
-    def resume(self) -> None:
-        """Goes on with connections whose next request is waiting already."""
-        while self._unblocked:
-            self._unblocked.popleft().pump()
 
     def close(self, connection: Connection, reason: str) -> None:
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
@@ -304,7 +298,6 @@ class Driver:
     def _late_reply(self, reply: Reply) -> None:
         if not self._ended:
             self._guarded(lambda: self._reply(reply))
-            self.resume()
 
     # Effects.
 
@@ -321,8 +314,8 @@ class Driver:
             connection.transport.writelines(buffers)
             if self.meter is not None:
                 self.meter.sent(reply, sum(len(each) for each in buffers))
-        if not connection.pumping:
-            self._unblocked.append(connection)
+        if not connection.serving:
+            connection.want_turn()
 
     def _encoded(self, reply: Reply) -> Buffers | None:
         """The frame of an answer. If the answer cannot be encoded, an answer with UNKNOWN_SERVER_ERROR takes its place.

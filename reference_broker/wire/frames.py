@@ -25,6 +25,11 @@ class FrameReader:
         self._frame_bytes = -1
         """Length of the frame that is arriving; -1: its length is not known yet."""
 
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes arrived that belong to no frame that was taken."""
+        return len(self._chunk) - self._position + self._parts_bytes
+
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
         if self._parts_bytes or self._position < len(self._chunk):
@@ -44,7 +49,7 @@ class FrameReader:
 
         Raises ProtocolError as soon as it has read a length that is negative or above the limit.
         """
-        available = len(self._chunk) - self._position + self._parts_bytes
+        available = self.buffered_bytes
         if self._frame_bytes < 0:
             if available < 4:
                 return None

@@ -55,7 +55,7 @@ class FakeConnection:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = False
-        self.pumping = True
+        self.serving = True
         self.transport = Transport()
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class FakeConnection:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = self.aborted = False
-        self.pumping = True
+        self.serving = True
 
     def close(self) -> None:
         self.closing = True
