@@ -367,6 +367,8 @@ class Node:
             self.on_bug(event, bug)
             self._failed_requests[event.api_key].value += 1
             failed_request(call, event)
+        if not call.closed:
+            call.release_body()
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """Serves what the broker asks of the active controller if that is this node."""

@@ -1,17 +1,19 @@
 """One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
+from reference_broker.wire.writing import Buffers
 
 if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver
 
 READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
-WRITE_BEHIND_BYTES = 1 << 20
+WRITE_BEHIND_BYTES = 64 << 10
 """How many bytes a slow reader may leave unread before its next request waits."""
 
 
@@ -20,15 +22,19 @@ class Connection(asyncio.Protocol):
     the request is being handed to the node right now.
 
     READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
-    bounds it. ``closing`` means that the connection ends once the peer has read what was sent. ``discarding`` means
-    that nothing is sent any more (a fault that loses answers).
+    bounds it, and ``memory_budget`` bounds what all connections hold. ``closing`` means that the connection ends once
+    the peer has read what was sent. ``discarding`` means that nothing is sent any more (a fault that loses answers).
+    ``of_node`` means that the peer calls itself a node.
     """
 
     __slots__ = (
         "_driver",
+        "_frame_since_s",
         "_queued",
         "_reader",
         "_reading",
+        "_request_bytes",
+        "_unread_since_s",
         "_waiting_bytes",
         "_write_full",
         "busy",
@@ -37,6 +43,7 @@ class Connection(asyncio.Protocol):
         "discarding",
         "last_active_us",
         "number",
+        "of_node",
         "peer",
         "serving",
         "transport",
@@ -49,7 +56,14 @@ class Connection(asyncio.Protocol):
         self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
+        self._request_bytes = 0
+        """Size of the frame whose request is with the node."""
+        self._frame_since_s = 0.0
+        """Since when there are bytes of a frame that is not complete, or not taken yet."""
+        self._unread_since_s = 0.0
+        """Since when there are bytes of answers that the peer has not taken."""
         self.number = -1
+        self.of_node = False
         self.peer = ""
         self.busy = False
         self.serving = False
@@ -72,18 +86,22 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        if not self._reader.buffered_bytes:
+            self._frame_since_s = monotonic()
         self._reader.feed(data)
         if self.busy or self._write_full or self._queued:
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
-            return
-        self._serve_one()
+        else:
+            self._serve_one()
+        self._driver.memory.changed(self)
 
     def take_turn(self) -> None:
         """Called by ``Turns``, after ``want_turn``."""
         self._queued = False
         self._serve_one()
+        self._driver.memory.changed(self)
 
     def want_turn(self) -> None:
         """Asks for a turn if there may be a complete frame. Whoever ends a request in a later event calls it."""
@@ -109,7 +127,9 @@ class Connection(asyncio.Protocol):
                 if not self._reading:
                     self._read_again()
                 return
+            self._frame_since_s = monotonic()
             request = self._driver.decoded(self, frame)
+            self._request_bytes = len(frame)
             self.busy = True
             self._driver.handle(request)
         except ProtocolError as broken:
@@ -117,6 +137,39 @@ class Connection(asyncio.Protocol):
         finally:
             self.serving = False
         self.want_turn()
+
+    def send(self, buffers: Buffers) -> None:
+        """Sends an answer. The request that it answers is done."""
+        if not self.transport.get_write_buffer_size():
+            self._unread_since_s = monotonic()
+        self.transport.writelines(buffers)
+
+    def done(self) -> None:
+        """The request that was with the node is answered. The next one may come."""
+        self.busy = False
+        self._request_bytes = 0
+        if not self.serving:  # Else data_received goes on with both.
+            self._driver.memory.changed(self)
+            self.want_turn()
+
+    # What the memory budget asks.
+
+    def held_bytes(self) -> int:
+        if self.closed:
+            return 0
+        return self._reader.buffered_bytes + self._request_bytes + self.transport.get_write_buffer_size()
+
+    def waits_since_s(self) -> float | None:
+        unread = self.transport.get_write_buffer_size() > 0
+        if self._reader.buffered_bytes and not self.busy:
+            return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
+        return self._unread_since_s if unread else None
+
+    def evict(self, reason: str) -> None:
+        self.closing = True
+        self._reader.drop()
+        self._driver.evicted(self, reason)
+        self.transport.abort()
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""

@@ -21,6 +21,7 @@ from reference_broker.core.events import (
 )
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
+from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.clock import Clock
@@ -31,6 +32,7 @@ from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
 from reference_broker.serve.turns import Turns
@@ -104,6 +106,8 @@ class Driver:
         self.syncs_delayed = 0
         self.watched = True
         self.turns = Turns(loop.call_soon)
+        self.memory = MemoryBudget(-1, Metrics())
+        """Without a bound until the process sets one."""
         self._node = node
         self._disk = disk
         self._log = log
@@ -188,7 +192,11 @@ class Driver:
         if self.meter is not None:
             self.meter.decoding()
         try:
-            return decode(connection.number, frame, self._versions)
+            request = decode(connection.number, frame, self._versions)
+            if request.tag.role == "peer" and not connection.of_node:
+                self.memory.forget(connection)
+                connection.of_node = True
+            return request
         except ProtocolError:
             raise
         except Exception as bug:
@@ -218,9 +226,15 @@ class Driver:
         self._log.limited("warn", "connection_closed", **facts)
         connection.close()
 
+    def evicted(self, connection: Connection, reason: str) -> None:
+        """The memory budget ends the connection. What it was to be sent is lost."""
+        facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
+        self._log.limited("warn", "connection_closed", **facts)
+
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
         self._hang_ups.watch(connection, False)
+        self.memory.forget(connection)
         self.give(Closed(connection.number))
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
@@ -305,17 +319,15 @@ class Driver:
         connection = self.connections.get(reply.connection)
         if connection is None:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
-        connection.busy = False
         if reply.body is not None and not connection.discarding:
             buffers = self._encoded(reply)
             if buffers is None:
                 self.close(connection, "an answer could not be encoded")
                 return
-            connection.transport.writelines(buffers)
+            connection.send(buffers)
             if self.meter is not None:
                 self.meter.sent(reply, sum(len(each) for each in buffers))
-        if not connection.serving:
-            connection.want_turn()
+        connection.done()
 
     def _encoded(self, reply: Reply) -> Buffers | None:
         """The frame of an answer. If the answer cannot be encoded, an answer with UNKNOWN_SERVER_ERROR takes its place.

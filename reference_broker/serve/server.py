@@ -157,6 +157,7 @@ class Server:
         from reference_broker.core.node import Node
         from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
         from reference_broker.serve.driver import Driver
+        from reference_broker.serve.memory_budget import MemoryBudget
         from reference_broker.serve.powers import DriverPowers
         from reference_broker.serve.request_log import RequestLog
 
@@ -188,6 +189,7 @@ class Server:
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
         self._driver.meter = attached.meter
+        self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
         powers.driver = self._driver

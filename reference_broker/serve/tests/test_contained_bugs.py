@@ -39,24 +39,18 @@ class Echo:
         return (Reply(event.connection, event.correlation_id, event.api_key, event.api_version, self.body, event.tag),)
 
 
-class Transport:
-    def __init__(self) -> None:
-        self.sent = b""
-
-    def writelines(self, buffers: Sequence[bytes]) -> None:
-        self.sent += b"".join(buffers)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
 class FakeConnection:
     def __init__(self) -> None:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = False
-        self.serving = True
-        self.transport = Transport()
+        self.sent = b""
+
+    def send(self, buffers: Sequence[bytes]) -> None:
+        self.sent += b"".join(buffers)
+
+    def done(self) -> None:
+        self.busy = False
 
     def close(self) -> None:
         self.closing = True
@@ -122,7 +116,7 @@ def test_an_answer_that_cannot_be_encoded_becomes_an_error(
     good: Any = empty_response(ApiKey.JOIN_GROUP, 5, ErrorCode.none)
     node.body = replace(good, protocol_name=LONG_NAME)
     connection = ask(driver, ApiKey.JOIN_GROUP, 5)
-    _, body = decode_response(ApiKey.JOIN_GROUP, 5, memoryview(connection.transport.sent)[4:])
+    _, body = decode_response(ApiKey.JOIN_GROUP, 5, memoryview(connection.sent)[4:])
     assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
     assert not connection.busy
     assert failures == []
@@ -135,6 +129,6 @@ def test_where_no_error_fits_the_connection_closes(
     node.body = "not a body at all"
     connection = ask(driver, ApiKey.CREATE_TOPICS, 2)
     assert connection.closing
-    assert connection.transport.sent == b""
+    assert connection.sent == b""
     assert failures == []
     assert events(log) == ["answer_not_encoded", "connection_closed"]

@@ -5,7 +5,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import READ_AHEAD_BYTES, Connection
+from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.turns import REQUESTS_PER_PASS, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
@@ -43,6 +45,9 @@ class Transport:
     def is_closing(self) -> bool:
         return False
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
 
 class Answering:
     """As a connection sees its driver: it answers at once, or keeps requests (``keeps``)."""
@@ -50,6 +55,7 @@ class Answering:
     def __init__(self) -> None:
         self.loop = Loop()
         self.turns = Turns(self.loop.call_soon)
+        self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
         self.keeps = False
         self._number = 0
@@ -68,8 +74,7 @@ class Answering:
         request.busy = self.keeps
 
     def answer(self, connection: Connection) -> None:
-        connection.busy = False
-        connection.want_turn()
+        connection.done()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
 
