@@ -5,7 +5,6 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
@@ -15,8 +14,6 @@ from reference_broker.core.events import (
     Event,
     Opened,
     Request,
-    Synced,
-    SyncFailed,
     TimerFired,
 )
 from reference_broker.core.hooks import Hooks
@@ -30,6 +27,7 @@ from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
 from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
@@ -40,9 +38,6 @@ from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import empty_response, encode_response, has_error_code
 from reference_broker.wire.writing import Buffers
-
-FILES_PER_SYNC = 256
-"""How many descriptors one sync holds at a time. A sync of more files runs in pieces."""
 
 
 def nobody(_: int) -> None:
@@ -89,6 +84,7 @@ class Driver:
         refused: Callable[[str], None],
         find_address: FindAddress = nobody,
         max_reply_bytes: int = 0,
+        max_sync_descriptors: int = 1024,
     ) -> None:
         """``versions`` holds the least and greatest version served, by API key.
 
@@ -101,15 +97,11 @@ class Driver:
         self.hooks: tuple[Hooks, ...] = ()
         self.watchers: tuple[Watcher, ...] = ()
         self.meter: Meter | None = None
-        self.sync_delay_s = 0.0
-        """How much longer each sync takes (a fault: a slow disk)."""
-        self.syncs_delayed = 0
         self.watched = True
         self.turns = Turns(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Without a bound until the process sets one."""
         self._node = node
-        self._disk = disk
         self._log = log
         self._loop = loop
         self._versions = versions
@@ -123,13 +115,13 @@ class Driver:
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
-        self._sync_threads = ThreadPoolExecutor(4, "sync")
+        self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
             Close: self._close,
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
-            Sync: self._sync,
+            Sync: self.syncs.start,
             Note: self._note,
         }
 
@@ -157,7 +149,7 @@ class Driver:
         self._peers.close()
         for connection in list(self.connections.values()):
             connection.abort()
-        self._sync_threads.shutdown(wait=True, cancel_futures=True)
+        self.syncs.close()
 
     def close_idle(self, limit_ms: int) -> None:
         """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
@@ -348,41 +340,6 @@ class Driver:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             self.close(connection, effect.reason)
-
-    def _sync(self, effect: Sync) -> None:
-        if self.sync_delay_s:
-            self.syncs_delayed += 1
-            self._loop.call_later(self.sync_delay_s, self._sync_piece, effect, 0)
-        else:
-            self._sync_piece(effect, 0)
-
-    def _sync_piece(self, effect: Sync, start: int) -> None:
-        if self._ended:
-            return
-        piece = effect.paths[start : start + FILES_PER_SYNC]
-        try:
-            descriptors = self._disk.open_for_sync(piece)
-        except OSError as failure:
-            self._loop.call_soon(self._sync_failed, effect, failure)
-            return
-        future = self._sync_threads.submit(self._disk.synchronise, descriptors)
-        future.add_done_callback(lambda done: self._sync_piece_ended(effect, start + FILES_PER_SYNC, done.exception()))
-
-    def _sync_piece_ended(self, effect: Sync, following: int, failure: BaseException | None) -> None:
-        """Runs in the thread of the sync."""
-        if not self._ended:
-            self._loop.call_soon_threadsafe(self._sync_piece_done, effect, following, failure)
-
-    def _sync_piece_done(self, effect: Sync, following: int, failure: BaseException | None) -> None:
-        if failure is not None:
-            self._sync_failed(effect, failure)
-        elif following < len(effect.paths):
-            self._sync_piece(effect, following)
-        else:
-            self.give(Synced(effect.token))
-
-    def _sync_failed(self, effect: Sync, failure: BaseException) -> None:
-        self.give(SyncFailed(effect.token, str(failure)))
 
     def _note(self, note: Note) -> None:
         """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""

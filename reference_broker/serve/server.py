@@ -14,6 +14,7 @@ from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
+from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.end_signals import end_signals
 from reference_broker.serve.errors import StartError
@@ -93,6 +94,7 @@ class Server:
         self._listening: asyncio.Server | None = None
         self._metrics_listening: asyncio.Server | None = None
         self._stopping = False
+        self._descriptors: DescriptorPlan
         self._ended: asyncio.Event
 
     def run(self) -> int:
@@ -125,7 +127,9 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         self._ended = asyncio.Event()
-        disk = FileDisk(self._options.data, self._open_files())
+        config = self._options.config
+        self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
+        disk = FileDisk(self._options.data, self._descriptors.files)
         with end_signals(loop, self._stop):
             try:
                 self._build(loop, disk, host, bound_port(sockets[0]))
@@ -178,12 +182,13 @@ class Server:
             loop,
             SERVED,
             config.socket_request_max_bytes,
-            config.max_connections,
+            self._max_connections(),
             self._progress,
             self._failed,
             self._refused,
             dial_map(config, options.node_id, self._node.registered_address),
             largest_reply_bytes(config),
+            self._descriptors.syncs,
         )
         request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
         self._driver.hooks = (*attached.hooks, *request_log)
@@ -193,6 +198,14 @@ class Server:
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
         powers.driver = self._driver
+
+    def _max_connections(self) -> int:
+        """``max.connections``, or fewer if the process may not open so many descriptors."""
+        wanted, possible = self._options.config.max_connections, self._descriptors.connections
+        if possible < wanted:
+            tell = self._log.warn if "max.connections" in self._options.config.given else self._log.info
+            tell("fewer_connections", limit=possible, reason="the limit of open files (ulimit -n) is low")
+        return min(wanted, possible)
 
     async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
         """Lets nodes in, since a quorum forms before any node is ready. Clients are turned away until then."""
@@ -284,10 +297,6 @@ class Server:
         self._driver.close_idle(self._options.config.connections_max_idle_ms)
         if not self._stopping:
             asyncio.get_running_loop().call_later(IDLE_CHECK_EVERY_S, self._close_idle)
-
-    def _open_files(self) -> int:
-        limit = raise_open_files_limit()
-        return self._options.config.crucible_max_open_files or max(16, limit // 4)
 
 
 def print_ready(fields: dict[str, object]) -> None:

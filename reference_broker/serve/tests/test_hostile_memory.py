@@ -97,8 +97,8 @@ def topic() -> bytes:
     return b"".join(encode_request(ApiKey.METADATA, 9, 1, "honest", body))
 
 
-def written(sock: socket.socket) -> bool:
-    sock.sendall(produce(bytes(MIB)))
+def written(sock: socket.socket, size: int = MIB) -> bool:
+    sock.sendall(produce(bytes(size)))
     answer: Any = decode_response(ApiKey.PRODUCE, 9, memoryview(read_frame(sock)))[1]
     return bool(answer.responses[0].partitions[0].error_code == 0)
 
