@@ -34,6 +34,7 @@ DIFFERENT_DEFAULTS: Mapping[str, str] = {
     "max.connections": "Kafka has no limit; everything here has one, and 10,000 sockets fit a usual file limit.",
     "log.flush.interval.ms": "Kafka says null for never; here never is the largest number, so that the type stays.",
     "log.retention.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
+    "queued.max.request.bytes": "Kafka has no limit and counts requests only; here answers count, too.",
     "log.roll.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
 }
 
@@ -195,6 +196,12 @@ class BrokerConfig:
     offsets_topic_segment_bytes: int = setting(104_857_600, "Segment size of __consumer_offsets, bytes.", at_least=1)
     producer_id_expiration_check_interval_ms: int = setting(600_000, "How often idle producers go, ms.", at_least=1)
     producer_id_expiration_ms: int = setting(86_400_000, "Idle time of a producer ID, ms.", at_least=1)
+    queued_max_request_bytes: int = setting(
+        268_435_456,
+        "Memory of all connections: requests being received or served, and answers not yet read, bytes; -1: no bound.",
+        kind=Kind.LONG,
+        at_least=-1,
+    )
     replica_fetch_backoff_ms: int = setting(
         1000, "Wait after a partition or a leader could not be fetched from, ms.", at_least=0
     )
@@ -324,6 +331,11 @@ def _check_together(config: BrokerConfig) -> None:
         raise ConfigError(
             f"message.max.bytes is {config.message_max_bytes}, above socket.request.max.bytes "
             f"{config.socket_request_max_bytes}: no request could carry such a batch; lower it."
+        )
+    if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes * 4 // 3:
+        raise ConfigError(
+            f"queued.max.request.bytes is {config.queued_max_request_bytes}, and three quarters of it are less than "
+            f"socket.request.max.bytes {config.socket_request_max_bytes}: no such request could arrive; raise it."
         )
     if config.default_replication_factor < config.min_insync_replicas:
         raise ConfigError(

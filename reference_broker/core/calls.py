@@ -75,6 +75,10 @@ class ActiveCall:
         if not self.closed:
             self._end(Close(self.connection, reason))
 
+    def release_body(self) -> None:
+        """The handler waits. What it still needs of the request's body it holds itself."""
+        self._request = self._request._replace(body=None)
+
     def _end(self, effect: Effect) -> None:
         self.closed = True
         self._forget = None

@@ -30,6 +30,7 @@ from reference_broker.core.events import (
     SyncFailed,
     TimerFired,
 )
+from reference_broker.core.failed_requests import failed_request
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
 from reference_broker.core.peers import Peers
@@ -53,6 +54,7 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
+from reference_broker.wire.errors import ErrorCode, error_name
 
 LEAVE_LIMIT_US = 5_000_000
 """A clean end waits this long for the cluster to take over what this node led."""
@@ -85,6 +87,9 @@ A fetch of the metadata log is served then, too. Clients begin with ApiVersions,
 they try another node or try again.
 """
 
+ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, MetadataFault, CutBelowHighWatermark)
+"""What ends the node wherever it happens: the node can no longer trust its disk or its metadata log."""
+
 FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 """Requests that a replica sends to its leader."""
 
@@ -113,6 +118,10 @@ class Node:
     serves clients. ``stopped``: its shutdown has finished. ``seed`` determines every random choice; live it comes from
     the operating system, a new one at each start. ``handle`` raises NodeFailed if the node must end, and StartRefused
     for a directory that it must not use.
+
+    ``on_bug`` decides what a bug in a request's handler costs. While it is None the exception leaves ``handle``, so
+    that the simulator and tests see it. Else the bug costs that request alone (``failed_request``), and ``on_bug`` is
+    told.
     """
 
     def __init__(
@@ -121,6 +130,7 @@ class Node:
         self.listening = False
         self.ready = False
         self.stopped = False
+        self.on_bug: Callable[[Request, Exception], None] | None = None
         self._stopping = False
         self._last_end = LastEnd(clean=False)
         self._opening = False
@@ -184,6 +194,7 @@ class Node:
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
         self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
         self._requests = {key: _request_counter(metrics, key) for key in SERVED}
+        self._failed_requests = {key: _failure_counter(metrics, key) for key in SERVED}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
             TimerFired: self._timer_fired,
@@ -346,7 +357,18 @@ class Node:
             return
         self._requests[event.api_key].value += 1
         self._calls[event.connection] = call
-        self._dispatcher.dispatch(event.api_key, call, event.body)
+        try:
+            self._dispatcher.dispatch(event.api_key, call, event.body)
+        except ENDS_THE_NODE:
+            raise
+        except Exception as bug:
+            if self.on_bug is None:
+                raise
+            self.on_bug(event, bug)
+            self._failed_requests[event.api_key].value += 1
+            failed_request(call, event)
+        if not call.closed:
+            call.release_body()
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """Serves what the broker asks of the active controller if that is this node."""
@@ -399,6 +421,11 @@ class Node:
 
 def _request_counter(metrics: Metrics, api_key: int) -> Counter:
     return metrics.counter("kafka.network", "RequestMetrics", "RequestsPerSec", request=api_name(api_key))
+
+
+def _failure_counter(metrics: Metrics, api_key: int) -> Counter:
+    error = error_name(ErrorCode.unknown_server_error)
+    return metrics.counter("kafka.network", "RequestMetrics", "ErrorsPerSec", request=api_name(api_key), error=error)
 
 
 def _failed(failure: DiskError) -> NodeFailed:

@@ -101,8 +101,10 @@ class Segment:
         self.known[offset] = position
 
     def position_of(self, disk: Disk, offset: int) -> int:
-        """Returns the byte position of the batch that holds ``offset``, or of the first one after it. Raises InvalidRecords
-        (CORRUPT_MESSAGE) where the file is damaged."""
+        """Returns the byte position of the batch that holds ``offset``, or of the first one after it.
+
+        Raises InvalidRecords (CORRUPT_MESSAGE) where the file is damaged.
+        """
         if offset >= self.next_offset:
             return self.size_bytes
         if offset <= self.base_offset:

@@ -1,32 +1,40 @@
 """One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
+from reference_broker.wire.writing import Buffers
 
 if TYPE_CHECKING:
     from reference_broker.serve.driver import Driver
 
-READ_AHEAD_BYTES = 1 << 20
+READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
-WRITE_BEHIND_BYTES = 1 << 20
+WRITE_BEHIND_BYTES = 64 << 10
 """How many bytes a slow reader may leave unread before its next request waits."""
 
 
 class Connection(asyncio.Protocol):
-    """``busy`` means that a request is with the node; the next one is decoded after its reply.
+    """``busy`` means that a request is with the node; the next one is decoded after its reply. ``serving`` means that
+    the request is being handed to the node right now.
 
     READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
-    bounds it. ``closing`` means that the connection ends once the peer has read what was sent. ``discarding`` means
-    that nothing is sent any more (a fault that loses answers).
+    bounds it, and ``memory_budget`` bounds what all connections hold. ``closing`` means that the connection ends once
+    the peer has read what was sent. ``discarding`` means that nothing is sent any more (a fault that loses answers).
+    ``of_node`` means that the peer calls itself a node.
     """
 
     __slots__ = (
         "_driver",
+        "_frame_since_s",
+        "_queued",
         "_reader",
         "_reading",
+        "_request_bytes",
+        "_unread_since_s",
         "_waiting_bytes",
         "_write_full",
         "busy",
@@ -35,8 +43,9 @@ class Connection(asyncio.Protocol):
         "discarding",
         "last_active_us",
         "number",
+        "of_node",
         "peer",
-        "pumping",
+        "serving",
         "transport",
     )
 
@@ -44,12 +53,20 @@ class Connection(asyncio.Protocol):
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
-        self.pumping = False
+        self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
+        self._request_bytes = 0
+        """Size of the frame whose request is with the node."""
+        self._frame_since_s = 0.0
+        """Since when there are bytes of a frame that is not complete, or not taken yet."""
+        self._unread_since_s = 0.0
+        """Since when there are bytes of answers that the peer has not taken."""
         self.number = -1
+        self.of_node = False
         self.peer = ""
         self.busy = False
+        self.serving = False
         self.closed = True
         self.closing = False
         self.discarding = False
@@ -69,35 +86,90 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
+        if not self._reader.buffered_bytes:
+            self._frame_since_s = monotonic()
         self._reader.feed(data)
-        if self.busy or self._write_full:
+        if self.busy or self._write_full or self._queued:
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
-            return
-        self.pump()
-        self._driver.resume()
+        else:
+            self._serve_one()
+        self._driver.memory.changed(self)
 
-    def pump(self) -> None:
-        """Hands complete frames to the node for as long as each is answered at once."""
-        if self.pumping:
+    def take_turn(self) -> None:
+        """Called by ``Turns``, after ``want_turn``."""
+        self._queued = False
+        self._serve_one()
+        self._driver.memory.changed(self)
+
+    def want_turn(self) -> None:
+        """Asks for a turn if there may be a complete frame. Whoever ends a request in a later event calls it."""
+        if not (self._queued or self._blocked) and (self._reader.buffered_bytes or not self._reading):
+            self._queued = True
+            self._driver.turns.add(self)
+
+    @property
+    def _blocked(self) -> bool:
+        """Whether the next request must wait, or must not come at all."""
+        return self.busy or self._write_full or self.closing or self.closed
+
+    def _serve_one(self) -> None:
+        """Hands at most one complete frame to the node. Further ones wait for their turns, so that a peer that sends
+        many requests at once does not keep the others waiting."""
+        if self._blocked:
             return
-        self.pumping = True
+        self.serving = True
         try:
-            while not (self.busy or self._write_full or self.closing or self.closed):
-                frame = self._reader.next_frame()
-                if frame is None:
-                    self._waiting_bytes = 0
-                    if not self._reading:
-                        self._read_again()
-                    break
-                request = self._driver.decoded(self, frame)
-                self.busy = True
-                self._driver.handle(request)
+            frame = self._reader.next_frame()
+            if frame is None:
+                self._waiting_bytes = 0
+                if not self._reading:
+                    self._read_again()
+                return
+            self._frame_since_s = monotonic()
+            request = self._driver.decoded(self, frame)
+            self._request_bytes = len(frame)
+            self.busy = True
+            self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
         finally:
-            self.pumping = False
+            self.serving = False
+        self.want_turn()
+
+    def send(self, buffers: Buffers) -> None:
+        """Sends an answer. The request that it answers is done."""
+        if not self.transport.get_write_buffer_size():
+            self._unread_since_s = monotonic()
+        self.transport.writelines(buffers)
+
+    def done(self) -> None:
+        """The request that was with the node is answered. The next one may come."""
+        self.busy = False
+        self._request_bytes = 0
+        if not self.serving:  # Else data_received goes on with both.
+            self._driver.memory.changed(self)
+            self.want_turn()
+
+    # What the memory budget asks.
+
+    def held_bytes(self) -> int:
+        if self.closed:
+            return 0
+        return self._reader.buffered_bytes + self._request_bytes + self.transport.get_write_buffer_size()
+
+    def waits_since_s(self) -> float | None:
+        unread = self.transport.get_write_buffer_size() > 0
+        if self._reader.buffered_bytes and not self.busy:
+            return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
+        return self._unread_since_s if unread else None
+
+    def evict(self, reason: str) -> None:
+        self.closing = True
+        self._reader.drop()
+        self._driver.evicted(self, reason)
+        self.transport.abort()
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""
@@ -115,8 +187,7 @@ class Connection(asyncio.Protocol):
         self._write_full = False
         if self._reading:
             self._driver.watch_for_close(self, False)
-        self.pump()
-        self._driver.resume()
+        self.want_turn()
 
     def eof_received(self) -> bool:
         return False

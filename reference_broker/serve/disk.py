@@ -35,7 +35,7 @@ class FileDisk:
 
     def list(self, directory: str) -> Sequence[str]:
         try:
-            names = os.listdir(self._full(directory))
+            names = self._files.with_room(lambda: os.listdir(self._full(directory)))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as failure:
@@ -156,6 +156,10 @@ class FileDisk:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+
+    def spare_descriptors(self) -> None:
+        """Closes files that nobody uses right now. They are opened again when they are needed."""
+        self._files.close()
 
     def close(self) -> None:
         self._files.close()

@@ -4,9 +4,7 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
@@ -16,12 +14,11 @@ from reference_broker.core.events import (
     Event,
     Opened,
     Request,
-    Synced,
-    SyncFailed,
     TimerFired,
 )
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
+from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.clock import Clock
@@ -30,15 +27,17 @@ from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
 from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
-from reference_broker.wire.errors import ProtocolError
-from reference_broker.wire.messages import encode_response
-
-FILES_PER_SYNC = 256
-"""How many descriptors one sync holds at a time. A sync of more files runs in pieces."""
+from reference_broker.serve.turns import Turns
+from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.messages import empty_response, encode_response, has_error_code
+from reference_broker.wire.writing import Buffers
 
 
 def nobody(_: int) -> None:
@@ -85,6 +84,7 @@ class Driver:
         refused: Callable[[str], None],
         find_address: FindAddress = nobody,
         max_reply_bytes: int = 0,
+        max_sync_descriptors: int = 1024,
     ) -> None:
         """``versions`` holds the least and greatest version served, by API key.
 
@@ -97,12 +97,11 @@ class Driver:
         self.hooks: tuple[Hooks, ...] = ()
         self.watchers: tuple[Watcher, ...] = ()
         self.meter: Meter | None = None
-        self.sync_delay_s = 0.0
-        """How much longer each sync takes (a fault: a slow disk)."""
-        self.syncs_delayed = 0
         self.watched = True
+        self.turns = Turns(loop.call_soon)
+        self.memory = MemoryBudget(-1, Metrics())
+        """Without a bound until the process sets one."""
         self._node = node
-        self._disk = disk
         self._log = log
         self._loop = loop
         self._versions = versions
@@ -113,17 +112,16 @@ class Driver:
         self._refused = refused
         self._ended = False
         self._last_connection = 0
-        self._unblocked: deque[Connection] = deque()
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
-        self._sync_threads = ThreadPoolExecutor(4, "sync")
+        self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
             Close: self._close,
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
-            Sync: self._sync,
+            Sync: self.syncs.start,
             Note: self._note,
         }
 
@@ -140,9 +138,8 @@ class Driver:
         self._guarded(lambda: self._outside_events(self._node.shutdown))
 
     def give(self, event: Event) -> None:
-        """Gives the node one event from outside, then handles what that made possible."""
+        """Gives the node one event from outside."""
         self._guarded(lambda: self._step(event))
-        self.resume()
 
     def end(self) -> None:
         """Gives no more events and releases threads and timers."""
@@ -152,7 +149,7 @@ class Driver:
         self._peers.close()
         for connection in list(self.connections.values()):
             connection.abort()
-        self._sync_threads.shutdown(wait=True, cancel_futures=True)
+        self.syncs.close()
 
     def close_idle(self, limit_ms: int) -> None:
         """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
@@ -173,7 +170,7 @@ class Driver:
     def opened(self, connection: Connection) -> bool:
         """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
         if self._ended or len(self.connections) >= self._max_connections:
-            self._log.warn("connection_refused", peer=connection.peer, reason="max.connections is reached")
+            self._log.limited("warn", "connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
         self._last_connection += 1
         connection.number = self._last_connection
@@ -187,7 +184,11 @@ class Driver:
         if self.meter is not None:
             self.meter.decoding()
         try:
-            return decode(connection.number, frame, self._versions)
+            request = decode(connection.number, frame, self._versions)
+            if request.tag.role == "peer" and not connection.of_node:
+                self.memory.forget(connection)
+                connection.of_node = True
+            return request
         except ProtocolError:
             raise
         except Exception as bug:
@@ -212,18 +213,20 @@ class Driver:
         except Exception as bug:
             self._stumble(bug)
 
-    def resume(self) -> None:
-        """Goes on with connections whose next request is waiting already."""
-        while self._unblocked:
-            self._unblocked.popleft().pump()
-
     def close(self, connection: Connection, reason: str) -> None:
-        self._log.warn("connection_closed", peer=connection.peer, connection=connection.number, reason=reason)
+        facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
+        self._log.limited("warn", "connection_closed", **facts)
         connection.close()
+
+    def evicted(self, connection: Connection, reason: str) -> None:
+        """The memory budget ends the connection. What it was to be sent is lost."""
+        facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
+        self._log.limited("warn", "connection_closed", **facts)
 
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
         self._hang_ups.watch(connection, False)
+        self.memory.forget(connection)
         self.give(Closed(connection.number))
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
@@ -271,6 +274,11 @@ class Driver:
         except Exception as bug:
             self._stumble(bug)
 
+    def request_failed(self, request: Request, bug: Exception) -> None:
+        """For ``Node.on_bug``: a bug of ours costs the request, and one line of the log."""
+        facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
+        self._log.limited("error", "request_failed", reason=told(bug), **facts)
+
     def _stumble(self, bug: Exception) -> None:
         """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
@@ -296,7 +304,6 @@ class Driver:
     def _late_reply(self, reply: Reply) -> None:
         if not self._ended:
             self._guarded(lambda: self._reply(reply))
-            self.resume()
 
     # Effects.
 
@@ -304,54 +311,35 @@ class Driver:
         connection = self.connections.get(reply.connection)
         if connection is None:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
-        connection.busy = False
         if reply.body is not None and not connection.discarding:
-            buffers = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-            connection.transport.writelines(buffers)
+            buffers = self._encoded(reply)
+            if buffers is None:
+                self.close(connection, "an answer could not be encoded")
+                return
+            connection.send(buffers)
             if self.meter is not None:
                 self.meter.sent(reply, sum(len(each) for each in buffers))
-        if not connection.pumping:
-            self._unblocked.append(connection)
+        connection.done()
+
+    def _encoded(self, reply: Reply) -> Buffers | None:
+        """The frame of an answer. If the answer cannot be encoded, an answer with UNKNOWN_SERVER_ERROR takes its place.
+
+        None if the API has no place for that error.
+        """
+        key, version = reply.api_key, reply.api_version
+        try:
+            return encode_response(key, version, reply.correlation_id, reply.body)
+        except Exception as bug:
+            self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
+        if not has_error_code(key, version):
+            return None
+        instead = empty_response(key, version, ErrorCode.unknown_server_error)
+        return encode_response(key, version, reply.correlation_id, instead)
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             self.close(connection, effect.reason)
-
-    def _sync(self, effect: Sync) -> None:
-        if self.sync_delay_s:
-            self.syncs_delayed += 1
-            self._loop.call_later(self.sync_delay_s, self._sync_piece, effect, 0)
-        else:
-            self._sync_piece(effect, 0)
-
-    def _sync_piece(self, effect: Sync, start: int) -> None:
-        if self._ended:
-            return
-        piece = effect.paths[start : start + FILES_PER_SYNC]
-        try:
-            descriptors = self._disk.open_for_sync(piece)
-        except OSError as failure:
-            self._loop.call_soon(self._sync_failed, effect, failure)
-            return
-        future = self._sync_threads.submit(self._disk.synchronise, descriptors)
-        future.add_done_callback(lambda done: self._sync_piece_ended(effect, start + FILES_PER_SYNC, done.exception()))
-
-    def _sync_piece_ended(self, effect: Sync, following: int, failure: BaseException | None) -> None:
-        """Runs in the thread of the sync."""
-        if not self._ended:
-            self._loop.call_soon_threadsafe(self._sync_piece_done, effect, following, failure)
-
-    def _sync_piece_done(self, effect: Sync, following: int, failure: BaseException | None) -> None:
-        if failure is not None:
-            self._sync_failed(effect, failure)
-        elif following < len(effect.paths):
-            self._sync_piece(effect, following)
-        else:
-            self.give(Synced(effect.token))
-
-    def _sync_failed(self, effect: Sync, failure: BaseException) -> None:
-        self.give(SyncFailed(effect.token, str(failure)))
 
     def _note(self, note: Note) -> None:
         """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""

@@ -1,18 +1,44 @@
 """The log of a node: one JSON object in each line of stderr. A traceback never spreads over several lines."""
 
 import json
-import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
+from reference_broker.serve.log_writer import LogWriter
+
+STDERR = 2
+FLUSH_LIMIT_S = 1.0
+"""How long the end of the process waits for a log that is not read."""
+BURST_LINES = 100
+"""How many lines of one limited event the log takes at once."""
+LINES_PER_SECOND = 10
+"""How many lines of one limited event the log takes in the long run."""
+
+
+@dataclass(slots=True)
+class _Allowance:
+    """How many more lines of an event may be written, and how many were left out since the last one."""
+
+    lines: float
+    at_s: float
+    left_out: int = 0
+
 
 class LogLines:
-    """``event`` names what happened, and ``facts`` describe it."""
+    """``event`` names what happened, and ``facts`` describe it.
 
-    def __init__(self, node_id: int, stream: TextIO | None = None) -> None:
+    Nothing here blocks or raises (``log_writer``). ``limited`` is for what peers can cause as often as they like.
+    """
+
+    def __init__(self, node_id: int, stream: TextIO | None = None, now_s: Callable[[], float] = time.monotonic) -> None:
         self._node_id = node_id
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = stream
+        self._now_s = now_s
+        self._writer = LogWriter(STDERR, self._dropped_line)
+        self._allowances: dict[str, _Allowance] = {}
 
     def info(self, event: str, **facts: object) -> None:
         self._write("info", event, facts)
@@ -23,15 +49,45 @@ class LogLines:
     def error(self, event: str, **facts: object) -> None:
         self._write("error", event, facts)
 
+    def limited(self, level: str, event: str, **facts: object) -> None:
+        """Writes the line unless there were too many of this event. The next line tells how many were left out."""
+        now_s = self._now_s()
+        allowance = self._allowances.get(event)
+        if allowance is None:
+            allowance = self._allowances[event] = _Allowance(BURST_LINES, now_s)
+        allowance.lines = min(BURST_LINES, allowance.lines + (now_s - allowance.at_s) * LINES_PER_SECOND)
+        allowance.at_s = now_s
+        if allowance.lines < 1:
+            allowance.left_out += 1
+            return
+        allowance.lines -= 1
+        if allowance.left_out:
+            facts["left_out"] = allowance.left_out
+            allowance.left_out = 0
+        self._write(level, event, facts)
+
     def flush(self) -> None:
-        self._stream.flush()
+        """Waits until everything is written, but not for long."""
+        self._writer.flush(FLUSH_LIMIT_S)
 
     def _write(self, level: str, event: str, facts: dict[str, object]) -> None:
+        line = self._line(level, event, facts)
+        if self._stream is None:
+            self._writer.write(line.encode())
+        else:
+            self._stream.write(line)
+
+    def _line(self, level: str, event: str, facts: dict[str, object]) -> str:
         at = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "level": level, "node": self._node_id, "event": event, **facts}
-        try:
-            self._stream.write(json.dumps(line, default=str) + "\n")
-            self._stream.flush()
-        except (BrokenPipeError, ValueError):
-            # The reader of the log is gone. The node does not need it.
-            return
+        return json.dumps(line, default=str) + "\n"
+
+    def _dropped_line(self, count: int) -> bytes:
+        return self._line("warn", "log_lines_dropped", {"count": count}).encode()
+
+
+def tell_on_stderr(sentence: str) -> None:
+    """Tells one sentence to the person who started the process. Waits for a reader only for a moment."""
+    writer = LogWriter(STDERR, lambda _: b"")
+    writer.write(f"{sentence}\n".encode())
+    writer.flush(FLUSH_LIMIT_S)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.lean_start import collect_nothing, leave_out
+from reference_broker.serve.log_lines import tell_on_stderr
+from reference_broker.serve.standard_streams import hold_standard_descriptors
 
 if TYPE_CHECKING:
     from reference_broker.serve.server import Wrapper
@@ -28,6 +30,7 @@ def run_broker(
     It uses the whole process: its signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's
     names, as a mapping or as a list of KEY=VALUE. ``wrapper`` is what fault injection and tracing add.
     """
+    hold_standard_descriptors()
     leave_out()
     collect_nothing()
     try:
@@ -41,7 +44,7 @@ def run_broker(
         options = Options(listen, Path(data), node_id, parsed, advertised, metrics_listen, wall_offset_ms)
         return Server(options, print_ready, wrapper).run()
     except StartError as wrong:
-        print(f"crucible broker: {wrong}", file=sys.stderr)  # noqa: T201  (one sentence for the person who started it)
+        tell_on_stderr(f"crucible broker: {wrong}")
         return 2
 
 

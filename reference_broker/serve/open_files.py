@@ -3,6 +3,11 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+from reference_broker.serve.descriptors import is_out_of_descriptors
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -50,6 +55,18 @@ class OpenFiles:
 
     def _opened(self, path: str, create: bool) -> OpenFile:
         while len(self._files) >= self._limit:
-            oldest = next(iter(self._files))
-            os.close(self._files.pop(oldest).descriptor)
-        return self._open(path, create)
+            self._close_oldest()
+        return self.with_room(lambda: self._open(path, create))
+
+    def with_room(self, work: Callable[[], T]) -> T:
+        """Does something that needs a descriptor. If there is none, because sockets took them, open files close."""
+        while True:
+            try:
+                return work()
+            except OSError as failure:
+                if not is_out_of_descriptors(failure) or not self._files:
+                    raise
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        os.close(self._files.pop(next(iter(self._files))).descriptor)

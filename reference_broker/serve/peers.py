@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from reference_broker.core.effects import Send
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp
 from reference_broker.ports.channels import Channel
+from reference_broker.serve.crash_words import told
 from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.refusals import FIXES, refusal
@@ -101,9 +102,14 @@ class PeerChannel:
         )
         if self._resting is not None:
             return  # The PeerDown that is on its way ends this send, too.
-        frame = b"".join(
-            encode_request(effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body)
-        )
+        try:
+            buffers = encode_request(
+                effect.api_key, effect.api_version, self._correlation_id, effect.client_id, effect.body
+            )
+        except Exception as bug:
+            self.broke(f"our {api_name(effect.api_key)} request cannot be encoded: {told(bug)}")
+            return
+        frame = b"".join(buffers)
         self._await_replies(deadline_s)
         if self._link is not None:
             self._link.transport.write(frame)

@@ -39,12 +39,12 @@ class DriverPowers:
 
     def slow_syncs(self, by_ms: int) -> None:
         """Makes each sync from now on take ``by_ms`` longer."""
-        self._running().sync_delay_s = by_ms / 1000
+        self._running().syncs.delay_s = by_ms / 1000
 
     @property
     def syncs_delayed(self) -> int:
         """How many syncs were delayed so far."""
-        return self._running().syncs_delayed
+        return self._running().syncs.delayed
 
     def discard_connection(self, connection: int) -> None:
         self._running().discard_connection(connection)

@@ -3,18 +3,19 @@
 import asyncio
 import json
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import SystemRandom
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reference_broker.serve.clock import Clock
+from reference_broker.serve.crash_words import told
+from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
@@ -23,6 +24,7 @@ from reference_broker.serve.lean_start import collect_seldom
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.metrics_endpoint import MetricsProtocol
 from reference_broker.serve.refusals import waits_for
+from reference_broker.serve.standard_streams import print_line
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
@@ -93,6 +95,7 @@ class Server:
         self._listening: asyncio.Server | None = None
         self._metrics_listening: asyncio.Server | None = None
         self._stopping = False
+        self._descriptors: DescriptorPlan
         self._ended: asyncio.Event
 
     def run(self) -> int:
@@ -116,20 +119,24 @@ class Server:
                 sock.close()
             if folder is not None:
                 folder.release()
+            self._log.flush()
         if self._refusal:
             raise StartError(self._refusal)
         return self._exit_code
 
     async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._callback_failed)
         self._ended = asyncio.Event()
 
-        def told() -> None:
+        def stop() -> None:
             with suppress(RuntimeError):  # The loop is closed, since the node has ended by itself.
                 loop.call_soon_threadsafe(self._stop)
 
-        await_end_signals(told)  # Before any other thread starts: they inherit what is blocked.
-        disk = FileDisk(self._options.data, self._open_files())
+        await_end_signals(stop)  # Before any other thread starts: they inherit what is blocked.
+        config = self._options.config
+        self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
+        disk = FileDisk(self._options.data, self._descriptors.files)
         try:
             self._build(loop, disk, host, bound_port(sockets[0]))
             await self._live(loop, host, sockets)
@@ -160,6 +167,7 @@ class Server:
         from reference_broker.core.node import Node
         from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
         from reference_broker.serve.driver import Driver
+        from reference_broker.serve.memory_budget import MemoryBudget
         from reference_broker.serve.powers import DriverPowers
         from reference_broker.serve.request_log import RequestLog
 
@@ -180,18 +188,30 @@ class Server:
             loop,
             SERVED,
             config.socket_request_max_bytes,
-            config.max_connections,
+            self._max_connections(),
             self._progress,
             self._failed,
             self._refused,
             dial_map(config, options.node_id, self._node.registered_address),
             largest_reply_bytes(config),
+            self._descriptors.syncs,
         )
         request_log = (RequestLog(self._log),) if config.crucible_request_log_enable else ()
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
         self._driver.meter = attached.meter
+        self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
+        if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
+            self._node.on_bug = self._driver.request_failed
         powers.driver = self._driver
+
+    def _max_connections(self) -> int:
+        """``max.connections``, or fewer if the process may not open so many descriptors."""
+        wanted, possible = self._options.config.max_connections, self._descriptors.connections
+        if possible < wanted:
+            tell = self._log.warn if "max.connections" in self._options.config.given else self._log.info
+            tell("fewer_connections", limit=possible, reason="the limit of open files (ulimit -n) is low")
+        return min(wanted, possible)
 
     async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
         """Lets nodes in, since a quorum forms before any node is ready. Clients are turned away until then."""
@@ -259,6 +279,12 @@ class Server:
         self._exit_code = EXIT_CRASH
         self._end_now()
 
+    def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback of the event loop raised an exception. asyncio would write it to stderr, and might wait there."""
+        bug = context.get("exception")
+        reason = told(bug) if isinstance(bug, Exception) else str(context.get("message"))
+        self._log.limited("error", "callback_failed", reason=reason)
+
     def _refused(self, reason: str) -> None:
         self._refusal = reason
         self._end_now()
@@ -278,15 +304,10 @@ class Server:
         if not self._stopping:
             asyncio.get_running_loop().call_later(IDLE_CHECK_EVERY_S, self._close_idle)
 
-    def _open_files(self) -> int:
-        limit = raise_open_files_limit()
-        return self._options.config.crucible_max_open_files or max(16, limit // 4)
-
 
 def print_ready(fields: dict[str, object]) -> None:
     """One JSON line on stdout, for whoever started the node."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
+    print_line(json.dumps(fields))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -3,8 +3,9 @@
 from reference_broker.wire.errors import ProtocolError
 
 _SMALL_BYTES = 1024
-"""Pieces below this size are joined as they arrive. Otherwise a peer that sends single bytes would cost an object for
-each byte."""
+"""Smaller pieces are put together as they come: a peer that sends single bytes must not cost an object for each."""
+_LARGE_BYTES = 64 << 10
+"""Larger frames are put together while they arrive, so that a complete one does not stand in memory twice."""
 
 
 class FrameReader:
@@ -14,21 +15,36 @@ class FrameReader:
     is the largest frame, without its length (Kafka's ``socket.request.max.bytes``).
     """
 
-    __slots__ = ("_chunk", "_frame_bytes", "_max_frame_bytes", "_parts", "_parts_bytes", "_position")
+    __slots__ = ("_chunk", "_frame_bytes", "_growing", "_max_frame_bytes", "_parts", "_parts_bytes", "_position")
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max_frame_bytes = max_frame_bytes
+        self._frame_bytes = -1
+        """Length of the frame that is arriving; -1: its length is not known yet."""
+        self.drop()
+
+    def drop(self) -> None:
+        """Lets go of everything that arrived."""
         self._chunk = b""
         self._position = 0
         """``_chunk`` has been read up to here. ``_parts`` arrived after ``_chunk`` and have not been read yet."""
         self._parts: list[bytes | bytearray] = []
         self._parts_bytes = 0
-        self._frame_bytes = -1
-        """The length of the frame that is arriving, or -1 if it is not known yet."""
+        self._growing: bytearray | None = None
+        """A large frame from its first byte on, and perhaps what came behind it. The other fields are empty then."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How many bytes arrived that belong to no frame that was taken."""
+        if self._growing is not None:
+            return len(self._growing)
+        return len(self._chunk) - self._position + self._parts_bytes
 
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
-        if self._parts_bytes or self._position < len(self._chunk):
+        if self._growing is not None:
+            self._growing += data
+        elif self._parts_bytes or self._position < len(self._chunk):
             self._parts_bytes += len(data)
             if len(data) >= _SMALL_BYTES:
                 self._parts.append(data)
@@ -45,7 +61,7 @@ class FrameReader:
 
         Raises ProtocolError as soon as it has read a length that is negative or above the limit.
         """
-        available = len(self._chunk) - self._position + self._parts_bytes
+        available = self.buffered_bytes
         if self._frame_bytes < 0:
             if available < 4:
                 return None
@@ -55,13 +71,22 @@ class FrameReader:
             self._position += 4
             available -= 4
         if available < self._frame_bytes:
+            if self._growing is None and self._frame_bytes >= _LARGE_BYTES:
+                self._grow()
             return None
-        if len(self._chunk) - self._position < self._frame_bytes:
+        length, self._frame_bytes = self._frame_bytes, -1
+        if self._growing is not None:
+            return self._grown(length)
+        if len(self._chunk) - self._position < length:
             self._gather()
         start = self._position
-        self._position = end = start + self._frame_bytes
-        self._frame_bytes = -1
-        return memoryview(self._chunk)[start:end]
+        self._position = end = start + length
+        frame = memoryview(self._chunk)[start:end]
+        if end == len(self._chunk):
+            self._chunk, self._position = b"", 0
+        elif length >= _LARGE_BYTES:  # What is left is small, and must not keep the frame's memory.
+            self._chunk, self._position = self._chunk[end:], 0
+        return frame
 
     def _length(self) -> int:
         length = int.from_bytes(self._chunk[self._position : self._position + 4], "big", signed=True)
@@ -76,3 +101,17 @@ class FrameReader:
         self._position = 0
         self._parts = []
         self._parts_bytes = 0
+
+    def _grow(self) -> None:
+        growing = bytearray(memoryview(self._chunk)[self._position :])
+        for part in self._parts:
+            growing += part
+        self.drop()
+        self._growing = growing
+
+    def _grown(self, length: int) -> memoryview:
+        assert self._growing is not None
+        whole = memoryview(self._growing).toreadonly()
+        self.drop()
+        self._chunk = bytes(whole[length:])
+        return whole[:length]

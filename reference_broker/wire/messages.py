@@ -15,6 +15,7 @@ from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, ap
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import Writer, encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.fetch import FetchResponse
 from reference_broker.wire.fetch_drafts import (
     decode_draft_request,
     decode_draft_response,
@@ -34,6 +35,7 @@ from reference_broker.wire.headers import (
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
+from reference_broker.wire.schema import schema_fields
 from reference_broker.wire.writing import Buffers
 
 Direction: TypeAlias = Literal["request", "response"]
@@ -41,6 +43,7 @@ Direction: TypeAlias = Literal["request", "response"]
 _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_FETCH_ERROR_CODE_SINCE: Final = 7
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
 """How many bytes may be left behind a request, by API. When librdkafka asks for all topics in a flexible version, it
@@ -135,6 +138,32 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
     return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key][1]), direction)
+
+
+def has_error_code(api_key: int, version: int) -> bool:
+    """Whether a response of this version has an error code of its own, beside those of single topics and the like.
+
+    It must have it on the wire and in the body that handlers fill.
+    """
+    if api_key == _PRODUCE:
+        return False
+    if api_key == _FETCH:
+        return version >= _FETCH_ERROR_CODE_SINCE
+    return all(
+        any(each.name == "error_code" for each in schema_fields(layout))
+        for layout in _body_and_wire(api_key, version, "response")
+    )
+
+
+def empty_response(api_key: int, version: int, error_code: ErrorCode) -> object:
+    """A response with this error code and nothing else in it. ``has_error_code`` must be true."""
+    assert has_error_code(api_key, version), f"{api_name(api_key)} version {version} has no error code of its own"
+    if api_key == _FETCH:
+        return FetchResponse(error_code=int(error_code))
+    body = _body_and_wire(api_key, version, "response")[0]
+    values = {each.name: each.default for each in schema_fields(body)}
+    kind = next(each.kind for each in schema_fields(body) if each.name == "error_code")
+    return body(**values | {"error_code": error_code if kind == "error_code" else int(error_code)})
 
 
 class _Codec(NamedTuple):

@@ -81,7 +81,8 @@ def _row(plain: bytes, start: int) -> Row:
 
 
 def shifted(plain: bytes, row: Row, timestamp_delta: int) -> bytes:
-    """Returns the record's bytes with another timestamp delta. One beyond int64 wraps around, as sums of timestamps do."""
+    """Returns the record's bytes with another timestamp delta. A delta beyond int64 wraps around, as sums of timestamps
+    do."""
     _, position = read_zigzag(plain, row.start)
     _, rest = read_zigzag(plain, position + 1)
     body = plain[position : position + 1] + zigzag(wrapped(timestamp_delta)) + plain[rest : row.end]

@@ -111,3 +111,33 @@ def test_a_deleted_mark_of_the_node_does_not_come_back_after_a_power_loss(
     assert synced == []
     disk.delete(".kafka_cleanshutdown")
     assert synced == ["."]
+
+
+@pytest.mark.parametrize("what", ["open", "listdir"])
+def test_where_no_descriptor_is_free_open_files_make_room(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for number in range(5):
+        disk.append(f"f{number}", [b"x"])
+    closed: list[int] = []
+    real, real_close = getattr(os, what), os.close
+
+    def close(descriptor: int) -> None:
+        closed.append(descriptor)
+        real_close(descriptor)
+
+    def refused(*words: object) -> object:
+        if len(closed) < 2:
+            raise OSError(errno.EMFILE, "too many open files")
+        return real(*words)
+
+    monkeypatch.setattr(os, "close", close)
+    monkeypatch.setattr(os, what, refused)
+    if what == "open":
+        disk.append("another", [b"y"])
+        assert disk.read("another", 0, 9) == b"y"
+    else:
+        assert disk.list("") == [f"f{number}" for number in range(5)]
+    assert len(closed) == 2
+    monkeypatch.undo()
+    assert disk.read("f0", 0, 9) == b"x"

@@ -48,7 +48,9 @@ class FakeConnection:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = self.aborted = False
-        self.pumping = True
+
+    def done(self) -> None:
+        self.busy = False
 
     def close(self) -> None:
         self.closing = True

@@ -181,7 +181,7 @@ def test_a_slow_disk_delays_syncs_alone(tmp_path: Path, delay_s: float) -> None:
     async def scene(drivers: list[Driver]) -> None:
         loop = asyncio.get_running_loop()
         (tmp_path / "0" / "file").write_bytes(b"x")
-        drivers[0].sync_delay_s = delay_s
+        drivers[0].syncs.delay_s = delay_s
         node.first = [Sync(1, ("file",)), ask(1, 5)]
         started = loop.time()
         drivers[0].start()
@@ -189,6 +189,6 @@ def test_a_slow_disk_delays_syncs_alone(tmp_path: Path, delay_s: float) -> None:
         assert loop.time() - started < 0.15 or not delay_s
         await until(lambda: len(node.of(Synced)) == 1)
         assert loop.time() - started >= delay_s
-        assert drivers[0].syncs_delayed == (1 if delay_s else 0)
+        assert drivers[0].syncs.delayed == (1 if delay_s else 0)
 
     play(tmp_path, [node, other], scene)

@@ -68,3 +68,45 @@ def test_the_limit_itself_is_allowed() -> None:
     reader = FrameReader(100)
     reader.feed(framed(bytes(100)))
     assert taken(reader) == [bytes(100)]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from([0, 5, 65_535, 65_536, 100_000, 200_000]), min_size=1, max_size=5), st.data())
+def test_large_frames_come_out_however_the_bytes_are_cut(lengths: list[int], data: st.DataObject) -> None:
+    bodies = [bytes([number + 1]) * length for number, length in enumerate(lengths)]
+    stream = framed(*bodies)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    reader = FrameReader(200_000)
+    frames = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        reader.feed(stream[start:end])
+        if data.draw(st.booleans()):
+            frames += taken(reader)
+        taken_bytes = sum(len(each) + 4 for each in frames)
+        assert 0 <= end - taken_bytes - reader.buffered_bytes <= 4, "but for a length that was read already"
+    assert frames + taken(reader) == bodies
+    assert reader.buffered_bytes == 0
+
+
+def test_a_large_frame_stays_valid_and_read_only_while_more_arrives() -> None:
+    reader = FrameReader(1 << 20)
+    body = bytes(range(256)) * 1000
+    stream = framed(body, b"second")
+    reader.feed(stream[:100_000])
+    assert reader.next_frame() is None
+    reader.feed(stream[100_000:])
+    frame = reader.next_frame()
+    reader.feed(framed(b"third"))
+    assert taken(reader) == [b"second", b"third"]
+    assert frame is not None
+    assert bytes(frame) == body
+    assert frame.readonly
+
+
+def test_what_is_dropped_is_held_no_more() -> None:
+    reader = FrameReader(1 << 20)
+    reader.feed(framed(bytes(1 << 19))[:-1])
+    assert reader.next_frame() is None
+    assert reader.buffered_bytes == (1 << 19) - 1
+    reader.drop()
+    assert reader.buffered_bytes == 0

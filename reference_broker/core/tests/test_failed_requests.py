@@ -1,0 +1,132 @@
+"""A bug in the handler of a request: it leaves the node, or costs that request alone where the driver says so."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reference_broker.apis.call import Call
+from reference_broker.apis.registry import SERVED
+from reference_broker.core.events import Request
+from reference_broker.core.failed_requests import failed_request
+from reference_broker.core.tests.node_world import NodeWorld, batch
+from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.messages import decode_response, encode_response
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.tags import Tag
+
+FAILED = int(ErrorCode.unknown_server_error)
+NO_ID = bytes(16)
+
+
+class BugError(Exception):
+    pass
+
+
+class Asked:
+    """A ``Call`` that remembers its end."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.body: Any = None
+        self.reason = ""
+
+    def respond(self, body: object | None) -> None:
+        self.closed, self.body = True, body
+
+    def close(self, reason: str) -> None:
+        self.closed, self.reason = True, reason
+
+
+def every_version() -> Iterator[tuple[int, int]]:
+    for key, (low, high) in SERVED.items():
+        yield from dict.fromkeys((key, version) for version in range(low, high + 1))
+    yield from DRAFTS
+
+
+@pytest.mark.parametrize(("key", "version"), sorted(dict.fromkeys(every_version())))
+def test_a_failed_request_of_any_version_gets_an_error_that_can_be_encoded_or_its_connection_closes(
+    key: int, version: int
+) -> None:
+    call: Any = Asked()
+    failed_request(call, Request(1, 1, key, version, "c", None, Tag(key, version, "c")))
+    assert call.closed
+    if call.body is None:
+        assert call.reason
+        return
+    frame = b"".join(encode_response(key, version, 9, call.body))
+    number, body = decode_response(key, version, memoryview(frame)[4:])
+    assert number == 9
+    assert getattr(body, "error_code") == FAILED  # noqa: B009  (each API has its own class)
+
+
+@pytest.mark.parametrize("key", [ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT])
+def test_an_api_with_an_error_of_its_own_is_answered(key: int) -> None:
+    call: Any = Asked()
+    failed_request(call, Request(1, 1, key, SERVED[key][1], "c", None, _tag()))
+    assert call.body.error_code == FAILED
+
+
+@pytest.mark.parametrize(("acks", "answered"), [(-1, True), (1, True), (0, False)])
+def test_a_failed_produce_names_each_partition_unless_nobody_waits_for_an_answer(acks: int, answered: bool) -> None:
+    call: Any = Asked()
+    body = ProduceRequest(acks, 1000, [ProduceTopic("t", NO_ID, [ProducePartition(each, None) for each in (4, 7)])])
+    failed_request(call, Request(1, 1, ApiKey.PRODUCE, 9, "c", body, _tag()))
+    if not answered:
+        assert call.reason
+        return
+    partitions = call.body.responses[0].partitions
+    assert [(each.partition, each.error_code) for each in partitions] == [(4, FAILED), (7, FAILED)]
+
+
+def _tag() -> Tag:
+    return Tag(0, 0, "c")
+
+
+def breaks(world: NodeWorld, key: int, after_answer: bool = False) -> None:
+    def broken(call: Call, body: object) -> None:
+        del body
+        if after_answer:
+            call.respond(None)
+        raise BugError
+
+    world.node._dispatcher._bound[key] = (object, broken)
+
+
+def test_a_bug_leaves_the_node_unless_the_driver_contains_it() -> None:
+    world = NodeWorld()
+    breaks(world, ApiKey.FETCH)
+    with pytest.raises(BugError):
+        world.ask(ApiKey.FETCH, 12, FetchRequest())
+
+
+@pytest.mark.parametrize("after_answer", [False, True])
+def test_a_contained_bug_costs_its_request_alone(after_answer: bool) -> None:
+    world = NodeWorld()
+    world.create("t", 1)
+    breaks(world, ApiKey.FETCH, after_answer)
+    told: list[tuple[int, str]] = []
+    world.node.on_bug = lambda request, bug: told.append((request.api_key, type(bug).__name__))
+    answer = world.ask(ApiKey.FETCH, 12, FetchRequest())
+    assert (answer is None) if after_answer else (answer.error_code == FAILED)
+    assert told == [(ApiKey.FETCH, "BugError")]
+    failures = world.node.metrics.counter(
+        "kafka.network", "RequestMetrics", "ErrorsPerSec", request="Fetch", error="UNKNOWN_SERVER_ERROR"
+    )
+    assert failures.value == 1
+    world.produce("t", 0, batch(count=2))
+    assert world.node._calls == {}
+
+
+def test_a_broken_assertion_is_contained_like_any_bug() -> None:
+    world = NodeWorld()
+
+    def broken(call: Call, body: object) -> None:
+        del call, body
+        raise AssertionError("state is wrong")
+
+    world.node._dispatcher._bound[ApiKey.FETCH] = (object, broken)
+    world.node.on_bug = lambda *_: None
+    assert world.ask(ApiKey.FETCH, 12, FetchRequest()).error_code == FAILED

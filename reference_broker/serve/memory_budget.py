@@ -1,0 +1,111 @@
+"""One bound for the memory of all connections: requests that are being received or served, and answers not yet read."""
+
+from collections.abc import Hashable
+from typing import Final, Protocol
+
+from reference_broker.metrics.metrics import Counter, Metrics
+
+NODES_SHARE: Final = 4
+"""A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
+FREED_SHARE: Final = 8
+"""When a share is full, connections close until an eighth of it is free, so that not every byte asks for a closing."""
+WORTH_CLOSING_BYTES: Final = 16 << 10
+"""Connections that hold less come last, since closing them frees next to nothing."""
+
+
+class Holder(Hashable, Protocol):
+    """A connection, as the budget sees it."""
+
+    of_node: bool
+    """Whether another node is at the other end."""
+
+    def held_bytes(self) -> int:
+        """What this connection holds now."""
+        ...
+
+    def waits_since_s(self) -> float | None:
+        """Since when its oldest frame is unfinished, or its oldest answer unread. None if it waits for this node."""
+        ...
+
+    def evict(self, reason: str) -> None:
+        """Ends the connection and lets go of its memory at once."""
+        ...
+
+
+class MemoryBudget:
+    """Knows what each connection holds. When a share is full, it closes the connections that have kept memory longest.
+
+    A connection whose peer keeps us waiting goes first: the one with the oldest unfinished frame or the longest unread
+    answer. Connections whose requests are with the node go last. ``limit_bytes`` is ``queued.max.request.bytes``; a
+    negative limit is none.
+    """
+
+    def __init__(self, limit_bytes: int, metrics: Metrics) -> None:
+        closed = metrics.counter("crucible.network", "SocketServer", "ConnectionsClosedForMemoryPerSec")
+        for_nodes = limit_bytes // NODES_SHARE
+        self._shares = {
+            False: Share(limit_bytes - for_nodes if limit_bytes >= 0 else -1, closed),
+            True: Share(for_nodes if limit_bytes >= 0 else -1, closed),
+        }
+        used = metrics.gauge("kafka.network", "SocketServer", "MemoryPoolUsed")
+        available = metrics.gauge("kafka.network", "SocketServer", "MemoryPoolAvailable")
+
+        def measure() -> None:
+            used.value = sum(share.counted_again() for share in self._shares.values())
+            available.value = max(0, limit_bytes - used.value)
+
+        metrics.before_reading.append(measure)
+
+    def changed(self, holder: Holder) -> None:
+        """Called when the connection may hold more than before. It may be closed by this call, as may others."""
+        self._shares[holder.of_node].changed(holder)
+
+    def forget(self, holder: Holder) -> None:
+        """The connection is closed, or another share counts it from now on."""
+        for share in self._shares.values():
+            share.forget(holder)
+
+
+class Share:
+    """The bound of one kind of connections. ``total_bytes`` may be too high, since nobody tells when a peer reads."""
+
+    def __init__(self, limit_bytes: int, closed: Counter) -> None:
+        self.total_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._closed = closed
+        self._held: dict[Holder, int] = {}
+
+    def changed(self, holder: Holder) -> None:
+        held_bytes = holder.held_bytes()
+        self.total_bytes += held_bytes - self._held.get(holder, 0)
+        if held_bytes:
+            self._held[holder] = held_bytes
+        else:
+            self._held.pop(holder, None)
+        if 0 <= self._limit_bytes < self.total_bytes:
+            self._make_room()
+
+    def forget(self, holder: Holder) -> None:
+        self.total_bytes -= self._held.pop(holder, 0)
+
+    def counted_again(self) -> int:
+        """Asks each connection anew, and returns what they hold together."""
+        self._held = {holder: held for holder in self._held if (held := holder.held_bytes())}
+        self.total_bytes = sum(self._held.values())
+        return self.total_bytes
+
+    def _make_room(self) -> None:
+        if self.counted_again() <= self._limit_bytes:
+            return
+        target_bytes = self._limit_bytes - self._limit_bytes // FREED_SHARE
+        for holder in sorted(self._held, key=self._rank):
+            self._closed.value += 1
+            self.forget(holder)
+            holder.evict("queued.max.request.bytes is reached, and this connection has held memory longest")
+            if self.total_bytes <= target_bytes:
+                return
+
+    def _rank(self, holder: Holder) -> tuple[bool, bool, float]:
+        """Who has the lowest rank is closed first."""
+        since_s = holder.waits_since_s()
+        return since_s is None, self._held[holder] < WORTH_CLOSING_BYTES, since_s or 0.0

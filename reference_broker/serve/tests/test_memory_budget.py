@@ -1,0 +1,117 @@
+"""One bound for what all connections hold: who is closed when it is reached, and what nodes keep for themselves."""
+
+import pytest
+
+from reference_broker.metrics.metrics import Counter, Gauge, Metrics
+from reference_broker.serve.memory_budget import FREED_SHARE, NODES_SHARE, WORTH_CLOSING_BYTES, MemoryBudget
+
+LIMIT = 64 << 20
+FOR_CLIENTS = LIMIT - LIMIT // NODES_SHARE
+MIB = 1 << 20
+
+
+class Peer:
+    """``since_s`` is None while the peer waits for the node."""
+
+    def __init__(self, holds: int, since_s: float | None = 1.0, of_node: bool = False) -> None:
+        self.holds = holds
+        self.since_s = since_s
+        self.of_node = of_node
+        self.evicted = ""
+
+    def held_bytes(self) -> int:
+        return self.holds
+
+    def waits_since_s(self) -> float | None:
+        return self.since_s
+
+    def evict(self, reason: str) -> None:
+        self.evicted = reason
+        self.holds = 0
+
+
+def full(budget: MemoryBudget, peers: list[Peer]) -> list[int]:
+    """The places of those that were closed."""
+    for peer in peers:
+        budget.changed(peer)
+    return [place for place, peer in enumerate(peers) if peer.evicted]
+
+
+def test_nobody_is_closed_while_all_fits() -> None:
+    assert full(MemoryBudget(LIMIT, Metrics()), [Peer(MIB) for _ in range(FOR_CLIENTS // MIB)]) == []
+
+
+def test_who_has_kept_memory_longest_is_closed_until_an_eighth_is_free() -> None:
+    peers = [Peer(4 * MIB, since_s=(7 * place) % 100) for place in range(FOR_CLIENTS // (4 * MIB) + 1)]
+    closed = full(MemoryBudget(LIMIT, Metrics()), peers)
+    oldest = sorted(range(len(peers)), key=lambda place: peers[place].since_s or 0)
+    assert closed == sorted(oldest[: len(closed)])
+    assert sum(peer.holds for peer in peers) <= FOR_CLIENTS - FOR_CLIENTS // FREED_SHARE
+    assert len(closed) == 3
+    assert "queued.max.request.bytes" in peers[closed[0]].evicted
+
+
+def test_who_waits_for_the_node_goes_last() -> None:
+    served = [Peer(4 * MIB, since_s=None) for _ in range(6)]
+    late = [Peer(4 * MIB, since_s=1000.0 + number) for number in range(7)]
+    assert full(MemoryBudget(LIMIT, Metrics()), served + late) == [6, 7, 8]
+
+
+def test_who_waits_for_the_node_goes_if_nobody_else_holds_anything() -> None:
+    assert full(MemoryBudget(LIMIT, Metrics()), [Peer(4 * MIB, since_s=None) for _ in range(13)])
+
+
+def test_small_old_fragments_are_not_closed_in_vain() -> None:
+    small = [Peer(WORTH_CLOSING_BYTES - 1, since_s=0.0) for _ in range(100)]
+    large = [Peer(4 * MIB, since_s=5.0) for _ in range(12)]
+    closed = full(MemoryBudget(LIMIT, Metrics()), small + large)
+    assert closed
+    assert min(closed) >= len(small)
+
+
+def test_what_was_read_meanwhile_is_not_counted() -> None:
+    budget = MemoryBudget(LIMIT, Metrics())
+    peers = [Peer(4 * MIB) for _ in range(12)]
+    assert full(budget, peers) == []
+    for peer in peers:
+        peer.holds = 0
+    assert full(budget, [*peers, Peer(30 * MIB)]) == []
+
+
+def test_what_clients_hold_takes_nothing_from_nodes_and_the_other_way_round() -> None:
+    budget = MemoryBudget(LIMIT, Metrics())
+    clients = [Peer(4 * MIB) for _ in range(20)]
+    assert full(budget, clients)
+    nodes = [Peer(MIB, of_node=True) for _ in range(LIMIT // NODES_SHARE // MIB)]
+    assert full(budget, nodes) == []
+    before = [peer.evicted for peer in clients]
+    assert full(budget, [Peer(MIB, of_node=True)] * 2) != [] or any(node.evicted for node in nodes)
+    assert [peer.evicted for peer in clients] == before
+
+
+def test_a_closed_connection_is_forgotten() -> None:
+    budget = MemoryBudget(LIMIT, Metrics())
+    for _ in range(100):
+        peer = Peer(10 * MIB)
+        budget.changed(peer)
+        assert not peer.evicted
+        budget.forget(peer)
+
+
+def test_without_a_limit_nobody_is_closed() -> None:
+    assert full(MemoryBudget(-1, Metrics()), [Peer(1 << 40) for _ in range(10)]) == []
+
+
+def test_metrics_tell_what_is_used_and_free_and_who_was_closed() -> None:
+    metrics = Metrics()
+    budget = MemoryBudget(LIMIT, metrics)
+    full(budget, [Peer(4 * MIB) for _ in range(13)])
+    values = {row.name: row.metric.value for row in metrics.rows() if isinstance(row.metric, Counter | Gauge)}
+    assert values["MemoryPoolUsed"] == 40 * MIB
+    assert values["MemoryPoolAvailable"] == LIMIT - 40 * MIB
+    assert values["ConnectionsClosedForMemoryPerSec"] == 3
+
+
+@pytest.mark.parametrize("limit", [0, 1000])
+def test_a_bound_that_is_always_full_still_works(limit: int) -> None:
+    assert full(MemoryBudget(limit, Metrics()), [Peer(2000), Peer(2000)]) == [0, 1]

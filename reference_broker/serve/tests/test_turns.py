@@ -1,0 +1,155 @@
+"""Fairness, counted in turns and never timed: what one connection has sent does not keep the others waiting."""
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.serve.connection import READ_AHEAD_BYTES, Connection
+from reference_broker.serve.memory_budget import MemoryBudget
+from reference_broker.serve.turns import REQUESTS_PER_PASS, Turns
+
+FRAME = struct.pack(">i", 4) + b"ping"
+
+
+class Loop:
+    """``call_soon`` of an event loop, run by hand."""
+
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
+
+    def once(self) -> None:
+        """What the loop does between two looks at its sockets."""
+        for _ in range(len(self.soon)):
+            self.soon.popleft()()
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.reads = True
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def get_extra_info(self, _: str) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        self.reads = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class Answering:
+    """As a connection sees its driver: it answers at once, or keeps requests (``keeps``)."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.turns = Turns(self.loop.call_soon)
+        self.memory = MemoryBudget(-1, Metrics())
+        self.served: list[int] = []
+        self.keeps = False
+        self._number = 0
+
+    def opened(self, connection: Connection) -> bool:
+        connection.number = self._number
+        self._number += 1
+        return True
+
+    def decoded(self, connection: Connection, frame: memoryview) -> Connection:
+        assert bytes(frame) == b"ping"
+        return connection
+
+    def handle(self, request: Connection) -> None:
+        self.served.append(request.number)
+        request.busy = self.keeps
+
+    def answer(self, connection: Connection) -> None:
+        connection.done()
+
+    def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
+
+    def connected(self) -> tuple[Connection, Transport]:
+        connection, transport = Connection(cast(Any, self), 1000), Transport()
+        connection.connection_made(cast(Any, transport))
+        return connection, transport
+
+
+def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
+    driver = Answering()
+    (greedy, _), (modest, _) = driver.connected(), driver.connected()
+    greedy.data_received(FRAME * 1000)
+    assert driver.served == [greedy.number]
+    modest.data_received(FRAME)
+    assert driver.served == [greedy.number, modest.number]
+
+
+def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at() -> None:
+    driver = Answering()
+    greedy = [driver.connected()[0] for _ in range(100)]
+    for each in greedy:
+        each.data_received(FRAME * 50)
+    modest, _ = driver.connected()
+    for _ in range(20):
+        before = len(driver.served)
+        driver.loop.once()
+        assert 0 < len(driver.served) - before <= REQUESTS_PER_PASS
+        modest.data_received(FRAME)
+        assert driver.served[-1] == modest.number
+
+
+def test_connections_with_a_backlog_are_served_in_turn() -> None:
+    driver = Answering()
+    backlogs = {driver.connected()[0]: count for count in (1000, 10, 10)}
+    for connection, count in backlogs.items():
+        connection.data_received(FRAME * count)
+    while len(driver.served) < 30:
+        driver.loop.once()
+    assert Counter(driver.served[:30]) == {connection.number: 10 for connection in backlogs}
+    while driver.loop.soon:
+        driver.loop.once()
+    assert Counter(driver.served) == {connection.number: count for connection, count in backlogs.items()}
+
+
+def test_a_late_answer_puts_its_connection_at_the_end_of_the_queue() -> None:
+    driver = Answering()
+    (waiting, _), (greedy, _) = driver.connected(), driver.connected()
+    driver.keeps = True
+    waiting.data_received(FRAME * 3)
+    driver.keeps = False
+    greedy.data_received(FRAME * 3)
+    driver.answer(waiting)
+    driver.loop.once()
+    assert driver.served == [waiting.number, greedy.number] + [greedy.number, waiting.number] * 2
+
+
+def test_a_connection_whose_backlog_grows_is_not_read_until_it_is_served() -> None:
+    driver = Answering()
+    greedy, transport = driver.connected()
+    greedy.data_received(FRAME * 2)
+    rest = READ_AHEAD_BYTES // len(FRAME) + 1
+    greedy.data_received(FRAME * rest)
+    assert not transport.reads
+    while driver.loop.soon:
+        driver.loop.once()
+    assert transport.reads
+    assert len(driver.served) == 2 + rest
+
+
+def test_a_closed_connection_is_served_no_more() -> None:
+    driver = Answering()
+    greedy, _ = driver.connected()
+    greedy.data_received(FRAME * 10)
+    greedy.closing = True
+    driver.loop.once()
+    assert driver.served == [greedy.number]
+    assert not driver.loop.soon
