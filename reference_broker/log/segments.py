@@ -17,7 +17,7 @@ from reference_broker.ports.disk import Buffer, Disk
 class Segments(Sequence[Segment]):
     """``items``: the segments; the last one is active. ``bases``: their base offsets, for a binary search."""
 
-    __slots__ = ("bases", "directory", "disk", "durability", "items")
+    __slots__ = ("bases", "directory", "disk", "durability", "items", "retired")
 
     def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
         self.disk = disk
@@ -25,6 +25,8 @@ class Segments(Sequence[Segment]):
         self.durability = durability
         self.items: list[Segment] = []
         self.bases: list[int] = []
+        self.retired: list[Segment] = []
+        """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -90,9 +92,23 @@ class Segments(Sequence[Segment]):
 
     # --- shrinking --------------------------------------------------------------------------------------------------
 
-    def drop_first(self) -> None:
-        self._delete_files(self.items[0])
+    def retire_first(self) -> None:
+        self.retired.append(self.items[0])
         del self.items[0], self.bases[0]
+
+    def delete_retired(self, before: int) -> None:
+        """Deletes the files of retired segments that end at or before an offset."""
+        while self.retired and self.retired[0].next_offset <= before:
+            self._delete_files(self.retired[0])
+            del self.retired[0]
+
+    def drop_all(self) -> None:
+        """Deletes all files, the newest last."""
+        while self.retired or self.items:
+            if not self.retired:
+                self.retire_first()
+            self._delete_files(self.retired[0])
+            del self.retired[0]
 
     def cut_from(self, offset: int) -> None:
         """Takes away every batch that reaches ``offset`` or beyond, last segments first. The first segment stays."""
