@@ -31,6 +31,7 @@ class WatchedDisk:
         self.truncate = inner.truncate
         self.rename = inner.rename
         self.delete = inner.delete
+        self.make_durable = inner.make_durable
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         existed = self._inner.exists(path)

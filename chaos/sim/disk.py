@@ -1,32 +1,31 @@
-"""The simulated disk: files in memory that know which of their bytes are durable.
+"""The simulated disk: files in memory that know which of their bytes and names are durable.
 
-A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps the durable bytes of each file and
-a torn part of the rest, cut at a seeded byte. Creation, rename, truncation and deletion are durable at once, as the
-port says.
+A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps what was synced. Of the rest it
+keeps what the seed says: names are kept or lost one by one (``disk_names``), and an unsynced end is torn at any byte,
+or has its size and reads as zeros, or both. A truncation or rewrite that was not synced may be undone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
+from chaos.sim.disk_names import File, Folder, Names
 from reference_broker.ports.disk import Buffer, DiskError
 
-
-@dataclass(slots=True, eq=False)
-class _File:
-    """One file. Its first ``durable`` bytes survive a power loss. ``cut`` is the least size that the file has had since
-    the last sync began: a sync makes no byte durable that was cut meanwhile."""
-
-    content: bytearray = field(default_factory=bytearray)
-    durable: int = 0
-    cut: int = 0
+ZEROED = 0.25
+"""How often an unsynced end that has kept its size has lost its last bytes, which read as zeros."""
+UNDONE = 0.5
+"""How often an unsynced truncation or rewrite is undone."""
 
 
 @dataclass(frozen=True, slots=True)
-class SyncedBytes:
-    """What one sync makes durable when it ends: each file up to its size when the sync began."""
+class Synced:
+    """What one sync makes durable when it ends: each file up to its size, and the changes of names in the folders, both
+    as they were when the sync began."""
 
-    files: tuple[tuple[_File, int], ...]
+    files: tuple[tuple[File, int, int], ...]
+    folders: tuple[Folder, ...]
+    change: int
 
 
 class SimDisk:
@@ -41,26 +40,19 @@ class SimDisk:
         self.broken = False
         self.used_bytes = 0
         self._random = random
-        self._files: dict[str, _File] = {}
-
-    def list(self, directory: str) -> Sequence[str]:
-        prefix = _prefix(directory)
-        names = {path[len(prefix) :].split("/", 1)[0]: None for path in self._files if path.startswith(prefix)}
-        return sorted(names)
-
-    def exists(self, path: str) -> bool:
-        prefix = path + "/"
-        return path in self._files or any(each.startswith(prefix) for each in self._files)
+        self._names = Names()
+        self.list = self._names.list
+        self.exists = self._names.exists
 
     def size(self, path: str) -> int:
         return len(self._file(path).content)
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        file = self._files.get(path)
+        file = self._names.files.get(path)
         data = b"".join(buffers) if len(buffers) != 1 else buffers[0]
         self._check(path, len(data))
         if file is None:
-            file = self._files[path] = _File()
+            file = self._names.create(path)
         before = len(file.content)
         file.content += data
         self.used_bytes += len(data)
@@ -76,70 +68,98 @@ class SimDisk:
         file = self._file(path)
         added = size - len(file.content)
         if added < 0:
+            _rewritten(file, size)
             del file.content[size:]
         else:
             self._check(path, added)
             file.content.extend(bytes(added))
         self.used_bytes += added
-        file.durable = min(file.durable, size)
-        file.cut = min(file.cut, size)
 
     def write(self, path: str, data: Buffer) -> None:
-        old = self._files.get(path)
-        added = len(data) - (len(old.content) if old else 0)
+        file = self._names.files.get(path)
+        added = len(data) - (len(file.content) if file else 0)
         self._check(path, added)
+        if file is None:
+            file = self._names.create(path)
+        _rewritten(file, 0)
         self.used_bytes += added
-        self._files[path] = _File(bytearray(data))
+        file.content = bytearray(data)
 
     def rename(self, source: str, target: str) -> None:
-        if source in self._files:
-            self._drop(target)
-            self._files[target] = self._files.pop(source)
-            return
-        prefix = source + "/"
-        moved = [path for path in self._files if path.startswith(prefix)]
-        if not moved:
+        names = self._names
+        if source in names.files:
+            if target in names.folders:
+                self.delete(target)
+            replaced = names.rename_file(source, target)
+            if replaced is not None:
+                self.used_bytes -= len(replaced.content)
+        elif source in names.folders:
+            self.delete(target)
+            names.rename_folder(source, target)
+        else:
             raise DiskError(f"{source}: no such file")
-        self.delete(target)
-        for path in moved:
-            self._files[f"{target}/{path[len(prefix) :]}"] = self._files.pop(path)
 
     def delete(self, path: str) -> None:
-        prefix = path + "/"
-        for each in [each for each in self._files if each == path or each.startswith(prefix)]:
-            self._drop(each)
+        names = self._names
+        for each in [path] if path in names.files else list(names.below(path)):
+            self.used_bytes -= len(names.unlink(each).content)
 
-    def begin_sync(self, paths: Sequence[str]) -> SyncedBytes:
-        """Remembers the sizes that ``finish_sync`` makes durable. A path that is gone needs no sync."""
-        files = [self._files[path] for path in paths if path in self._files]
+    def make_durable(self, path: str) -> None:
+        self.finish_sync(self.begin_sync((path,)))
+
+    def begin_sync(self, paths: Sequence[str]) -> Synced:
+        """Remembers what ``finish_sync`` makes durable. Of a path that is gone, the folders are synced."""
+        names = self._names
+        files = [names.files[path] for path in paths if path in names.files]
         for file in files:
             file.cut = len(file.content)
-        return SyncedBytes(tuple((file, len(file.content)) for file in files))
+        folders = {folder: None for path in paths for folder in names.above(path) if folder.changes}
+        return Synced(
+            tuple((file, len(file.content), file.rewrites) for file in files), tuple(folders), names.last_change
+        )
 
-    def finish_sync(self, synced: SyncedBytes) -> None:
+    def finish_sync(self, synced: Synced) -> None:
         """Raises DiskError if the disk is broken; then nothing became durable."""
         if self.broken:
             raise DiskError("sync: input/output error")
-        for file, size in synced.files:
+        for file, size, rewrites in synced.files:
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
+            if file.rewrites == rewrites:
+                file.saved = None
+        for folder in synced.folders:
+            self._names.synced(folder, synced.change)
 
-    def power_loss(self) -> int:
-        """Loses what is not durable, except a random part of each file's rest. Returns the number of bytes lost."""
-        lost = 0
-        for path in sorted(self._files):
-            file = self._files[path]
+    def power_loss(self) -> None:
+        """Loses of what is not durable what the seed says."""
+        random = self._random
+        luck = random.choice((0.0, 0.2, 0.5, 0.8, 1.0))
+        self._names.power_loss(lambda: random.random() < luck)
+        for path in sorted(self._names.files):
+            self._tear(self._names.files[path])
+        self.used_bytes = sum(len(file.content) for file in self._names.files.values())
+
+    def flip(self, path: str, bit: int) -> None:
+        """Damages the file: its bit with this number, counted from its start, is another one from now on."""
+        self._file(path).content[bit // 8] ^= 1 << bit % 8
+
+    def _tear(self, file: File) -> None:
+        random = self._random
+        if file.saved is not None and random.random() < UNDONE:
+            file.content = bytearray(file.saved)
+        else:
             unsynced = len(file.content) - file.durable
             if unsynced:
-                kept = self._random.randint(0, unsynced)
-                lost += unsynced - kept
-                del file.content[file.durable + kept :]
-            file.durable = len(file.content)
-        self.used_bytes -= lost
-        return lost
+                size = file.durable + random.randint(0, unsynced)
+                del file.content[size:]
+                if random.random() < ZEROED:
+                    written = random.randint(file.durable, size)
+                    file.content[written:] = bytes(size - written)
+        file.durable = len(file.content)
+        file.saved = None
 
-    def _file(self, path: str) -> _File:
+    def _file(self, path: str) -> File:
         try:
-            return self._files[path]
+            return self._names.files[path]
         except KeyError:
             raise DiskError(f"{path}: no such file") from None
 
@@ -149,12 +169,11 @@ class SimDisk:
         if self.capacity_bytes >= 0 and self.used_bytes + added > self.capacity_bytes:
             raise DiskError(f"{path}: no space left on device")
 
-    def _drop(self, path: str) -> None:
-        file = self._files.pop(path, None)
-        if file is not None:
-            self.used_bytes -= len(file.content)
 
-
-def _prefix(directory: str) -> str:
-    stripped = directory.strip("/")
-    return "" if stripped in ("", ".") else stripped + "/"
+def _rewritten(file: File, size: int) -> None:
+    """Bytes from ``size`` on are about to be replaced. What is durable of them may come back."""
+    if file.saved is None and file.durable > size:
+        file.saved = bytes(file.content[: file.durable])
+    file.durable = min(file.durable, size)
+    file.cut = min(file.cut, size)
+    file.rewrites += 1

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
-from chaos.sim.disk import SimDisk, SyncedBytes
+from chaos.sim.disk import SimDisk
+from chaos.sim.disk import Synced as SyncedOnDisk
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
@@ -255,7 +256,7 @@ class Machine:
         begun = self.disk.begin_sync(sync.paths)
         self.agenda.after(delay_us, self._synced, self.incarnation, sync.token, begun)
 
-    def _synced(self, incarnation: int, token: int, synced: SyncedBytes) -> None:
+    def _synced(self, incarnation: int, token: int, synced: SyncedOnDisk) -> None:
         if incarnation != self.incarnation or self.node is None:
             return
         try:

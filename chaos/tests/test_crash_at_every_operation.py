@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.sim.disk import SimDisk, SyncedBytes
+from chaos.sim.disk import SimDisk, Synced
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.ports.disk import Buffer
 
@@ -62,7 +62,7 @@ class CutDisk(SimDisk):
         self._count()
         super().delete(path)
 
-    def finish_sync(self, synced: SyncedBytes) -> None:
+    def finish_sync(self, synced: Synced) -> None:
         self._count()
         super().finish_sync(synced)
         self._count()

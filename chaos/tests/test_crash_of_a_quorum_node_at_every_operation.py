@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from chaos.sim.disk import SimDisk, SyncedBytes
+from chaos.sim.disk import SimDisk, Synced
 from chaos.sim.machine import Machine, NodeDied
 from chaos.sim.world import World
 from reference_broker.ports.disk import Buffer
@@ -68,7 +68,7 @@ class MortalDisk(SimDisk):
         self._count()
         super().delete(path)
 
-    def finish_sync(self, synced: SyncedBytes) -> None:
+    def finish_sync(self, synced: Synced) -> None:
         """No event of the node's: it dies beside it."""
         try:
             self._count()

@@ -1,4 +1,4 @@
-"""What the simulated disk keeps: all of it after a kill, only what was synced (and a torn part) after a power loss."""
+"""What the simulated disk keeps: all of it after a kill, what was synced and perhaps more after a power loss."""
 
 from collections.abc import Callable
 from random import Random
@@ -24,24 +24,46 @@ def least_kept(fill: Callable[[SimDisk], None]) -> int:
         subject = disk(seed)
         fill(subject)
         subject.power_loss()
-        sizes.append(subject.size("a"))
+        sizes.append(len(content(subject, "a").rstrip(b"\0")) if subject.exists("a") else 0)
     return min(sizes)
 
 
-def test_power_loss_keeps_synced_bytes_and_a_torn_part_of_the_rest() -> None:
-    sizes: dict[int, None] = {}
-    for seed in range(60):
+def outcomes(fill: Callable[[SimDisk], None], seeds: int = 80) -> list[dict[str, bytes]]:
+    """What power losses leave of the same disk: the content of each file that is still there."""
+    found = []
+    for seed in range(seeds):
         subject = disk(seed)
-        subject.append("a", [b"synced"])
-        subject.finish_sync(subject.begin_sync(["a"]))
-        subject.append("a", [b"-unsynced"])
+        fill(subject)
         subject.power_loss()
-        left = content(subject, "a")
-        assert b"synced-unsynced".startswith(left)
-        assert left.startswith(b"synced")
-        sizes[len(left)] = None
+        found.append({name: content(subject, name) for name in files(subject)})
+    return found
+
+
+def files(subject: SimDisk, folder: str = "") -> list[str]:
+    paths = [f"{folder}/{name}" if folder else name for name in subject.list(folder)]
+    return [inner for path in paths for inner in files(subject, path) or [path]]
+
+
+def synced(subject: SimDisk, *paths: str) -> None:
+    subject.finish_sync(subject.begin_sync(paths))
+
+
+def test_power_loss_keeps_synced_bytes_and_a_torn_part_of_the_rest_which_may_end_in_zeros() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("a", [b"synced"])
+        synced(subject, "a")
+        subject.append("a", [b"-unsynced"])
+
+    sizes: dict[int, None] = {}
+    zeroed = 0
+    for left in outcomes(fill):
+        assert left["a"].startswith(b"synced")
+        assert b"synced-unsynced".startswith(left["a"].rstrip(b"\0"))
+        sizes[len(left["a"])] = None
+        zeroed += left["a"].endswith(b"\0")
     assert {6, 15} <= sizes.keys(), "all of it and nothing of it both happen"
     assert len(sizes) > 5
+    assert zeroed
 
 
 def test_a_sync_covers_what_was_appended_before_it_began() -> None:
@@ -65,23 +87,126 @@ def test_bytes_that_replaced_truncated_ones_during_a_sync_are_not_durable() -> N
     assert least_kept(fill) == 2
 
 
-def test_a_replaced_file_is_not_durable_before_its_sync() -> None:
+def test_a_file_that_is_written_anew_is_old_or_torn_before_its_sync() -> None:
     def fill(subject: SimDisk) -> None:
         subject.write("a", b"old")
-        subject.finish_sync(subject.begin_sync(["a"]))
+        synced(subject, "a")
         subject.write("a", b"new")
 
-    assert least_kept(fill) == 0
+    left = {each["a"] for each in outcomes(fill)}
+    assert {b"old", b"new", b""} <= left
+    assert all(each == b"old" or b"new".startswith(each.rstrip(b"\0")) for each in left)
 
 
-def test_a_renamed_file_stays_durable() -> None:
+def test_an_unsynced_truncation_may_be_undone() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("a", [b"12345678"])
+        synced(subject, "a")
+        subject.truncate("a", 3)
+
+    assert {each["a"] for each in outcomes(fill)} == {b"123", b"12345678"}
+
+    def settled(subject: SimDisk) -> None:
+        fill(subject)
+        synced(subject, "a")
+
+    assert {each["a"] for each in outcomes(settled)} == {b"123"}
+
+
+def test_a_new_name_is_durable_with_the_sync_of_its_folder() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("t-0/a", [b"1"])
+        synced(subject, "t-0/a")
+        subject.append("t-0/b", [b""])
+        subject.append("u-0/c", [b""])
+
+    left = [frozenset(each) for each in outcomes(fill)]
+    assert all("t-0/a" in each for each in left)
+    assert {len(each) for each in left} == {1, 2, 3}, "the other two are lost or kept each by itself"
+
+    def settled(subject: SimDisk) -> None:
+        fill(subject)
+        synced(subject, "t-0/a", "u-0/c")
+
+    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/a", "t-0/b", "u-0/c"))}
+
+
+def test_an_unsynced_rename_is_kept_or_lost_as_a_whole() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.write("a.part", b"new")
+        subject.write("a", b"old")
+        synced(subject, "a.part", "a")
+        subject.rename("a.part", "a")
+
+    left = outcomes(fill)
+    assert {tuple(sorted(each.items())) for each in left} == {(("a", b"new"),), (("a", b"old"), ("a.part", b"new"))}
+
+    def settled(subject: SimDisk) -> None:
+        fill(subject)
+        synced(subject, "a")
+
+    assert all(each == {"a": b"new"} for each in outcomes(settled))
+
+
+def test_unsynced_deletions_come_back_each_by_itself() -> None:
+    def fill(subject: SimDisk) -> None:
+        for name in "abc":
+            subject.append(f"t-0/{name}", [name.encode()])
+        synced(subject, "t-0/a", "t-0/b", "t-0/c")
+        subject.delete("t-0/a")
+        subject.delete("t-0/b")
+
+    left = {frozenset(each) for each in outcomes(fill)}
+    assert left == {frozenset(kept) | {"t-0/c"} for kept in ((), ("t-0/a",), ("t-0/b",), ("t-0/a", "t-0/b"))}
+
+    def settled(subject: SimDisk) -> None:
+        fill(subject)
+        synced(subject, "t-0/a")  # It is gone: its folder is synced.
+
+    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/c",))}
+
+
+def test_a_folder_whose_rename_is_lost_may_lack_files_that_were_deleted_under_its_new_name() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("t-0/a", [b"1"])
+        subject.append("t-0/b", [b"2"])
+        synced(subject, "t-0/a", "t-0/b")
+        subject.rename("t-0", "t-0.gone")
+        subject.delete("t-0.gone/a")
+
+    left = {frozenset(each) for each in outcomes(fill)}
+    assert frozenset(("t-0/b",)) in left
+    assert frozenset(("t-0.gone/a", "t-0.gone/b")) in left
+
+
+def test_changes_of_one_name_stay_in_order() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("a", [b"1"])
+        synced(subject, "a")
+        subject.delete("a")
+        subject.append("a", [b"2"])
+
+    assert {bytes(each.get("a", b"-")) for each in outcomes(fill)} <= {b"-", b"1", b"2", b"", b"\0"}
+
+
+def test_what_was_deleted_is_no_part_of_a_later_sync() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("t-0/a", [b"1"])
+        synced(subject, "t-0/a")
+        running = subject.begin_sync(("t-0/a",))
+        subject.delete("t-0/a")
+        subject.finish_sync(running)
+
+    assert {frozenset(each) for each in outcomes(fill)} == {frozenset(), frozenset(("t-0/a",))}
+
+
+def test_a_flipped_bit_is_another_bit_for_good() -> None:
     subject = disk()
-    subject.write("a.part", b"whole")
-    subject.finish_sync(subject.begin_sync(["a.part"]))
-    subject.rename("a.part", "a")
+    subject.append("a", [b"\x00\x00"])
+    synced(subject, "a")
+    subject.flip("a", 9)
     subject.power_loss()
-    assert content(subject, "a") == b"whole"
-    assert not subject.exists("a.part")
+    assert content(subject, "a") == b"\x00\x02"
 
 
 def test_the_same_seed_tears_at_the_same_byte() -> None:
@@ -90,7 +215,7 @@ def test_the_same_seed_tears_at_the_same_byte() -> None:
         for name in "abc":
             subject.append(name, [bytes(100)])
         subject.power_loss()
-        return [subject.size(name) for name in "abc"]
+        return [subject.size(name) if subject.exists(name) else -1 for name in "abc"]
 
     assert torn(5) == torn(5) != torn(6)
 

@@ -178,11 +178,10 @@ class MetadataReplica:
         path = write_identity(disk, self.identity)
 
         def durable() -> None:
-            put_in_place(disk, path)
             self._identity_known = True
             self.lifecycle.start()
 
-        self._home.ports.sync((path,), durable)
+        put_in_place(disk, self._home.ports, path, durable)
 
     def _activated(self) -> None:
         self.lifecycle.controller_activated()

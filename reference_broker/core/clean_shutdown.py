@@ -28,7 +28,10 @@ class LastEnd:
 
 
 def take_mark(disk: Disk) -> LastEnd:
-    """Reads the mark and removes it. One that makes no sense is a clean end of an unknown life. Raises DiskError."""
+    """Reads the mark and removes it. One that makes no sense is a clean end of an unknown life. Raises DiskError.
+
+    Before a log changes, the caller syncs the path, so that no power loss brings the mark back.
+    """
     if not disk.exists(CLEAN_SHUTDOWN_FILE):
         return LastEnd(clean=False)
     content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))

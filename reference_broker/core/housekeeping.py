@@ -7,6 +7,7 @@ from reference_broker.apis.broker import Broker
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.replication.durable import nobody_waits, sync_led_then, sync_then
 from reference_broker.replication.partitions import Partition
 
 PARTITIONS_PER_SLICE = 64
@@ -42,6 +43,11 @@ class Housekeeping:
                 self._retain(partition)
             if number % PARTITIONS_PER_SLICE == 0:
                 yield
+        for number, log in enumerate(list(self.other_logs()), 1):
+            if log.has_retired:
+                sync_then(broker.outside, [log], nobody_waits)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield
 
     def _retain(self, partition: Partition) -> None:
         """If the disk fails here (because it is full, say), no client is harmed: the next round tries again."""
@@ -53,6 +59,8 @@ class Housekeeping:
             except DiskError as failure:
                 where = ("partition", f"{partition.topic}-{partition.index}")
                 self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
+        if log.has_retired:  # The files go when the new log start is durable.
+            sync_led_then(self.broker.outside, [partition], nobody_waits)
         if log.log_start_offset != start:
             partition.changed()
 

@@ -15,7 +15,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.calls import ActiveCall, LocalCall
-from reference_broker.core.clean_shutdown import LastEnd, sync_and_mark, take_mark
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE, LastEnd, sync_and_mark, take_mark
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -189,6 +189,7 @@ class Node:
             replication,
             now=lambda: self.broker.now,
             later=lambda step: self._timers.set(self.broker.now.mono_us, step),
+            sync=outside.sync,
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
@@ -271,6 +272,12 @@ class Node:
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
         self._last_end = take_mark(self.broker.disk)
+        if self._last_end.clean:
+            self.broker.outside.sync((CLEAN_SHUTDOWN_FILE,), self._load)
+        else:
+            self._load()
+
+    def _load(self) -> None:
         run_slices(self.broker.outside, self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:

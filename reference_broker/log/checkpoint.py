@@ -2,12 +2,11 @@
 
 There are three ways to write new content. They differ in what a power loss may cost:
 
-- ``replace`` is for files whose newest content may be lost. It writes a second file and renames it at once. A file that
-  cannot be read counts as missing.
-- ``prepare`` and ``settle`` are for files whose content must not be lost. The second file is renamed only once it is
-  durable. Until then a reader prefers it, if it is whole.
-- ``overwrite`` is for files whose whole content may be lost. It writes in place, because a rename costs a sync of the
-  folder.
+- ``replace``: losing the newest content is harmless. The rename follows at once, and an unreadable file counts as
+  missing.
+- ``prepare`` and ``settle``: losing it is not harmless. The rename waits until the new content is durable, and a start
+  prefers a whole new file. So the rename itself need not be durable. ``put`` does the same while the caller waits.
+- ``overwrite``: older content is as harmless as none. The file is written in place, which spares the folder's sync.
 """
 
 from collections.abc import Sequence
@@ -46,15 +45,29 @@ class Checkpoint:
         if self.disk.exists(self.new_path):
             self.disk.rename(self.new_path, self.path)
 
+    def put(self, rows: Sequence[str]) -> None:
+        """Returns when the new content is durable."""
+        self.disk.make_durable(self.prepare(rows))
+        self.settle()
+
+    def read_and_settle(self, names: Sequence[str]) -> list[str] | None:
+        """Does what ``read`` does at a start. If the newest content is in the new file, it is made durable first, since
+        the next ``prepare`` writes over that file."""
+        rows = self.read(names)
+        if rows is not None and rows == self._read(self.new_path, names):
+            self.disk.make_durable(self.new_path)
+            self.settle()
+        return rows
+
     def read(self, names: Sequence[str]) -> list[str] | None:
-        """Returns the rows of the newest file that is whole, or None if there is none. ``names`` are the names of the
-        files in the folder."""
-        for path in (self.new_path, self.path):
-            if path.rpartition("/")[2] in names:
-                rows = _decode(self.disk.read(path, 0, self.disk.size(path)))
-                if rows is not None:
-                    return rows
-        return None
+        """The newest whole content, given the names in the folder; None if there is none."""
+        rows = self._read(self.new_path, names)
+        return self._read(self.path, names) if rows is None else rows
+
+    def _read(self, path: str, names: Sequence[str]) -> list[str] | None:
+        if path.rpartition("/")[2] not in names:
+            return None
+        return _decode(self.disk.read(path, 0, self.disk.size(path)))
 
 
 def _encode(rows: Sequence[str]) -> bytes:

@@ -11,49 +11,64 @@ RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
 
 
 class OffsetCheckpoints:
-    """The three checkpoint files of one log. ``recovery_point`` is the offset in its file. Segments that end at or
-    before it were durable when it was written, with their indexes."""
+    """``recovery_point``: segments that end at or before it were durable, their indexes included.
 
-    __slots__ = ("_cleaner", "_recovery_point", "_row_start", "log_start", "recovery_point")
+    ``durable_log_start``: no power loss takes the log start back behind it, so files before it may go.
+    """
+
+    __slots__ = (
+        "_cleaner",
+        "_log_start",
+        "_prepared_log_start",
+        "_recovery_point",
+        "_row_start",
+        "durable_log_start",
+        "recovery_point",
+    )
 
     def __init__(self, disk: Disk, directory: str) -> None:
         topic, _, partition = directory.rpartition("/")[2].rpartition("-")
         self._row_start = f"{topic} {partition}"
         self._cleaner = Checkpoint(disk, f"{directory}/{CLEANER_FILE}")
         self._recovery_point = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
-        self.log_start = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
-        self.recovery_point = 0
+        self._log_start = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
+        self.recovery_point = self.durable_log_start = self._prepared_log_start = 0
 
     def load(self, names: Sequence[str]) -> tuple[int, int]:
         """Reads the files, given the names in the folder. Returns the cleaned offset and the log start offset."""
         cleaned = _read_offset(self._cleaner.read(names))
-        log_start = _read_offset(self.log_start.read(names))
-        self.recovery_point = _read_offset(self._recovery_point.read(names))
-        return cleaned, log_start
-
-    def has_unsettled_log_start(self, names: Sequence[str]) -> bool:
-        """Whether a new log start was written and perhaps not synced."""
-        return self.log_start.new_path.rpartition("/")[2] in names
+        self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
+        self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
+        return cleaned, self.durable_log_start
 
     def prepare_log_start(self, offset: int) -> str:
-        """Writes a new log start beside the old one and returns the path to sync. Once it is synced,
-        ``log_start.settle`` puts it in its place."""
-        return self.log_start.prepare([f"{self._row_start} {offset}"])
+        """Returns the path to sync."""
+        path = self._log_start.prepare([f"{self._row_start} {offset}"])
+        self._prepared_log_start = offset
+        return path
 
-    def raise_recovery_point(self, offset: int) -> None:
-        """Notes that segments that end at or before ``offset`` are durable. They need no full scan after a crash."""
+    def raise_recovery_point(self, offset: int) -> str:
+        """Segments that end at or before ``offset`` are durable, and need no scan after a crash. Returns the path to
+        sync."""
         assert offset > self.recovery_point, f"the recovery point would go back from {self.recovery_point} to {offset}"
-        self._write_recovery_point(offset)
+        path = self._recovery_point.prepare([str(offset)])
+        self.recovery_point = offset
+        return path
 
     def lower_recovery_point(self, offset: int) -> None:
-        """Notes that records from ``offset`` on are about to be removed. Records that take their place are not durable
-        yet."""
+        """Records from ``offset`` on are about to go. What comes in their place is not durable yet, so no power loss
+        may bring the higher point back: this waits for the disk. It is rare, since it needs a cut behind a roll."""
         if offset < self.recovery_point:
-            self._write_recovery_point(offset)
+            self._recovery_point.put([str(offset)])
+            self.recovery_point = offset
 
-    def _write_recovery_point(self, offset: int) -> None:
-        self._recovery_point.replace([str(offset)])
-        self.recovery_point = offset
+    def settle(self, synced: Sequence[str]) -> None:
+        """These paths are durable. New files among them take the place of the old ones."""
+        if self._log_start.new_path in synced:
+            self._log_start.settle()
+            self.durable_log_start = self._prepared_log_start
+        if self._recovery_point.new_path in synced:
+            self._recovery_point.settle()
 
     def write_cleaned(self, offset: int) -> None:
         self._cleaner.replace([f"{self._row_start} {offset}"])

@@ -6,6 +6,7 @@ otherwise.
 """
 
 from collections.abc import Collection, Generator, Sequence
+from contextlib import suppress
 
 from reference_broker.log import removal
 from reference_broker.log.appending import (
@@ -205,7 +206,7 @@ class PartitionLog(LogView):
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]):
-            self._checkpoints.raise_recovery_point(point)
+            self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(self.log_end_offset, now.wall_ms)
 
@@ -270,9 +271,11 @@ class PartitionLog(LogView):
         self._checkpoints.lower_recovery_point(0)
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
-        while self.segments:
-            self.log_start_offset = max(self.log_start_offset, self.bases[0])  # In case the disk fails before the end.
-            self.segments.drop_first()
+        try:
+            self.segments.drop_all()
+        finally:
+            if self.segments:
+                self.log_start_offset = max(self.log_start_offset, self.bases[0])
         self.durability.emptied()
         self.epochs.clear()
         self.producers.clear()
@@ -304,14 +307,27 @@ class PartitionLog(LogView):
         return count
 
     def _drop_oldest(self, count: int) -> None:
-        """Deletes the ``count`` oldest segments. The log start offset needs no checkpoint, because the name of the file
-        that is then the oldest keeps it."""
+        """The files go when the new log start is durable. If they went before, a power loss could bring some of them
+        back, with holes between them."""
+        if count == 0:
+            return
+        first = max(self.log_start_offset, self.bases[count])
+        if first > self.log_start_offset:
+            self._move_log_start(first)
+            self._forget_before(first)
         for _ in range(count):
-            self.segments.drop_first()
-            first = self.bases[0]
-            if first > self.log_start_offset:
-                self.log_start_offset = first
-                self._forget_before(first)
+            self.segments.retire_first()
+        self._delete_retired()
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether files wait for the next sync, to be deleted after it."""
+        return bool(self.segments.retired)
+
+    def _delete_retired(self) -> None:
+        """If the disk fails, the files are deleted after the next sync, or at the next start."""
+        with suppress(DiskError):
+            self.segments.delete_retired(self._checkpoints.durable_log_start)
 
     def _move_log_start(self, offset: int) -> None:
         self.durability.changed(self._checkpoints.prepare_log_start(offset))
@@ -359,9 +375,9 @@ class PartitionLog(LogView):
             f"{self.directory}: a sync up to offset {point.end_offset} covers more than the log, which ends at "
             f"{self.log_end_offset}"
         )
-        log_start = self._checkpoints.log_start
-        if log_start.new_path in clean:
-            log_start.settle()
+        self._checkpoints.settle(clean)
+        if self.segments.retired:
+            self._delete_retired()
 
     def close_cleanly(self) -> None:
         """Writes the index files, so that the next start need not make them anew. The caller must sync ``sync_point()``

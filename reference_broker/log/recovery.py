@@ -80,7 +80,7 @@ class Recovery:
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
-            self._settle_offsets(names)
+            self._settle_offsets()
         return Recovered(
             self.segments,
             self.epochs,
@@ -93,6 +93,7 @@ class Recovery:
 
     def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
         bases = sorted(int(name[:NAME_DIGITS]) for name in names if _is_segment(name))
+        self._delete_retired(bases)
         self._delete_stray_indexes(names, bases)
         for at, base in enumerate(bases):
             end = bases[at + 1] if at + 1 < len(bases) else None
@@ -111,6 +112,11 @@ class Recovery:
             self.segments.add(segment)
             if not whole:
                 break
+
+    def _delete_retired(self, bases: list[int]) -> None:
+        """Segments that end at or before the log start are left from a deletion that was not finished."""
+        while len(bases) > 1 and bases[1] <= self.log_start_offset:
+            new_segment(self.directory, bases.pop(0), self.now.wall_ms).delete(self.disk)
 
     def _follows_a_hole(self, base: int) -> bool:
         """Whether the segment before this one has lost whole batches at its end. Its file does not show that: only the
@@ -196,7 +202,7 @@ class Recovery:
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
         _note_producer(self.disk, segment, position, header, self.producers)
 
-    def _settle_offsets(self, names: Sequence[str]) -> None:
+    def _settle_offsets(self) -> None:
         segments, durability = self.segments.items, self.durability
         end = segments[-1].next_offset if segments else self.log_start_offset
         if segments:
@@ -207,8 +213,6 @@ class Recovery:
         if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)
-        if self.checkpoints.has_unsettled_log_start(names):
-            durability.changed(self.checkpoints.log_start.new_path)
 
 
 def _is_segment(name: str) -> bool:

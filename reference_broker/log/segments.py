@@ -18,7 +18,7 @@ class Segments(Sequence[Segment]):
     """``items`` are the segments. The last one is active: appends go to it. ``bases`` are their base offsets, for
     binary searches."""
 
-    __slots__ = ("bases", "directory", "disk", "durability", "items")
+    __slots__ = ("bases", "directory", "disk", "durability", "items", "retired")
 
     def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
         self.disk = disk
@@ -26,6 +26,8 @@ class Segments(Sequence[Segment]):
         self.durability = durability
         self.items: list[Segment] = []
         self.bases: list[int] = []
+        self.retired: list[Segment] = []
+        """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
 
     def __len__(self) -> int:
         return len(self.items)
@@ -92,9 +94,23 @@ class Segments(Sequence[Segment]):
 
     # --- shrinking --------------------------------------------------------------------------------------------------
 
-    def drop_first(self) -> None:
-        self._delete_files(self.items[0])
+    def retire_first(self) -> None:
+        self.retired.append(self.items[0])
         del self.items[0], self.bases[0]
+
+    def delete_retired(self, before: int) -> None:
+        """Deletes the files of retired segments that end at or before an offset."""
+        while self.retired and self.retired[0].next_offset <= before:
+            self._delete_files(self.retired[0])
+            del self.retired[0]
+
+    def drop_all(self) -> None:
+        """Deletes all files, the newest last."""
+        while self.retired or self.items:
+            if not self.retired:
+                self.retire_first()
+            self._delete_files(self.retired[0])
+            del self.retired[0]
 
     def cut_from(self, offset: int) -> None:
         """Removes every batch that reaches ``offset`` or beyond, the last segments first. The first segment stays,

@@ -4,7 +4,10 @@ interrupted. After a crash at any operation the log has either the old segments 
 1. The cleaner writes and syncs ``<base>.log.cleaned``. A start deletes such a file.
 2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it.
 3. The index files of the old segments are deleted, and their log files except the first.
-4. The new file is renamed to the name of the first old log file.
+4. The new file is renamed to the name of the first one.
+
+The names are durable after step 2 and after step 3. Otherwise a power loss could keep deletions without the new file,
+or the new file beside old segments that it holds already. The caller waits for these syncs.
 """
 
 from collections.abc import Generator, Sequence
@@ -33,10 +36,12 @@ def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
     """
     path = sources[0].path
     disk.rename(cleaned.path, path + SWAP_SUFFIX)
+    disk.make_durable(path + SWAP_SUFFIX)
     for source in reversed(sources[1:]):
         source.delete(disk)
     disk.delete(sources[0].offsets.path)
     disk.delete(sources[0].times.path)
+    disk.make_durable(path + SWAP_SUFFIX)
     disk.rename(path + SWAP_SUFFIX, path)
     return path
 
@@ -59,12 +64,14 @@ def recover(disk: Disk, directory: str, names: Sequence[str]) -> Generator[None,
 
 def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) -> Generator[None, None, None]:
     first = new_segment(directory, base, 0)
+    disk.make_durable(first.path + SWAP_SUFFIX)
     end = yield from _end_offset(disk, first.path + SWAP_SUFFIX, base)
     later = (int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX))
     for covered in sorted((other for other in later if base < other < end), reverse=True):
         new_segment(directory, covered, 0).delete(disk)
     disk.delete(first.offsets.path)
     disk.delete(first.times.path)
+    disk.make_durable(first.path + SWAP_SUFFIX)
     disk.rename(first.path + SWAP_SUFFIX, first.path)
 
 

@@ -1,10 +1,12 @@
 """The disk port: what the deterministic part may ask of a disk.
 
-Reads and appends are synchronous: they go to the page cache. This port cannot make bytes durable. That is the effect
-``Sync`` (``core/effects.py``), which the event ``Synced`` answers. So a slow disk delays only those that wait for it.
+Reads and appends are synchronous (the page cache). Bytes and names are made durable by the effect ``Sync``, which the
+event ``Synced`` answers, so that a slow disk delays only those that wait for it. A sync of a path covers the content of
+the file, as it is when the sync begins, and every change of a name in the file's folder and in the folders above it. So
+a sync of a path that is gone makes its deletion durable.
 
 There are three implementations. ``reference_broker.serve.disk.FileDisk`` uses real files. ``chaos.sim.disk.SimDisk`` is
-virtual, and loses or tears unsynced bytes on power loss. ``MemoryDisk`` serves tests. One conformance suite runs
+virtual, and loses unsynced bytes and names on power loss. ``MemoryDisk`` serves tests. One conformance suite runs
 against all of them (``chaos/tests/test_disk_conformance.py``).
 """
 
@@ -19,11 +21,17 @@ class DiskError(OSError):
     the path and the cause."""
 
 
+class UndoFailed(DiskError):  # noqa: N818 - says what happened
+    """An append failed, and so did the cut that should have undone it. What the file's end holds is unknown."""
+
+
 class Disk(Protocol):
     """Files below one root, named by ``/``-separated relative paths. Parent folders are made when needed.
 
-    Creation, rename and deletion of a file take effect at once. Its *content* is durable only up to the last completed
-    sync. Every method raises DiskError for a full disk, an I/O error and, unless it says otherwise, a missing file.
+    Every change takes effect at once, and is durable only after a sync that began later. Until then a power loss may
+    keep or undo each change by itself; only the changes of one name stay in order.
+
+    Every method raises DiskError for a full disk, an I/O error and, unless it says otherwise, a missing file.
     """
 
     def list(self, directory: str) -> Sequence[str]:
@@ -40,7 +48,8 @@ class Disk(Protocol):
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         """Appends all buffers, and creates the file if needed. Returns the size before the append, in bytes.
 
-        After a DiskError the file has its old size, because an implementation cuts off a partial append.
+        On DiskError the file keeps its old size: an implementation cuts off a partial append. UndoFailed says that it
+        could not.
         """
         ...
 
@@ -61,4 +70,9 @@ class Disk(Protocol):
 
     def delete(self, path: str) -> None:
         """Deletes a file, or a folder with all that is in it. A missing path is no error."""
+        ...
+
+    def make_durable(self, path: str) -> None:
+        """Syncs the path while the caller waits. It is for rare changes, without which the next one must not be made
+        in the same event. Everything else takes the effect ``Sync``."""
         ...

@@ -16,6 +16,7 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.snapshots.file_names import snapshot_path
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
 from reference_broker.records.builder import build
 from reference_broker.records.control import build_control, leader_change
@@ -271,6 +272,8 @@ def open_metadata_log(
             "there: restore the directory from a copy or use an empty one."
         )
     if latest is not None:
+        if latest.age > log.end.age:
+            disk.make_durable(snapshot_path(latest))
         log.install_snapshot(now, latest)
         _take_as_committed(log, latest)
     return log

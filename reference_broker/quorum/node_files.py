@@ -1,13 +1,15 @@
 """The two small files beside the logs: who this node is (meta.properties) and its quorum state (quorum-state).
 
-Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, and renaming it. The caller
-requests the sync, because it completes in a later event.
+Both have Kafka's formats. A file is replaced by writing ``<name>.tmp``, syncing it, renaming it, and syncing the new
+name. The syncs complete in later events.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from reference_broker.ports.disk import Disk
+from reference_broker.ports.node_ports import Ports
 from reference_broker.quorum.values import MAX_EPOCH
 
 META_PROPERTIES = "meta.properties"
@@ -57,7 +59,7 @@ def read_identity(disk: Disk, node_id: int) -> Identity | None:
 
 
 def write_identity(disk: Disk, identity: Identity) -> str:
-    """Writes the temporary file and returns its path, for the sync."""
+    """Writes the temporary file and returns its path, for ``put_in_place``."""
     text = (
         f"#\ncluster.id={identity.cluster_id}\ndirectory.id={identity.directory_id}\n"
         f"node.id={identity.node_id}\nversion=1\n"
@@ -84,7 +86,7 @@ def read_quorum_state(disk: Disk) -> QuorumState | None:
 
 
 def write_quorum_state(disk: Disk, state: QuorumState) -> str:
-    """Writes the temporary file (QuorumStateData version 0) and returns its path, for the sync."""
+    """Writes the temporary file (QuorumStateData version 0) and returns its path, for ``put_in_place``."""
     fields = {
         "clusterId": "",
         "leaderId": state.leader_id,
@@ -98,6 +100,12 @@ def write_quorum_state(disk: Disk, state: QuorumState) -> str:
     return QUORUM_STATE + TEMPORARY_SUFFIX
 
 
-def put_in_place(disk: Disk, temporary: str) -> None:
-    """Renames the temporary file over the old one. The temporary file must be synced before."""
-    disk.rename(temporary, temporary.removesuffix(TEMPORARY_SUFFIX))
+def put_in_place(disk: Disk, ports: Ports, temporary: str, done: Callable[[], None]) -> None:
+    """Syncs the temporary file, renames it over the old one, and calls ``done`` when the name is durable, too."""
+    path = temporary.removesuffix(TEMPORARY_SUFFIX)
+
+    def durable() -> None:
+        disk.rename(temporary, path)
+        ports.sync((path,), done)
+
+    ports.sync((temporary,), durable)

@@ -294,14 +294,13 @@ class Quorum:
         path = write_quorum_state(disk, wanted)
 
         def durable() -> None:
-            put_in_place(disk, path)
             self._durable = wanted
             is_new = (wanted.leader_epoch, wanted.voted_id) != (kept.leader_epoch, kept.voted_id)
             if is_new and wanted.voted_id != NO_NODE:
                 self.ports.note("voted", ("epoch", wanted.leader_epoch), ("candidate", wanted.voted_id))
             done()
 
-        self.ports.sync((path,), durable)
+        put_in_place(disk, self.ports, path, durable)
 
     def _recovered(self) -> QuorumState:
         """The state from the file, or a state of the log's epoch if that is newer, which means that the file was lost.

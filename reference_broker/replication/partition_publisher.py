@@ -4,8 +4,9 @@ Only a replica that this node leads is a ``Partition``. For any other replica th
 told whom it follows. Publications are carried out in order, large ones in slices.
 
 A partition's directory is ``<topic>-<index>``. Deletion first renames it to ``<topic>-<index>.<topic ID>-delete``. A
-large topic is renamed in slices, but always before its name is used again. The files are deleted later, one directory
-per event (some milliseconds on a busy disk).
+large topic is renamed in slices, but always before its name is used again. The files are deleted when the new names are
+durable, so that no power loss leaves half a partition under its old name. That takes one event for each directory (some
+milliseconds on a busy disk).
 
 At start all partitions are recovered in slices. Directories that no topic claims, by name and ID, are deleted.
 """
@@ -65,7 +66,8 @@ NONE_KNOWN: Mapping[tuple[str, int], int] = {}
 
 @dataclass(slots=True)
 class PartitionPublisher:
-    """``later(step)`` runs ``step`` soon, in a separate event. ``now()`` is the time of the event being handled."""
+    """``later(step)`` runs ``step`` soon, in a separate event. ``now()`` is the time of the event being handled.
+    ``sync(paths, done)`` is ``Ports.sync``."""
 
     node_id: int
     config: BrokerConfig
@@ -74,6 +76,7 @@ class PartitionPublisher:
     roles: PartitionRoles
     now: Callable[[], Now]
     later: Callable[[Callable[[], None]], object]
+    sync: Callable[[tuple[str, ...], Callable[[], None]], None]
     on_caught_up: Callable[[], None] = lambda: None
     """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)
@@ -87,7 +90,10 @@ class PartitionPublisher:
     _changes: int = 0
     _leaving: dict[str, str] = field(default_factory=dict)
     """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
+    _renamed: list[str] = field(default_factory=list)
+    """Directories of deleted partitions whose new names are perhaps not durable."""
     _doomed: deque[str] = field(default_factory=deque)
+    """Directories of deleted partitions whose files may go."""
     _deleting: bool = False
     _topic_defaults: LogConfig = field(init=False)
 
@@ -299,7 +305,7 @@ class PartitionPublisher:
         target = self._leaving.pop(directory)
         if self.disk.exists(directory):
             self.disk.rename(directory, target)
-            self._doomed.append(target)
+            self._renamed.append(target)
 
     def _delete_strays(self, image: MetadataImage) -> Slices:
         """Deletes directories that an earlier run of this node left behind.
@@ -332,14 +338,22 @@ class PartitionPublisher:
 
     def _doom(self, directories: Iterable[str]) -> None:
         self._doomed.extend(directories)
-        if (self._leaving or self._doomed) and not self._deleting:
+        if (self._leaving or self._renamed or self._doomed) and not self._deleting:
             self._deleting = True
             self.later(self._delete_slice)
 
     def _delete_slice(self) -> None:
+        """Renames some directories, or makes the new names durable, or deletes one directory."""
         if self._leaving:
             self._move_slice()
+        elif self._renamed:
+            durable, self._renamed = self._renamed, []
+            self.sync((durable[0],), lambda: self._sliced(durable))
+            return
         elif self._doomed:  # It may be empty: a new topic may have freed the last name itself.
             self.disk.delete(self._doomed.popleft())
+        self._sliced(())
+
+    def _sliced(self, durable: Iterable[str]) -> None:
         self._deleting = False
-        self._doom(())
+        self._doom(durable)

@@ -5,33 +5,43 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
-from reference_broker.ports.disk import Buffer, DiskError
+from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
+from reference_broker.serve.folder_syncs import FolderSync, FolderSyncs
 from reference_broker.serve.open_files import OpenFile, OpenFiles
 
-Descriptors: TypeAlias = list[int]
 LOCK_NAME = ".lock"
 _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedForSync:
+    """Descriptors of what one sync makes durable."""
+
+    files: list[int] = field(default_factory=list)
+    folders: list[FolderSync] = field(default_factory=list)
+
+    def close(self) -> None:
+        for descriptor in self.files:
+            os.close(descriptor)
+        for folder in self.folders:
+            os.close(folder.descriptor)
 
 
 class FileDisk:
     """``ports.disk.Disk`` over files. One thread calls all methods but ``synchronise``.
 
     Appends go straight to the page cache, and a cut-short append is undone. Descriptors are kept in a
-    least-recently-used table of ``max_open_files``. The names of new files become durable with the next sync of a file
-    in their folder.
-
-    Two changes are made durable at once. One is the rename of a file, since order matters there: a new snapshot's name
-    must precede the truncation that relies on it. The other is the deletion of a file in the root: a power loss must
-    not bring back the mark of a clean shutdown.
+    least-recently-used table of ``max_open_files``. Names become durable with the next sync of a path in their folder.
     """
 
     def __init__(self, root: str | Path, max_open_files: int) -> None:
         self._root = os.path.abspath(root)
         self._files = OpenFiles(self._open, max_open_files)
-        self._unsynced_folders: dict[str, None] = {}
+        self._folders = FolderSyncs()
 
     def list(self, directory: str) -> Sequence[str]:
         try:
@@ -96,17 +106,18 @@ class FileDisk:
     def rename(self, source: str, target: str) -> None:
         self._files.forget(source)
         self._files.forget(target)
-        full_target = self._full(target)
+        full_source, full_target = self._full(source), self._full(target)
         try:
-            is_folder = stat.S_ISDIR(os.stat(self._full(source)).st_mode)
+            is_folder = stat.S_ISDIR(os.stat(full_source).st_mode)
             if os.path.isdir(full_target):
                 shutil.rmtree(full_target)
-            if not os.path.isdir(os.path.dirname(full_target)):
-                self._make_folder(os.path.dirname(full_target))
-            os.replace(self._full(source), full_target)
-            if not is_folder:
-                _sync_folder(os.path.dirname(full_target))
-            self._drop_empty(os.path.dirname(self._full(source)))
+                self._folders.forget(full_target)
+            self._make_folder(os.path.dirname(full_target))
+            os.replace(full_source, full_target)
+            if is_folder:
+                self._folders.moved(full_source, full_target)
+            self._folders.changed(os.path.dirname(full_target))
+            self._name_gone(full_source)
         except OSError as failure:
             raise _failed("rename", f"{source} to {target}", failure) from failure
 
@@ -120,42 +131,53 @@ class FileDisk:
                 if not os.path.isdir(full):
                     raise
                 shutil.rmtree(full)
-            else:
-                if os.path.dirname(full) == self._root:  # A mark of the whole node, which must not come back.
-                    _sync_folder(self._root)
-            self._drop_empty(os.path.dirname(full))
+                self._folders.forget(full)
+            self._name_gone(full)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as failure:
             raise _failed("delete", path, failure) from failure
 
-    def open_for_sync(self, paths: Sequence[str]) -> Descriptors:
-        """Opens the files and the folders whose new names must be synced. ``synchronise`` closes the descriptors.
+    def make_durable(self, path: str) -> None:
+        try:
+            self.synchronise(self.open_for_sync((path,)))
+        except OSError as failure:
+            raise _failed("sync", path, failure) from failure
 
-        A file that is gone has nothing to make durable. Called by the thread that calls the port.
+    def open_for_sync(self, paths: Sequence[str]) -> OpenedForSync:
+        """Opens the files, and the folders whose names must be synced. ``synchronise`` closes the descriptors.
+
+        Of a file that is gone, the folders are synced. Called by the thread that calls the port.
         """
-        descriptors: Descriptors = []
+        opened = OpenedForSync()
+        folders: dict[str, None] = {}
         try:
             for path in paths:
-                try:
-                    descriptors.append(os.open(self._full(path), os.O_RDONLY | os.O_CLOEXEC))
-                except FileNotFoundError:
-                    continue
-                self._open_unsynced_folders(os.path.dirname(self._full(path)), descriptors)
+                full = self._full(path)
+                with suppress(FileNotFoundError):
+                    opened.files.append(os.open(full, os.O_RDONLY | os.O_CLOEXEC))
+                while len(full) > len(self._root):
+                    full = os.path.dirname(full)
+                    folders[full] = None
+            for folder in folders:
+                wanted = self._folders.opened(folder)
+                if wanted is not None:
+                    opened.folders.append(wanted)
         except OSError as failure:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            opened.close()
             raise _failed("open for a sync", paths[0], failure) from failure
-        return descriptors
+        return opened
 
-    def synchronise(self, descriptors: Sequence[int]) -> None:
-        """Makes all bytes written so far durable. Blocks; any thread may call it. Raises OSError."""
+    def synchronise(self, opened: OpenedForSync) -> None:
+        """Makes all bytes written, and all names changed, before the opening durable. Blocks; any thread may call it.
+        Raises OSError."""
         try:
-            for descriptor in descriptors:
+            for descriptor in opened.files:
                 _sync_data(descriptor)
+            for folder in opened.folders:
+                self._folders.run(folder)
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            opened.close()
 
     def spare_descriptors(self) -> None:
         """Closes files that nobody uses right now. They are opened again when they are needed."""
@@ -178,36 +200,33 @@ class FileDisk:
                     raise
                 self._make_folder(os.path.dirname(full))
                 descriptor = os.open(full, flags | os.O_CREAT, 0o644)
-                self._unsynced_folders[os.path.dirname(full)] = None
+                self._folders.changed(os.path.dirname(full))
             return OpenFile(descriptor, os.fstat(descriptor).st_size)
         except OSError as failure:
             raise _failed("open", path, failure) from failure
 
     def _make_folder(self, folder: str) -> None:
-        """Makes the folder and its parents, from the root down. Each new name needs a later sync of its parent."""
+        """Makes the folder and its parents, from the root down."""
         if os.path.isdir(folder):
             return
         parent = os.path.dirname(folder)
         self._make_folder(parent)
         os.mkdir(folder)
-        self._unsynced_folders[parent] = None
+        self._folders.changed(parent)
 
-    def _drop_empty(self, folder: str) -> None:
-        """Drops empty folders: a folder exists only while something is in it, as in the simulated disk."""
+    def _name_gone(self, full: str) -> None:
+        """Notes the change of the folder, and drops folders that are empty now: a folder exists only while something
+        is in it, as in the simulated disk."""
+        folder = os.path.dirname(full)
+        self._folders.changed(folder)
         while len(folder) > len(self._root):
             try:
                 os.rmdir(folder)
             except OSError:
                 return
-            self._unsynced_folders.pop(folder, None)
+            self._folders.forget(folder)
             folder = os.path.dirname(folder)
-
-    def _open_unsynced_folders(self, folder: str, descriptors: Descriptors) -> None:
-        while len(folder) >= len(self._root):
-            if folder in self._unsynced_folders:
-                del self._unsynced_folders[folder]
-                descriptors.append(os.open(folder, os.O_RDONLY | os.O_CLOEXEC))
-            folder = os.path.dirname(folder)
+            self._folders.changed(folder)
 
     def _undo(self, path: str, file: OpenFile) -> None:
         """Cuts off what a failed append left."""
@@ -216,7 +235,7 @@ class FileDisk:
         except OSError as failure:
             # The file's end is unknown now; forgetting it makes the next user ask the file system.
             self._files.forget(path)
-            raise _failed("undo a partial append to", path, failure) from failure
+            raise UndoFailed(*_failed("undo a partial append to", path, failure).args) from failure
 
 
 def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
@@ -248,14 +267,6 @@ def _sync_data(descriptor: int) -> None:
         os.fdatasync(descriptor)
     else:
         os.fsync(descriptor)
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _failed(action: str, path: str, failure: OSError) -> DiskError:

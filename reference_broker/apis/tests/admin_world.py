@@ -151,6 +151,7 @@ class AdminWorld:
             replication,
             now=lambda: NOW,
             later=lambda step: self.outside.steps.append(step),
+            sync=lambda _, done: self.outside.steps.append(done),
         )
         self._start()
 

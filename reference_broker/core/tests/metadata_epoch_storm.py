@@ -213,7 +213,11 @@ class Storm:
 
     def _ask(self, api_key: int, version: int, body: object) -> None:
         """Every node that believes to be the active controller, or any."""
-        active = [n for n, each in self.world.members.items() if each.alive and each.node.broker.controller.is_active]
+        active = [
+            n
+            for n, each in self.world.members.items()
+            if each.alive and each.node.listening and each.node.broker.controller.is_active
+        ]
         ready = [n for n in active if self.world.members[n].node.ready]
         for number in ready:
             self.world.send(number, api_key, version, body)
@@ -266,7 +270,11 @@ class Storm:
 
     def _slow(self) -> None:
         one, other = self.random.sample(range(self.nodes), 2)
-        active = [n for n, each in self.world.members.items() if each.alive and each.node.broker.controller.is_active]
+        active = [
+            n
+            for n, each in self.world.members.items()
+            if each.alive and each.node.listening and each.node.broker.controller.is_active
+        ]
         if active and active[0] != other and self.random.random() < 0.7:
             one = active[0]
         what = self.random.random() < 0.7

@@ -80,6 +80,8 @@ def test_a_member_registers_only_once_its_directory_is_its_own() -> None:
     while not member.disk.exists(META_PROPERTIES):
         assert not [each for each in member.asked if each.api_key == ApiKey.BROKER_REGISTRATION]
         member.complete_sync()
+    assert not [each for each in member.asked if each.api_key == ApiKey.BROKER_REGISTRATION], "its name is not durable"
+    member.complete_sync()
     assert member.question(ApiKey.BROKER_REGISTRATION).peer == LEADER
 
 

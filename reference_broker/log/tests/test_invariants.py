@@ -64,7 +64,7 @@ def _log_end_beyond_the_last_segment(log: PartitionLog) -> None:
 
 @spoils("the log starts at 2, before its first segment")
 def _log_start_before_the_first_segment(log: PartitionLog) -> None:
-    log.segments.drop_first()
+    log.segments.retire_first()
     log.log_start_offset = 2
 
 

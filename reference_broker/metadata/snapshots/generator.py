@@ -138,15 +138,30 @@ class SnapshotGenerator:
         """Renames the snapshot, unless a newer one has come from the leader meanwhile."""
         snapshot = attempt.id
         try:
-            if not self._is_new(snapshot):
-                self._surroundings.disk.delete(made_path(snapshot))
-            else:
-                self._store.add(snapshot, made_path(snapshot))
+            if self._is_new(snapshot):
+                path = self._store.name(snapshot, made_path(snapshot))
                 self._note("snapshot_renamed", snapshot)
+                self._surroundings.ports.sync((path,), lambda: self._named(attempt))
+            else:
+                self._surroundings.disk.delete(made_path(snapshot))
+                self._finished()
+        except DiskError as error:
+            self._failed(attempt, error)
+
+    def _named(self, attempt: "_Attempt") -> None:
+        """The snapshot's name is durable, so that the log before it may go."""
+        try:
+            if self._is_new(attempt.id):
+                self._store.add(attempt.id)
                 self._metrics.generated(self._surroundings.now_us - attempt.started_us)
+            else:
+                self._surroundings.disk.delete(self._store.path(attempt.id))
         except DiskError as error:
             self._failed(attempt, error)
             return
+        self._finished()
+
+    def _finished(self) -> None:
         self._making = None
         self.cleaner.check()
         self._make_if_due()

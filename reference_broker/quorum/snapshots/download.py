@@ -3,7 +3,7 @@
 Each piece is durable, with a checksum of all bytes up to its end, before the next one is requested. So a transfer can
 resume where it was after any interruption, even after this node was killed. It resumes only with the same leader and
 the same snapshot, because a snapshot with the same ID may have other bytes on another leader. At the end the whole file
-is verified, then renamed, and then the log is cut.
+is verified and renamed. Once its name is durable, the log is cut.
 """
 
 from collections.abc import Callable, Generator
@@ -236,9 +236,15 @@ class SnapshotDownload:
             self._discard(str(damage))
             self._end(job, Rediscover())
             return
-        self._store.add(job.id, partial.paths[0])
+        path = self._store.name(job.id, partial.paths[0])
         self._partial = None
         self._note("snapshot_renamed", ("end_offset", job.id.offset), ("epoch", job.id.epoch))
+        self._surroundings.ports.sync((path,), lambda: self._guarded(job, lambda: self._named(job)))
+
+    def _named(self, job: "_Job") -> None:
+        """The snapshot's name is durable. If the job is over by then, the snapshot is fetched anew, or found at the
+        next start."""
+        self._store.add(job.id)
         self._install(job)
 
     def _install(self, job: "_Job") -> None:

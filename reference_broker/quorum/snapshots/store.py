@@ -1,6 +1,7 @@
 """The snapshots that this node holds, and the one that it has downloaded in part.
 
-A snapshot gets its name only when it is complete: it is written or fetched under another name, synced, and renamed.
+A snapshot gets its name only when it is complete: it is written or fetched under another name, synced, and renamed. It
+is held, so that others may rely on it, when that name is durable.
 """
 
 from bisect import insort
@@ -84,10 +85,16 @@ class SnapshotStore:
         """Raises DiskError."""
         return self._disk.read(self.path(snapshot), position, max_bytes)
 
-    def add(self, snapshot: OffsetAndEpoch, written: str) -> None:
-        """Renames the file ``written``, which is complete and durable, to this snapshot's name. Raises DiskError."""
-        size = self._disk.size(written)
-        self._disk.rename(written, self.path(snapshot))
+    def name(self, snapshot: OffsetAndEpoch, written: str) -> str:
+        """Renames the file ``written``, which is complete and durable, to this snapshot's name. Returns its path, which
+        must be synced before ``add``. Raises DiskError."""
+        path = self.path(snapshot)
+        self._disk.rename(written, path)
+        return path
+
+    def add(self, snapshot: OffsetAndEpoch) -> None:
+        """Holds a snapshot from now on: its file and its name are durable. Raises DiskError."""
+        size = self._disk.size(self.path(snapshot))
         if snapshot not in self._sizes:
             insort(self._ids, snapshot, key=lambda held: held.age)
         self._sizes[snapshot] = size

@@ -252,10 +252,11 @@ def test_opening_refuses_a_log_that_begins_where_no_snapshot_reaches() -> None:
 def test_opening_keeps_the_start_at_the_oldest_snapshot() -> None:
     log = filled(1, each=60)
     made = snapshot(log, 50, 1)
+    log.log.mark_synced(log.log.sync_point())
     disk = log.log.disk
     assert isinstance(disk, MemoryDisk)
     for path in [path for path in disk.files if "log-start-offset" in path]:
-        del disk.files[path]  # The power was lost before it was durable.
+        del disk.files[path]
     again = opened(disk)
     assert (again.start_offset, again.end) == (50, OffsetAndEpoch(60, 1))
     assert again.validate(*made) == VALID

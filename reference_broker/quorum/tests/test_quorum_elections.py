@@ -43,10 +43,13 @@ def test_a_quorum_of_one_waits_for_its_disk() -> None:
     assert node.quorum.epoch == 1
     assert node.quorum.role is Role.CANDIDATE
     node.sync_one()  # Its vote.
+    assert node.quorum.role is Role.CANDIDATE
+    node.sync_one()  # The name of the file that holds it.
     assert node.quorum.role is Role.LEADER  # type: ignore[comparison-overlap]  # It changed.
     with pytest.raises(NotLeader):
         node.append()
-    node.sync_one()  # Its leadership.
+    for _ in range(2):
+        node.sync_one()  # Its leadership.
     node.append()
     assert node.quorum.high_watermark == -1
     node.sync_all()
@@ -111,6 +114,8 @@ def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
     assert STATE not in node.disk.files
     node.sync_one()
     assert state_of(node) == (-1, 5, 1)
+    assert not first + second + fetched, "a power loss could still bring the old file back"
+    node.sync_one()
     assert first == [Answer(ErrorCode.none, -1, 5, True)]
     assert second == [Answer(ErrorCode.none, -1, 5, False)]
     assert fetched[0].error_code == ErrorCode.not_leader_or_follower

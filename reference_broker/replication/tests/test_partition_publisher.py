@@ -61,7 +61,14 @@ class World:
         self.steps: list[Callable[[], None]] = []
         self.image = MetadataImage()
         self.publisher = PartitionPublisher(
-            1, BrokerConfig(), self.disk, self.partitions, self.roles, now=lambda: Now(0, 0), later=self.steps.append
+            1,
+            BrokerConfig(),
+            self.disk,
+            self.partitions,
+            self.roles,
+            now=lambda: Now(0, 0),
+            later=self.steps.append,
+            sync=lambda _, done: self.steps.append(done),
         )
 
     def publish(self, *states: PartitionImage) -> list[str]:

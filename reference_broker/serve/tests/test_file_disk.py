@@ -2,8 +2,10 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -58,24 +60,115 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_sync_covers_the_file_and_each_new_name_above_it_once(
-    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-    real = os.fdatasync
+class Synced:
+    """The paths that were synced, in order, relative to the root."""
 
-    def noted(descriptor: int) -> None:
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
-        real(descriptor)
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.paths: list[str] = []
+        for name in ("fdatasync", "fsync"):
+            monkeypatch.setattr(os, name, self._noting(root, getattr(os, name)))
 
-    monkeypatch.setattr(os, "fdatasync", noted)
+    def _noting(self, root: Path, real: Callable[[int], None]) -> Callable[[int], None]:
+        def noted(descriptor: int) -> None:
+            self.paths.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), root))
+            real(descriptor)
+
+        return noted
+
+    def taken(self) -> list[str]:
+        taken, self.paths = self.paths, []
+        return taken
+
+
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Synced:
+    return Synced(tmp_path, monkeypatch)
+
+
+def test_sync_covers_the_file_and_each_new_name_above_it_once(disk: FileDisk, synced: Synced) -> None:
     disk.append("topic-0/a.log", [b"x"])
     disk.synchronise(disk.open_for_sync(["topic-0/a.log"]))
-    assert synced == ["topic-0/a.log", "topic-0", "."]
-    synced.clear()
+    assert synced.taken() == ["topic-0/a.log", "topic-0", "."]
     disk.append("topic-0/a.log", [b"y"])
     disk.synchronise(disk.open_for_sync(["topic-0/a.log", "topic-0/gone.log"]))
-    assert synced == ["topic-0/a.log"]
+    assert synced.taken() == ["topic-0/a.log"]
+
+
+def test_a_deletion_and_a_rename_are_durable_with_the_next_sync_in_their_folder(disk: FileDisk, synced: Synced) -> None:
+    for name in ("a", "b", "c"):
+        disk.append(f"topic-0/{name}", [b"x"])
+    disk.synchronise(disk.open_for_sync(["topic-0/a"]))
+    synced.taken()
+    disk.delete("topic-0/b")
+    disk.rename("topic-0/c", "topic-0/d")
+    assert synced.taken() == [], "the caller does not wait for it"
+    disk.synchronise(disk.open_for_sync(["topic-0/b"]))
+    assert synced.taken() == ["topic-0"]
+    disk.rename("topic-0", "topic-1")
+    disk.append("topic-1/e", [b"x"])
+    disk.synchronise(disk.open_for_sync(["topic-1/e"]))
+    assert synced.taken() == ["topic-1/e", "topic-1", "."]
+    disk.delete("topic-1")
+    disk.make_durable("topic-1")
+    assert synced.taken() == ["."]
+
+
+def test_a_second_sync_does_not_end_before_the_folder_that_the_first_one_syncs(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.append("topic-0/a", [b"x"])
+    first, second = (disk.open_for_sync(["topic-0/a"]) for _ in range(2))
+    folder_syncs, may_go_on = 0, Event()
+    real = os.fsync
+
+    def slow(descriptor: int) -> None:
+        nonlocal folder_syncs
+        folder_syncs += 1
+        may_go_on.wait(10)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with ThreadPoolExecutor(2) as threads:
+        syncs = [threads.submit(disk.synchronise, opened) for opened in (first, second)]
+        assert not wait(syncs, timeout=0.1).done, "the names of the folder are not durable"
+        may_go_on.set()
+        wait(syncs)
+    assert [each.exception() for each in syncs] == [None, None]
+    assert folder_syncs == 2, "both syncs share one fsync of each folder"
+
+
+def test_a_name_that_came_during_the_fsync_of_its_folder_gets_one_of_its_own(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk.append("a", [b"x"])
+    folder_syncs = 0
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        nonlocal folder_syncs
+        folder_syncs += 1
+        if folder_syncs == 1:
+            disk.append("b", [b"x"])
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    disk.make_durable("a")
+    disk.make_durable("b")
+    assert folder_syncs == 2
+
+
+def test_a_failed_fsync_of_a_folder_fails_each_later_one(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.append("a", [b"x"])
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fails)
+        with pytest.raises(DiskError):
+            disk.make_durable("a")
+    with pytest.raises(DiskError):
+        disk.make_durable("a")
 
 
 def test_sync_goes_on_while_the_table_closes_the_file(tmp_path: Path) -> None:
@@ -92,25 +185,6 @@ def test_the_lock_file_is_no_part_of_the_data(disk: FileDisk, tmp_path: Path) ->
     (tmp_path / ".lock").touch()
     disk.append("meta.properties", [b"x"])
     assert disk.list("") == ["meta.properties"]
-
-
-def test_a_deleted_mark_of_the_node_does_not_come_back_after_a_power_loss(
-    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk.append(".kafka_cleanshutdown", [b"x"])
-    disk.append("topic-0/a.log", [b"x"])
-    synced: list[str] = []
-    real = os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
-        real(descriptor)
-
-    monkeypatch.setattr(os, "fsync", noted)
-    disk.delete("topic-0/a.log")
-    assert synced == []
-    disk.delete(".kafka_cleanshutdown")
-    assert synced == ["."]
 
 
 @pytest.mark.parametrize("what", ["open", "listdir"])

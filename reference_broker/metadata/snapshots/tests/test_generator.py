@@ -145,7 +145,8 @@ def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
     replica.append(topic_records("a", topic_id(1), 100))
     replica.ports.step()
     replica.disk.append("other", [b"x"])
-    replica.store.add(OffsetAndEpoch(500, 2), "other")
+    replica.store.name(OffsetAndEpoch(500, 2), "other")
+    replica.store.add(OffsetAndEpoch(500, 2))
     replica.ports.run()
     assert replica.store.ids == ((500, 2),)
     assert replica.names() == [f"{500:020d}-{2:010d}.checkpoint"]

@@ -215,8 +215,9 @@ class Replica:
         made = snapshot_id(self.image)
         for _ in write_snapshot(self.disk, self.image):
             pass
-        self.disk.finish_sync(self.disk.begin_sync((made_path(made),)))
-        self.store.add(made, made_path(made))
+        self.disk.make_durable(made_path(made))
+        self.disk.make_durable(self.store.name(made, made_path(made)))
+        self.store.add(made)
         return made
 
     def bytes_of(self, snapshot: OffsetAndEpoch) -> bytes:

@@ -130,7 +130,8 @@ def test_a_follower_that_holds_the_log_downloads_nothing() -> None:
 def test_one_that_is_there_already_is_only_put_in_place() -> None:
     leader, snapshot, follower, transfer = a_world()
     follower.disk.append("copy", [leader.bytes_of(snapshot)])
-    follower.store.add(snapshot, "copy")
+    follower.store.name(snapshot, "copy")
+    follower.store.add(snapshot)
     transfer.begin(snapshot)
     assert not transfer.bytes_sent
     is_the_leaders(transfer, snapshot)
