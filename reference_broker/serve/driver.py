@@ -32,6 +32,7 @@ from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
 from reference_broker.wire.errors import ProtocolError
@@ -43,10 +44,6 @@ FILES_PER_SYNC = 256
 
 def nobody(_: int) -> None:
     """No other nodes."""
-
-
-NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
-"""Notes that an operator must see, so they are logged and not only traced."""
 
 
 class Watcher(Protocol):
@@ -117,6 +114,7 @@ class Driver:
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
+        notes = NoteLog(log)
         self._sync_threads = ThreadPoolExecutor(4, "sync")
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
@@ -124,7 +122,7 @@ class Driver:
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self._sync,
-            Note: self._note,
+            Note: lambda note: notes.take(note, clock.now().mono_us),
         }
 
     def protocol(self) -> Connection:
@@ -352,8 +350,3 @@ class Driver:
 
     def _sync_failed(self, effect: Sync, failure: BaseException) -> None:
         self.give(SyncFailed(effect.token, str(failure)))
-
-    def _note(self, note: Note) -> None:
-        """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
-        if note.what in NOTES_TO_LOG:
-            self._log.warn(note.what, **dict(note.fields))
