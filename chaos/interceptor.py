@@ -215,15 +215,16 @@ class Interceptor:
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
         for rule, hit in self._hits(self._on_write, "", partial(matches_write, path=path, position=position)):
-            kept = min(self._random.randint(*rule.cut_bytes), size)
+            kept = min(self._random.randint(*rule.cut_bytes), size - 1 if rule.kind == "disk_bit_flipped" else size)
             self._report(rule, hit, detail=f"{path} at {position}, {kept} of {size} bytes")
-            return Strike(kept, partial(self._strike_write, rule, path))
+            return Strike(kept, partial(self._strike_write, rule, path), rule.kind == "disk_bit_flipped")
         return None
 
     def _strike_write(self, rule: Rule, path: str) -> None:
         if rule.kind == "disk_write_failed":
             raise DiskError(f"{path}: no space left on device (injected by {rule.name})")
-        self._strike_node(rule)
+        if rule.kind != "disk_bit_flipped":
+            self._strike_node(rule)
 
     # Common
 

@@ -7,10 +7,12 @@ from reference_broker.ports.disk import Buffer, Disk
 
 
 class Strike(NamedTuple):
-    """The first ``kept`` bytes are written, then ``act`` is called. It may never return, or may raise DiskError."""
+    """The first ``kept`` bytes are written, then ``act`` is called. It may never return, or may raise DiskError. With
+    ``flips`` the lowest bit of the byte behind them is written wrong, which nobody notices."""
 
     kept: int
     act: Callable[[], None]
+    flips: bool = False
 
 
 BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
@@ -39,7 +41,7 @@ class WatchedDisk:
         strike = self._before_write(path, position, sum(len(each) for each in buffers))
         if strike is None:
             return self._inner.append(path, buffers)
-        data = b"".join(buffers)
+        data = _written(b"".join(buffers), strike)
         self._inner.append(path, [data[: strike.kept]])
         try:
             strike.act()
@@ -58,7 +60,8 @@ class WatchedDisk:
             self._inner.write(path, data)
             return
         before = self._inner.read(path, 0, self._inner.size(path)) if self._inner.exists(path) else None
-        self._inner.write(path, bytes(data)[: strike.kept])
+        data = _written(bytes(data), strike)
+        self._inner.write(path, data[: strike.kept])
         try:
             strike.act()
         except OSError:
@@ -68,3 +71,12 @@ class WatchedDisk:
                 self._inner.write(path, before)
             raise
         self._inner.write(path, data)
+
+
+def _written(data: bytes, strike: Strike) -> bytes:
+    """What really gets into the file."""
+    if not strike.flips or strike.kept >= len(data):
+        return data
+    bad = bytearray(data)
+    bad[strike.kept] ^= 1
+    return bytes(bad)

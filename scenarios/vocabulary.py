@@ -26,7 +26,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "request": ("request_dropped", "request_duplicated", "request_delayed", *_NODE_STRIKES, "clock_stepped"),
     "reply": ("response_dropped", "response_delayed", *_NODE_STRIKES, "clock_stepped"),
     "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
-    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed"),
+    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed", "disk_bit_flipped"),
     "note": _NODE_STRIKES,
 }
 """Where a fault at a state strikes (``on``), and which kinds it can be there.
@@ -66,6 +66,7 @@ TIMED_KINDS = (
 NEEDED_BY_KIND = {
     "clock_stepped": "clock",
     "disk_write_failed": "disk",
+    "disk_bit_flipped": "disk",
     "disk_slowed": "disk",
     "disk_full": "disk",
     "node_isolated": "proxy",

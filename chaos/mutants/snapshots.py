@@ -14,6 +14,7 @@ PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
 GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
 CLEANER = "reference_broker.quorum.snapshots.cleaner:SnapshotCleaner"
+CHECKS = "reference_broker.quorum.snapshots.checking:SnapshotChecks"
 LEAK_US = 50_000
 
 
@@ -96,3 +97,9 @@ def writes_leak_into_snapshot(original: Function, self: Any, image: Any) -> None
         original(self, replace(self._image, provenance=image.provenance))
 
     ports.set_timer(ports.now().mono_us + LEAK_US, freeze)
+
+
+@mutant(f"{CHECKS}._is_due")
+def snapshot_served_unread(original: Function, self: Any, snapshot: Any, position: int) -> bool:
+    """A leader serves a snapshot without reading it before (S-9)."""
+    return False

@@ -313,6 +313,18 @@ def test_a_failed_append_leaves_the_file_as_it_was() -> None:
     assert disk.read("a.log", 0, 100) == b"old"
 
 
+def test_a_bit_of_a_write_goes_bad_and_nobody_is_told() -> None:
+    log, disk = Log(), MemoryDisk()
+    disk.append("a.log", [b"old"])
+    flipped = rule("disk_bit_flipped", on="disk_write", cut_bytes=Range(4, 4))
+    assert interceptor(log, flipped).watch(disk).append("a.log", [b"abc", b"def"]) == 3
+    assert disk.read("a.log", 0, 100) == b"oldabcddf"
+    beyond = rule("disk_bit_flipped", on="disk_write", cut_bytes=Range(100, 100))
+    interceptor(log, beyond).watch(disk).write("b", b"abc")
+    assert disk.read("b", 0, 100) == b"abb", "a bit goes bad, however short the write is"
+    assert [row.kind for row in log.rows] == ["disk_bit_flipped"] * 2
+
+
 def test_a_failed_first_write_leaves_no_file() -> None:
     disk = MemoryDisk()
     watched = interceptor(Log(), rule("disk_write_failed", on="disk_write", nth=1, every=1, times=0)).watch(disk)

@@ -77,6 +77,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "append_after_torn_tail": "snapshot-transfer-bounded",
     "download_restarts_at_zero": "snapshot-transfer-bounded",
     "blind_append": "snapshot-transfer-bounded",
+    "snapshot_served_unread": "snapshot-transfer-bounded",
     "position_kept_with_new_id": "snapshot-transfer-bounded",
     "position_kept_across_leaders": "snapshot-transfer-bounded",
     "rename_before_sync": "quorum-converges",

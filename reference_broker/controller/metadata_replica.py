@@ -31,6 +31,7 @@ from reference_broker.quorum.node_files import (
 )
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
+from reference_broker.quorum.snapshots.checking import SnapshotChecks
 from reference_broker.quorum.snapshots.download import SnapshotDownload
 from reference_broker.quorum.snapshots.store import SnapshotStore
 
@@ -60,6 +61,7 @@ class MetadataReplica:
     lifecycle: BrokerLifecycle
     generator: SnapshotGenerator
     download: SnapshotDownload
+    checks: SnapshotChecks
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -145,6 +147,7 @@ class MetadataReplica:
         self.controller.on_activated = self._activated
         metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, metrics)
+        self.checks = SnapshotChecks(self._around("checks"), self.store, self.generator.remake)
         self.loader.on_loaded = metrics.loaded
         self.loader.on_published = self.generator.published
 

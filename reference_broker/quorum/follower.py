@@ -23,6 +23,9 @@ LONGEST_WAIT_MS = 1000
 does not count as a lost leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty fetches.)"""
 RETRY_US = 10_000
 LONGEST_RETRY_US = 320_000
+LONGEST_WRITE_RETRY_US = 5_000_000
+"""The longest wait after records that could not be written. It is also at most a quarter of the fetch timeout, so that
+the leader hears of the follower."""
 GONE_AFTER_FAILURES = 2
 """Failures in a row. The first may be the end of an idle connection. The second shows that nobody listens."""
 
@@ -36,7 +39,7 @@ class Follower(RoleState):
 
     ``_deadline_us`` is the time at which the fetch timeout passes; one timer follows it. ``_busy`` says that a fetch, a
     sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
-    leader's snapshot (S-10).
+    leader's snapshot (S-10). ``_not_written`` counts the fetches in a row whose records the disk did not take.
     """
 
     role = Role.FOLLOWER
@@ -46,6 +49,7 @@ class Follower(RoleState):
         self.has_fetched = False
         self.let_go = False
         self._failures = 0
+        self._not_written = 0
         self._deadline_us = 0
         self._busy = False
         self._downloading = False
@@ -113,6 +117,10 @@ class Follower(RoleState):
     def _retry(self) -> None:
         self.after(min(RETRY_US << min(self._failures, 6), LONGEST_RETRY_US), self._again)
 
+    def _wait(self, wait_us: int) -> None:
+        """Fetches again later. Meanwhile the leader must hear of this node, and this node of the leader."""
+        self.after(min(wait_us, self.quorum.timing.fetch_timeout_us // 4), self._again)
+
     def _again(self) -> None:
         self._busy = False
         self._continue()
@@ -149,8 +157,11 @@ class Follower(RoleState):
             taken = quorum.log.append_fetched(quorum.ports.now(), answer.records, quorum.epoch)
         except DiskError as failure:  # The disk may be full for a while. What was written stays.
             quorum.ports.note("fetched_not_written", ("why", str(failure)))
-            self._retry()
+            wait_us = min(RETRY_US << min(self._not_written, 12), LONGEST_WRITE_RETRY_US)
+            self._not_written += 1
+            self._wait(wait_us)
             return
+        self._not_written = 0
         quorum.advance_high_watermark(answer.high_watermark)
         if not self.live:
             return
@@ -184,8 +195,12 @@ class Follower(RoleState):
             return
         self._rediscover = False
         self._succeeded()
-        self._downloading = True
         quorum = self.quorum
+        wait_us = quorum.download.wait_us(quorum.leader_id, snapshot)
+        if wait_us > 0:  # The leader may have another snapshot by then, or the disk room.
+            self._wait(wait_us)
+            return
+        self._downloading = True
         quorum.download.begin(
             quorum.leader_id,
             quorum.epoch,

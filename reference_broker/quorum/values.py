@@ -122,6 +122,11 @@ class Download(Protocol):
         cancelled before."""
         ...
 
+    def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
+        """How long to wait before this snapshot is fetched from this leader, or 0. It is more after a download whose
+        bytes were damaged or could not be written."""
+        ...
+
     def cancel(self) -> None:
         """Ends the download without a further callback. The bytes received so far are kept for a later resume."""
         ...

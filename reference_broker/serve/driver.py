@@ -31,6 +31,7 @@ from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.hang_ups import HangUps
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
+from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
 from reference_broker.serve.turns import Turns
@@ -42,10 +43,6 @@ from reference_broker.wire.writing import Buffers
 
 def nobody(_: int) -> None:
     """No other nodes."""
-
-
-NOTES_TO_LOG = frozenset({"coordinator_load_failed", "coordinator_loaded_in_part", "truncated_below_high_watermark"})
-"""Notes that an operator must see, so they are logged and not only traced."""
 
 
 class Watcher(Protocol):
@@ -115,6 +112,7 @@ class Driver:
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
+        notes = NoteLog(log)
         self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,
@@ -122,7 +120,7 @@ class Driver:
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self.syncs.start,
-            Note: self._note,
+            Note: lambda note: notes.take(note, clock.now().mono_us),
         }
 
     def protocol(self) -> Connection:
@@ -340,8 +338,3 @@ class Driver:
         connection = self.connections.get(effect.connection)
         if connection is not None:
             self.close(connection, effect.reason)
-
-    def _note(self, note: Note) -> None:
-        """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
-        if note.what in NOTES_TO_LOG:
-            self._log.warn(note.what, **dict(note.fields))

@@ -50,6 +50,10 @@ class SnapshotGenerator:
         self.cleaner = SnapshotCleaner(self._surroundings, self._config, self._store, self._log)
         self._last_us = self._surroundings.now_us
 
+    def remake(self) -> None:
+        """Makes a snapshot soon if the newest one was found to be damaged. The image in memory is whole."""
+        self._make_if_due()
+
     def published(self, image: MetadataImage, record_bytes: int) -> None:
         """Takes a new image, which ends where a batch ends and holds no part of an open transaction. ``record_bytes``
         is the size of the batches since the image before."""
@@ -79,11 +83,13 @@ class SnapshotGenerator:
 
     def _is_new(self, snapshot: OffsetAndEpoch) -> bool:
         latest = self._store.latest
-        return latest is None or snapshot.age > latest.age
+        return latest is None or snapshot.age > latest.age or snapshot in self._store.damaged
 
     def _due_us(self) -> int | None:
         """When the next snapshot is due, or None if not before more is published."""
         config = self._config
+        if self._store.latest in self._store.damaged:
+            return self._not_before_us
         if self._pending_bytes >= config.metadata_log_max_record_bytes_between_snapshots:
             return self._not_before_us
         interval_ms = config.metadata_log_max_snapshot_interval_ms

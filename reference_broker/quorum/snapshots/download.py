@@ -27,6 +27,7 @@ from reference_broker.quorum.snapshots.messages import (
 from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial, read_partial
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.transfer_rate import TransferRate
+from reference_broker.quorum.snapshots.troubles import Troubles
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -43,6 +44,7 @@ class SnapshotDownload:
 
     ``_job`` is the current transfer. A callback of an earlier one finds that its job is over and does nothing.
     ``_partial`` holds the bytes received so far, which this process has verified. It is kept after a cancel.
+    ``_troubles`` tells how long to wait after downloads that failed.
     """
 
     _surroundings: Surroundings
@@ -54,6 +56,7 @@ class SnapshotDownload:
     _rate: TransferRate = field(init=False)
     _partial: Partial | None = None
     _job: "_Job | None" = None
+    _troubles: Troubles = field(default_factory=Troubles)
 
     def __post_init__(self) -> None:
         # A lost answer must show before the fetch timeout makes this node leave its leader.
@@ -74,6 +77,9 @@ class SnapshotDownload:
         self.cancel()
         self._job = _Job(leader, leader_epoch, id, progress, outcome)
         self._step(self._job, lambda job: self._prepare(job))
+
+    def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002 - Kafka's word
+        return self._troubles.wait_us(leader, id, self._surroundings.now_us)
 
     def cancel(self) -> None:
         self._job = None
@@ -159,12 +165,15 @@ class SnapshotDownload:
             if piece.error is not ErrorCode.snapshot_not_found:
                 self._discard("the leader's is shorter")
             self._end(job, Rediscover())
+        elif piece.error is ErrorCode.kafka_storage_error:
+            self._postpone(job, "the leader cannot read its snapshot")
+            self._end(job, Failed())
         elif piece.error is not ErrorCode.none:
             self._end(job, Failed())
         elif piece.id is not None and min(piece.id) < 0:
             self._end(job, Rediscover())
         elif piece.media_type not in ("", MEDIA_TYPE):
-            self._discard(f"unknown media type {piece.media_type}")
+            self._throw_away(job, f"unknown media type {piece.media_type}")
             self._end(job, Failed())
         else:
             self._rate.arrived(self._surroundings.now_us - asked_us)
@@ -179,11 +188,11 @@ class SnapshotDownload:
             self._end(job, Failed())
             return
         if partial is not None and piece.size != partial.size:
-            self._discard("its size has changed")
+            self._throw_away(job, "its size has changed")
             self._end(job, Rediscover())
             return
         if 0 <= piece.size < held + len(piece.data):
-            self._discard("more bytes than its size")
+            self._throw_away(job, "more bytes than its size")
             self._end(job, Rediscover())
             return
         partial = self._begun(job, piece.size) if partial is None else partial
@@ -233,7 +242,7 @@ class SnapshotDownload:
                     job.progress()
                     yield
         except SnapshotDamaged as damage:
-            self._discard(str(damage))
+            self._throw_away(job, str(damage))
             self._end(job, Rediscover())
             return
         path = self._store.name(job.id, partial.paths[0])
@@ -254,6 +263,7 @@ class SnapshotDownload:
             self._end(job, Failed())
             return
         self._note("download_finished", ("bytes", self._store.size(job.id)))
+        self._troubles.over()
         try:
             self._delete_older(job.id)
         except DiskError as error:
@@ -299,7 +309,27 @@ class SnapshotDownload:
             action()
         except DiskError as error:
             self._note("download_failed", ("why", str(error)))
+            self._note_wait(job, str(error), self._troubles.not_written(self._surroundings.now_us))
             self._end(job, Failed())
+
+    def _throw_away(self, job: "_Job", why: str) -> None:
+        """Discards bytes that are not the snapshot, and postpones the next download of it from this leader."""
+        self._discard(why)
+        self._postpone(job, why)
+
+    def _postpone(self, job: "_Job", why: str) -> None:
+        self._note_wait(job, why, self._troubles.damaged(job.leader, job.id, self._surroundings.now_us))
+
+    def _note_wait(self, job: "_Job", why: str, wait_us: int) -> None:
+        self._note(
+            "download_postponed",
+            ("leader", job.leader),
+            ("end_offset", job.id.offset),
+            ("epoch", job.id.epoch),
+            ("why", why),
+            ("times", self._troubles.times),
+            ("wait_ms", wait_us // 1000),
+        )
 
     def _discard(self, why: str) -> None:
         self._note("download_discarded", ("why", why))

@@ -29,12 +29,13 @@ class Leadership(Protocol):
 
 
 def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, now_us: int, is_draft: bool) -> Piece:
-    """Answers one request. INCONSISTENT_CLUSTER_ID is an error of the whole request, any other one of the partition.
+    """Answers one request. ``SnapshotChecks`` must have looked at the snapshot before.
 
-    A replica's request must name the cluster, as it must for a fetch of the log. The draft has no field for that. In
-    the draft a position may equal the size, which gives no bytes, and a bad position has an error of its own (S-17).
+    INCONSISTENT_CLUSTER_ID is an error of the whole request, any other one of the partition. A replica's request must
+    name the cluster, as it must for a fetch of the log. The draft has no field for that. In the draft a position may
+    equal the size, which gives no bytes, and a bad position has an error of its own (S-17).
     """
-    piece = _judged(request, store, leadership, is_draft)
+    piece = refusal(request, store, leadership, is_draft)
     if piece is None:
         piece = _read(request, store, (leadership.leader_id, leadership.epoch))
     if piece.error is ErrorCode.none:
@@ -43,8 +44,8 @@ def serve(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership
     return piece
 
 
-def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
-    """The answer with the error, or None if the request is good."""
+def refusal(request: SnapshotRequest, store: SnapshotStore, leadership: Leadership, is_draft: bool) -> Piece | None:
+    """The answer with the error, or None if the request is good. A damaged snapshot is KAFKA_STORAGE_ERROR."""
     known = (leadership.leader_id, leadership.epoch)
     error = leadership.leader_check(request.cluster_id, request.leader_epoch)
     if request.cluster_id is None and request.replica_id >= 0 and not is_draft:
@@ -62,7 +63,7 @@ def _judged(request: SnapshotRequest, store: SnapshotStore, leadership: Leadersh
         return Piece(ErrorCode.offset_out_of_range, *known)
     if not is_draft and not 0 <= request.position < size:
         return Piece(ErrorCode.position_out_of_range, *known)
-    return None
+    return Piece(ErrorCode.kafka_storage_error, *known) if request.id in store.damaged else None
 
 
 def _read(request: SnapshotRequest, store: SnapshotStore, known: tuple[int, int]) -> Piece:

@@ -26,7 +26,8 @@ from reference_broker.quorum.snapshots.readers import SnapshotReaders
 
 @dataclass(slots=True, eq=False)
 class SnapshotStore:
-    """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what."""
+    """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what.
+    ``damaged`` holds the snapshots whose bytes were found to be bad, and why. They are not served."""
 
     _disk: Disk
     _ids: list[OffsetAndEpoch] = field(default_factory=list)
@@ -34,6 +35,7 @@ class SnapshotStore:
     _superseded_us: dict[OffsetAndEpoch, int] = field(default_factory=dict)
     _timestamps_ms: dict[OffsetAndEpoch, int] = field(default_factory=dict)
     readers: SnapshotReaders = field(default_factory=SnapshotReaders)
+    damaged: dict[OffsetAndEpoch, str] = field(default_factory=dict)
     partial: OffsetAndEpoch | None = None
 
     def __post_init__(self) -> None:
@@ -98,6 +100,7 @@ class SnapshotStore:
         if snapshot not in self._sizes:
             insort(self._ids, snapshot, key=lambda held: held.age)
         self._sizes[snapshot] = size
+        self.damaged.pop(snapshot, None)
         if self.partial is not None and self.partial.age <= snapshot.age:
             self.drop_partial()
 
@@ -110,6 +113,7 @@ class SnapshotStore:
         del self._sizes[snapshot]
         self._superseded_us.pop(snapshot, None)
         self._timestamps_ms.pop(snapshot, None)
+        self.damaged.pop(snapshot, None)
         self.readers.forget(snapshot)
 
     def drop_partial(self) -> None:

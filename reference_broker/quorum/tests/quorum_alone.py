@@ -52,6 +52,7 @@ class Download:
 
     begun: list[tuple[int, int, OffsetAndEpoch]] = field(default_factory=list)
     cancels: int = 0
+    waits_us: int = 0
     progress: Callable[[], None] = lambda: None
     outcome: Callable[[Outcome], None] = lambda _: None
 
@@ -65,6 +66,9 @@ class Download:
     ) -> None:
         self.begun.append((leader, leader_epoch, id))
         self.progress, self.outcome = progress, outcome
+
+    def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002, ARG002
+        return self.waits_us
 
     def cancel(self) -> None:
         self.cancels += 1

@@ -62,6 +62,9 @@ class TimedDownload:
     def cancel(self) -> None:
         self.number += 1
 
+    def wait_us(self, leader: int, id: OffsetAndEpoch) -> int:  # noqa: A002, ARG002
+        return 0
+
     def begin(
         self,
         leader: int,

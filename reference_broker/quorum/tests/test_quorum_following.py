@@ -245,3 +245,38 @@ def test_what_a_download_says_to_another_role_is_ignored() -> None:
     node.pass_ms(2050)
     node.download.outcome(Installed(WANTED))
     assert node.quorum.high_watermark == -1
+
+
+def test_a_download_that_must_wait_keeps_the_leader_in_sight_and_does_not_hammer_it() -> None:
+    """A damaged snapshot, or a full disk, once led to fifty downloads a second."""
+    node = Alone().following(1, 5)
+    node.download.waits_us = 10**9
+    asked = 0
+    for _ in range(100):
+        if any(each.api_key == ApiKey.FETCH for each in node.sent):
+            asked += 1
+            node.answer_fetch(validity=NeedsSnapshot(WANTED))
+        node.pass_ms(100)
+    assert (node.quorum.role, node.download.begun) == (Role.FOLLOWER, [])
+    assert 10 <= asked <= 40, "at most a few a second, and never silent for as long as the fetch timeout"
+    node.download.waits_us = 0
+    node.pass_ms(1000)
+    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    assert node.download.begun == [(1, 5, WANTED)]
+
+
+def test_a_disk_that_stays_full_is_tried_ever_more_seldom_without_losing_the_leader() -> None:
+    node = Alone().following(1, 5)
+    node.disk.fail_after = 0
+    tries = 0
+    for _ in range(400):
+        if any(each.api_key == ApiKey.FETCH for each in node.sent):
+            tries += 1
+            node.answer_fetch(batch(0, 5))
+        node.pass_ms(50)
+    assert node.quorum.role is Role.FOLLOWER
+    assert tries < 60, "20 s of a full disk"
+    node.disk.fail_after = None
+    node.pass_ms(1000)
+    node.answer_fetch(batch(0, 5))
+    assert node.log.end == OffsetAndEpoch(1, 5)

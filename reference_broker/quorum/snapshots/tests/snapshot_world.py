@@ -58,6 +58,10 @@ class CrashingDisk(SimDisk):
         """Returns the number of bytes that survive a power loss in any case."""
         return self._file(path).durable
 
+    def flip(self, path: str, byte: int) -> None:
+        """One bit of a file goes bad."""
+        self._file(path).content[byte] ^= 1
+
     def _change(self) -> None:
         if self.changes == self.crash_at:
             raise Crash
@@ -175,7 +179,7 @@ class Replica:
         self.metrics = Metrics()
         self.store = SnapshotStore(self.disk)
         self.log: MetadataLog = run(open_metadata_log(self.disk, self.config, self.ports.now(), False, self.store))
-        around = Surroundings(node_id, self.disk, self.ports, Random(0))
+        self.around = around = Surroundings(node_id, self.disk, self.ports, Random(0))
         snapshot_metrics = SnapshotMetrics(self.ports, self.store, self.metrics)
         self.loader = MetadataLoader(around, self.log, self.store)
         self.loader.on_loaded = snapshot_metrics.loaded

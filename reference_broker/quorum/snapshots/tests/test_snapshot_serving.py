@@ -10,6 +10,7 @@ from kio.schema.types import TopicName
 from reference_broker.apis.quorum import k59_fetch_snapshot
 from reference_broker.ports.now import Now
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.checking import SnapshotChecks
 from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
     Piece,
@@ -38,14 +39,17 @@ class Served:
         return serve(replace(request, **changed), self.replica.store, self.leadership, 7, is_draft)
 
     def handle(self, body: Any, version: int = 1) -> Any:
+        answers: list[Any] = []
         broker: Any = SimpleNamespace(
             quorum=self.leadership,
             snapshots=self.replica.store,
+            snapshot_checks=SnapshotChecks(self.replica.around, self.replica.store),
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
         )
-        call: Any = SimpleNamespace(api_version=version)
-        return k59_fetch_snapshot.handle(broker, call, body)
+        call: Any = SimpleNamespace(api_version=version, respond=answers.append)
+        answer = k59_fetch_snapshot.handle(broker, call, body)
+        return answers[0] if answer is None else answer
 
 
 @pytest.fixture
