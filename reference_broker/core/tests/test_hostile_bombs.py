@@ -7,7 +7,10 @@ from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_rec
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.core.tests.test_hostile_records import offset_at
 from reference_broker.log.lookup import MOST_PLAIN_BYTES
+from reference_broker.records.batch import iterate
 from reference_broker.records.compression import Compression
+from reference_broker.records.reader import read_all
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 LONGEST_MS = 20
@@ -58,7 +61,9 @@ def test_many_partitions_with_large_batches_are_looked_up_in_slices() -> None:
     ]
     client = HostileClient(world)
     with slices_of(world) as cost:
-        answer = client.ask(2, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": partitions}])
+        answer = client.ask(
+            ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": partitions}]
+        )
     assert [one.offset for one in answer.topics[0].partitions] == [0] * 50
     assert cost.slices > 50
     assert cost.longest_ms < LONGEST_MS
@@ -100,3 +105,51 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_led_any_more() -> None:
     world.step = delete_meanwhile  # type: ignore[method-assign]
     found = offset_at(client, START_WALL_MS + 5)
     assert found.error_code in (ErrorCode.not_leader_or_follower, ErrorCode.kafka_storage_error)
+
+
+def keyed(codec: Compression, count: int, first_key: int) -> bytes:
+    plain = b"".join(raw_record(0, at, b"%d" % (first_key + at), b"v" * 8) for at in range(count))
+    return raw_batch(plain, count, codec)
+
+
+def compacted(client: HostileClient) -> None:
+    configs = [{"name": "cleanup.policy", "config_operation": 0, "value": "compact"}]
+    client.ask(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[{"resource_type": 2, "resource_name": "t", "configs": configs}]
+    )
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, *PACKED])
+def test_large_batches_are_cleaned_in_slices(codec: Compression) -> None:
+    world = NodeWorld(log_segment_bytes="2000000", log_cleaner_backoff_ms="1000", message_max_bytes="2000000")
+    world.create("t")
+    for first_key in (0, 5000, 10_000):
+        assert world.produce("t", 0, keyed(codec, 15_000, first_key)).error_code == ErrorCode.none
+    log = world.log("t")
+    log.roll(world.now)
+    compacted(HostileClient(world))
+    with slices_of(world) as cost:
+        world.advance(60_000)
+    assert log.cleaned_offset == 45_000
+    keys = [record.key for _, record in read_all(log.read(0, 1 << 24, log.log_end_offset))]
+    assert len(keys) == 25_000
+    assert cost.longest_ms < 2 * LONGEST_MS
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])
+def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Compression) -> None:
+    world = NodeWorld(log_cleaner_backoff_ms="1000")
+    world.create("t")
+    for _ in range(2):
+        world.produce("t", 0, keyed(codec, 10, 0))
+    assert world.produce("t", 0, bomb(codec, 8 * MOST_PLAIN_BYTES // RECORD_BYTES)).error_code == ErrorCode.none
+    world.produce("t", 0, raw_batch(raw_record(0, 0, b"k", bytes(8 * MOST_PLAIN_BYTES)), 1, codec))
+    log = world.log("t")
+    log.roll(world.now)
+    compacted(HostileClient(world))
+    with memory_of() as cost:
+        world.advance(60_000)
+    counts = [header.record_count for _, header in iterate(log.read(0, 1 << 24, log.log_end_offset))]
+    assert counts == [0, 10, 8 * MOST_PLAIN_BYTES // RECORD_BYTES, 1]
+    assert log.cleaned_offset == log.log_end_offset
+    assert cost.peak_bytes < 64 * 2**20

@@ -7,7 +7,7 @@ part, without the records that a newer record of their key supersedes.
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.log.cleaner.cleanable import Cleanable
 from reference_broker.log.cleaner.last_batches import LastBatches
@@ -47,6 +47,7 @@ class Step(NamedTuple):
 
 
 Steps: TypeAlias = Generator[Step, None, None]
+FoundT = TypeVar("FoundT")
 
 
 @dataclass(slots=True)
@@ -161,8 +162,11 @@ class Cleaning:
             return True
         if transactions.of_data(header) or header.record_count == 0:
             return True
-        plain = plain_records(header, batch)
+        plain = yield from self._judged(plain_records(header, batch))
         position = 0
+        if plain is None:  # Older records of its keys stay, too.
+            return True
+        self._check((segment,))
         while position < len(plain):
             found, position = rows(plain, position, RECORDS_PER_SLICE)
             check_offsets(header, found)
@@ -216,14 +220,14 @@ class Cleaning:
             self._check(group)
         self._write(cleaned, out, waiting)
 
-    def _judged(self, judging: Generator[None, None, Buffer | None]) -> Generator[Step, None, Buffer | None]:
-        """Returns what is kept of a batch. A large batch takes several slices."""
+    def _judged(self, judging: Generator[None, None, FoundT]) -> Generator[Step, None, FoundT]:
+        """What comes of work on one batch. A large batch takes several slices."""
         while True:
             try:
                 next(judging)
             except StopIteration as end:
-                kept: Buffer | None = end.value
-                return kept
+                found: FoundT = end.value
+                return found
             yield self._step()
 
     def _add(self, cleaned: Segment, header: BatchHeader) -> None:

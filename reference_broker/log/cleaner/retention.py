@@ -24,8 +24,8 @@ from reference_broker.records.batch import (
     checksum,
     write_header,
 )
-from reference_broker.records.compression import Compression, compress
-from reference_broker.records.varint import wrapped
+from reference_broker.records.compression import Compression, compressed_pieces
+from reference_broker.records.varint import INT64_END, wrapped
 from reference_broker.wire.errors import ErrorCode
 
 RECORDS_PER_SLICE = 1000
@@ -75,8 +75,10 @@ class Retention:
             self.kept += header.record_count
             if not may_go or horizon_ms is not None:
                 return batch
-            plain = plain_records(header, batch)
-            return _rebuilt(header, plain, rows(plain, 0, header.record_count)[0], self._horizon_ms)
+            plain = yield from plain_records(header, batch)
+            if plain is None:
+                return batch
+            return (yield from _rebuilt(header, plain, rows(plain, 0, header.record_count)[0], self._horizon_ms))
         return (yield from self._keep_records(header, batch, horizon_ms, must_stay))
 
     @property
@@ -97,7 +99,11 @@ class Retention:
     def _keep_records(
         self, header: BatchHeader, batch: memoryview, horizon_ms: int | None, must_stay: bool
     ) -> Generator[None, None, Buffer | None]:
-        plain = plain_records(header, batch)
+        plain = yield from plain_records(header, batch)
+        if plain is None:
+            self.records += header.record_count
+            self.kept += header.record_count
+            return batch
         kept: list[Row] = []
         position = count = 0
         tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
@@ -106,6 +112,8 @@ class Retention:
             check_offsets(header, found)
             count += len(found)
             kept += self._newest_of(header.base_offset, found, tombstones_go)
+            if count > header.record_count:
+                break
             if position < len(plain):
                 yield
         if count != header.record_count:
@@ -119,7 +127,7 @@ class Retention:
         needs_horizon = horizon_ms is None and not all(row.has_value for row in kept)
         if len(kept) == count and not needs_horizon:
             return batch
-        return _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None)
+        return (yield from _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None))
 
     def _newest_of(self, base_offset: int, found: list[Row], tombstones_go: bool) -> list[Row]:
         """Returns the records that stay. As in Kafka, records without a key are removed. They can only come from a time
@@ -157,23 +165,38 @@ def check_offsets(header: BatchHeader, found: list[Row]) -> None:
         )
 
 
-def _rebuilt(header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None) -> bytes:
-    """Returns the batch with the records of ``kept`` only. Offsets, epoch, producer and sequence stay. A delete horizon
-    is stored as the base timestamp (KIP-534), so the timestamp deltas of the records count from it."""
-    if horizon_ms is None:
-        base_ms, attributes = header.base_timestamp_ms, header.attributes
-        body = b"".join([plain[row.start : row.end] for row in kept])
-    else:
+def _rebuilt(
+    header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None
+) -> Generator[None, None, bytes]:
+    """The batch with ``kept`` alone. Offsets, epoch, producer and sequence stay. A horizon stands in the base timestamp
+    (KIP-534), and the records then count their timestamps from it. A large batch takes several slices."""
+    base_ms, attributes = header.base_timestamp_ms, header.attributes
+    if horizon_ms is not None:
         base_ms, attributes = horizon_ms, header.attributes | DELETE_HORIZON
-        by = header.base_timestamp_ms - horizon_ms
-        body = b"".join([shifted(plain, row, row.timestamp_delta + by) for row in kept])
-    max_ms = header.max_timestamp_ms
-    if not header.is_log_append_time:
-        max_ms = max(wrapped(row.timestamp_delta + header.base_timestamp_ms) for row in kept)
+    by = header.base_timestamp_ms - base_ms
+    latest_ms = -INT64_END
+    pieces: list[bytes] = []
+    for start in range(0, len(kept), RECORDS_PER_SLICE):
+        if start:
+            yield
+        some = kept[start : start + RECORDS_PER_SLICE]
+        if horizon_ms is None:
+            pieces += [plain[row.start : row.end] for row in some]
+        else:
+            pieces += [shifted(plain, row, row.timestamp_delta + by) for row in some]
+        latest_ms = max(latest_ms, *(wrapped(row.timestamp_delta + header.base_timestamp_ms) for row in some))
+    body: list[bytes] = []
+    for piece in compressed_pieces(Compression(header.compression), b"".join(pieces)):
+        if body:
+            yield
+        body.append(piece)
     new = header._replace(
-        attributes=attributes, base_timestamp_ms=base_ms, max_timestamp_ms=max_ms, record_count=len(kept)
+        attributes=attributes,
+        base_timestamp_ms=base_ms,
+        max_timestamp_ms=header.max_timestamp_ms if header.is_log_append_time else latest_ms,
+        record_count=len(kept),
     )
-    return _written(new, compress(Compression(header.compression), body))
+    return _written(new, b"".join(body))
 
 
 def _emptied(header: BatchHeader) -> bytes:
