@@ -4,6 +4,7 @@ to their end."""
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from chaos.faults.registry import LIVE
@@ -22,7 +23,7 @@ ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits for somebody to have the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated")
-BY_THEMSELVES = ("rolling_bounce", "feature_finalized")
+BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing")
 """Kinds that know themselves when they are through."""
 HELPED = ("node_killed", "node_paused")
 """Kinds at states that do not undo themselves."""
@@ -71,6 +72,10 @@ class Strikes:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
         struck = self._crew.nodes[node]
         struck.changes = {**struck.changes, **config}
+
+    def directory(self, node: int) -> Path:
+        """Returns the node's data directory."""
+        return Path(self._crew.nodes[node].spec.data)
 
     def is_ready(self, node: int) -> bool:
         """Returns whether the node serves."""

@@ -8,6 +8,7 @@ port says.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import TypeAlias
 
 from reference_broker.ports.disk import Buffer, DiskError
 
@@ -19,6 +20,10 @@ class _File:
     content: bytearray = field(default_factory=bytearray)
     durable: int = 0
     cut: int = 0
+
+
+Files: TypeAlias = dict[str, _File]
+"""All files of a disk, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class SimDisk:
         self.broken = False
         self.used_bytes = 0
         self._random = random
-        self._files: dict[str, _File] = {}
+        self._files: Files = {}
 
     def list(self, directory: str) -> Sequence[str]:
         prefix = _prefix(directory)
@@ -135,6 +140,17 @@ class SimDisk:
             file.durable = len(file.content)
         self.used_bytes -= lost
         return lost
+
+    def unmount(self) -> Files:
+        """Takes all files away, and returns them. The disk is empty then."""
+        files, self._files = self._files, {}
+        self.used_bytes = 0
+        return files
+
+    def mount(self, files: Files) -> None:
+        """Puts back what ``unmount`` returned, instead of what was written since."""
+        self._files = files
+        self.used_bytes = sum(len(file.content) for file in files.values())
 
     def _file(self, path: str) -> _File:
         try:
