@@ -167,7 +167,8 @@ def _count(topic: TopicImage | None) -> int:
 def _hash_of_partition(topic_id: bytes, index: int, it: PartitionImage) -> int:
     return _hash(
         f"partition {topic_id.hex()} {index} {it.replicas} {it.isr} {it.leader} {it.leader_epoch} {it.partition_epoch} "
-        f"{it.adding_replicas} {it.removing_replicas} {it.directories} {it.leader_recovery_state}"
+        f"{it.adding_replicas} {it.removing_replicas} {it.directories} {it.leader_recovery_state} "
+        f"{it.elr} {it.last_known_elr}"
     )
 
 

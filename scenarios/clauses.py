@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
-_ID = re.compile(r"\b([DFGSHTPM])-(\d{1,2})\b")
+_ID = re.compile(r"\b([DFGSHTPME])-(\d{1,2})\b")
 
 
 @dataclass(frozen=True, slots=True)

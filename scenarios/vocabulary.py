@@ -42,6 +42,7 @@ TIMED_KINDS = (
     "node_terminated",
     "node_isolated",
     "node_cut_from_controller",
+    "directory_missing",
     "disk_slowed",
     "disk_full",
     "link_cut",
@@ -59,6 +60,8 @@ TIMED_KINDS = (
 - ``node_isolated`` cuts all links between this node and the other nodes, both ways.
 - ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
   nodes and clients still reach the node.
+- ``directory_missing`` kills the node. It comes back with an empty directory, as if the disk were not mounted. When the
+  fault ends, the node is killed again and comes back with its old directory.
 - ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
 - ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
 """

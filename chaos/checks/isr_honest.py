@@ -1,6 +1,7 @@
-"""isr-honest: each in-sync replica holds all that is committed.
+"""isr-honest: each in-sync replica and each eligible leader replica holds all that is committed.
 
-The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to the in-sync ones.
+The check looks when the newest leader's high watermark moves, and when the metadata adds a replica to one of the two
+sets. A replica that registered after an unclean shutdown may not be eligible (E-4).
 """
 
 from chaos.checks.replica_check import ReplicaCheck
@@ -14,7 +15,7 @@ class IsrHonest(ReplicaCheck):
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         moved = now.high_watermark > before.high_watermark and before.incarnation == now.incarnation
         if moved and now.leader_epoch == partition.state.leader_epoch:
-            for member in partition.state.isr:
+            for member in (*partition.state.isr, *partition.state.elr):
                 what = f"the high watermark of leader {copy.node_id}"
                 self._holds(at_us, partition, member, now.high_watermark, what)
 
@@ -22,13 +23,25 @@ class IsrHonest(ReplicaCheck):
         for member in now.isr:
             if member not in before.isr:
                 self._holds(at_us, partition, member, partition.committed_end, "committed when it joined")
+        for member in now.elr:
+            if member in partition.eligible.registered:
+                self.violated(
+                    at_us,
+                    f"{partition.name}: {member} is an eligible leader in partition epoch {now.partition_epoch}, "
+                    "although it registered after an unclean shutdown",
+                )
+            elif member not in before.elr:
+                self._holds(at_us, partition, member, partition.committed_end, "committed when it became eligible")
 
     def _holds(self, at_us: int, partition: Replicated, member: int, offset: int, what: str) -> None:
         copy = partition.copies.get(member)
-        if partition.excused or partition.ever_excused or member in partition.tainted or copy is None:
-            return
+        if partition.ever_excused or copy is None:
+            return  # E-7: nobody had kept what was committed, so that nobody can be asked for it.
+        if member in partition.eligible.tainted:
+            return  # Physical: its unsynced bytes are gone. The controller hears of that only when it registers (E-4).
         if copy.held.end_offset < offset:
             self.violated(
                 at_us,
-                f"{partition.name}: in-sync replica {member} ends at {copy.held.end_offset}, below {offset}, {what}",
+                f"{partition.name}: {member} ends at {copy.held.end_offset}, below {offset}, {what}; "
+                f"in sync: {partition.state.isr}, eligible: {partition.state.elr}",
             )

@@ -72,11 +72,11 @@ class NoAckedLost(ReplicaCheck):
             )
             return
         holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
-        if len(holders) < self.replicas.min_insync and not partition.tainted:
+        if len(holders) < partition.eligible.min_isr and not partition.eligible.tainted:
             self.violated(
                 at_us,
                 f"{partition.name}: leader {node_id} acknowledged {batch.named}, which only {holders} hold; "
-                f"min.insync.replicas is {self.replicas.min_insync}",
+                f"at least {partition.eligible.min_isr} must",
             )
 
     def quiet(self, at_us: int) -> None:

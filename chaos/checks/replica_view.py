@@ -2,6 +2,7 @@
 
 After each event a few numbers are compared for each log that the event touched, or whose role it may have changed.
 Batches are read once for each replica, when its high watermark passes them. Partitions with one replica are left out.
+What a loss excuses is told by ``chaos.checks.eligible``.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from chaos.checks.batches import Batch, read_batches
 from chaos.checks.check import OFFSETS_TOPIC
 from chaos.checks.compacted import Compacted
+from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
 from chaos.checks.touched_logs import TouchedLogs
 from chaos.checks.values import Place
 from reference_broker.log.log_view import LogView
@@ -57,18 +59,17 @@ class Replicated:
     """One partition.
 
     ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
-    node published. ``tainted`` holds members that lost power since they joined the in-sync replicas. ``excused`` means
-    that all in-sync replicas are tainted, so that committed records may be lost. It ends when the next leader is seen:
-    what that leader holds counts from then on.
+    node published. ``eligible`` says who keeps what is committed. ``excused`` means that nobody did when the leader of
+    ``state`` was elected, so that what was committed may be lost until that leader has taken over.
     """
 
     name: str
     key: PartitionKey
     state: PartitionImage
+    eligible: Eligible
     committed: dict[int, Batch] = field(default_factory=dict)
     committed_end: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
-    tainted: dict[int, None] = field(default_factory=dict)
     excused: bool = False
     ever_excused: bool = False
     compacted: Compacted | None = None
@@ -88,13 +89,11 @@ class Replicated:
             self.compacted.cleanable_end = max(self.compacted.cleanable_end, *ends, 0)
 
     def begin_anew(self) -> None:
-        """Forgets what was committed, because all in-sync replicas had lost power. What the new leader holds counts
-        from now on."""
+        """Forgets what was committed, because nobody had kept it. What the new leader holds is all that there is."""
         self.committed.clear()
         self.committed_end = 0
         if self.compacted is not None:
             self.compacted.begin_anew()
-        self.tainted.clear()
         self.excused = False
         for copy in self.copies.values():
             copy.equal_to = 0
@@ -103,10 +102,10 @@ class Replicated:
 class ReplicaView:
     """All partitions that have several replicas.
 
-    ``partitions`` holds them by topic ID and index. ``min_insync`` is that of the load's topics. With ``flushed`` each
-    append is synced before it is answered, so that a power loss loses no acknowledged record. ``expected`` says whether
+    ``partitions`` is by topic ID and index. ``min_insync`` is the nodes' own min.insync.replicas. With ``flushed`` each
+    append is synced before it is answered, so that a power loss loses nothing that counts. ``expected`` says whether
     there will be such partitions at all. ``touched`` gives the logs that changed since it was last asked. ``excused``
-    holds the partitions whose committed records may be lost, because all in-sync replicas lost power.
+    holds the partitions whose committed records may be lost, because nobody kept them (E-7).
     """
 
     def __init__(
@@ -118,12 +117,13 @@ class ReplicaView:
         touched: TouchedLogs | None = None,
     ) -> None:
         self.trouble = trouble
-        self.min_insync = min_insync
         self.expected = expected
         self.partitions: dict[PartitionKey, Replicated] = {}
         self.excused: dict[Place, None] = {}
         self.checks: list[ReplicaCheck] = []
+        self._min_insync = min_insync
         self._flushed = flushed
+        self._unclean_ends = UncleanEnds()
         self._touched = touched or TouchedLogs()
         self._published: dict[int, dict[PartitionKey, None]] = {}
         """by node: partitions whose role there may have changed since the view looked at it"""
@@ -140,38 +140,46 @@ class ReplicaView:
     # What the metadata says
 
     def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
-        """Takes in an image that a node has published. A ``delta`` of None means the node's first image."""
+        """Takes in what a node published. It is about to act upon that, or has done so in this event.
+
+        A ``delta`` of None means its first image.
+        """
+        for broker_id in self._unclean_ends.registered(image if delta is None else delta):
+            for partition in self.partitions.values():
+                partition.eligible.registered_uncleanly(broker_id)
         if delta is None:
             for topic in image.topics.values():
+                min_isr = min_isr_of(image, topic.name, self._min_insync)
                 for index, state in enumerate(topic.partitions):
-                    self._state(at_us, topic.name, (topic.topic_id, index), state)
+                    self._state(at_us, topic.name, (topic.topic_id, index), state, min_isr)
             return
         pending = self._published.setdefault(node_id, {})
         for change in delta.topics:
             if change.after is not None:
                 keys = [(change.after.topic_id, index) for index in change.partitions]
                 pending.update(dict.fromkeys(keys))
+                min_isr = min_isr_of(image, change.after.name, self._min_insync)
                 for key in keys:
-                    self._state(at_us, change.after.name, key, change.after.partitions[key[1]])
+                    self._state(at_us, change.after.name, key, change.after.partitions[key[1]], min_isr)
             elif change.before is not None:
                 self._deleted[change.before.topic_id] = None
                 for index in range(len(change.before.partitions)):
                     self.partitions.pop((change.before.topic_id, index), None)
 
-    def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage) -> None:
+    def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage, min_isr: int) -> None:
         if len(state.replicas) < 2 or key[0] in self._deleted:
             return
         known = self.partitions.get(key)
         if known is None:
-            self.partitions[key] = Replicated(f"{topic}-{key[1]}", key, state)
+            self.partitions[key] = Replicated(f"{topic}-{key[1]}", key, state, Eligible.of(state, min_isr))
             return
         before = known.state
         if state.partition_epoch <= before.partition_epoch:
             return
         known.state = state
-        for member in [each for each in known.tainted if each not in state.isr]:
-            del known.tainted[member]
-        self._excuse(known)
+        if known.eligible.follow(before, state, min_isr):
+            known.excused = known.ever_excused = True
+            self.excused[topic, key[1]] = None
         for check in self.checks:
             check.metadata_changed(at_us, known, before, state)
 
@@ -180,19 +188,20 @@ class ReplicaView:
         if self._flushed:
             return
         for partition in self.partitions.values():
-            if node_id in partition.state.isr:
-                partition.tainted[node_id] = None
-                self._excuse(partition)
-
-    def _excuse(self, partition: Replicated) -> None:
-        if all(member in partition.tainted for member in partition.state.isr):
-            partition.excused = partition.ever_excused = True
-            self.excused[partition.name.rpartition("-")[0], partition.key[1]] = None
+            partition.eligible.lost_bytes(node_id)
 
     # What the nodes hold
 
-    def gone(self, node_id: int) -> None:
-        """Notes that the process ended. What is known of its disk stays."""
+    def started(self, node_id: int) -> None:
+        """Notes that a new process of the node begins."""
+        if self._unclean_ends.started(node_id):
+            for partition in self.partitions.values():
+                partition.eligible.came_back_uncleanly(node_id)
+
+    def gone(self, node_id: int, clean: bool = False) -> None:
+        """Notes that the process ended. What is known of its disk stays. ``clean`` says that it left the mark of a
+        clean shutdown there."""
+        self._unclean_ends.ended(node_id, clean)
         for partition in self.partitions.values():
             copy = partition.copies.get(node_id)
             if copy is not None:
@@ -250,7 +259,7 @@ class ReplicaView:
             if before.incarnation != now.incarnation:
                 copy.equal_to = 0
         copy.equal_to = min(copy.equal_to, now.end_offset)
-        if partition.excused and now.leader_epoch >= max(partition.leader_epoch, 0):
+        if partition.excused and now.leader_epoch >= partition.state.leader_epoch:
             partition.begin_anew()
         partition.leader_epoch = max(partition.leader_epoch, now.leader_epoch)
         trusted = not partition.ever_excused or now.leader_epoch == partition.leader_epoch

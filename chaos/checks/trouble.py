@@ -16,6 +16,12 @@ class Trouble:
 
     nodes: dict[int, int] = field(default_factory=dict)
     links: dict[tuple[int, int], int] = field(default_factory=dict)
+    directories: dict[int, int] = field(default_factory=dict)
+    """How often a fault has replaced each node's directory."""
+
+    def directory(self, node_id: int) -> None:
+        """Notes that the node has another directory from now on. It remembers nothing, or what it was long ago."""
+        self.directories[node_id] = self.directories.get(node_id, 0) + 1
 
     def node(self, node_id: int, until_us: int) -> None:
         self.nodes[node_id] = max(self.nodes.get(node_id, NEVER_US), until_us)

@@ -4,6 +4,7 @@ to their end."""
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from chaos.faults.registry import LIVE
@@ -22,7 +23,7 @@ ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated")
-BY_THEMSELVES = ("rolling_bounce", "feature_finalized")
+BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing")
 """These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")
 """After a fault of these kinds at a state, the runner must bring the node back."""
@@ -72,6 +73,10 @@ class Strikes:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
         struck = self._crew.nodes[node]
         struck.changes = {**struck.changes, **config}
+
+    def directory(self, node: int) -> Path:
+        """Returns the node's data directory."""
+        return Path(self._crew.nodes[node].spec.data)
 
     def is_ready(self, node: int) -> bool:
         """Returns whether the node serves."""

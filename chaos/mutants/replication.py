@@ -38,14 +38,16 @@ def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
 
 
 @mutant("reference_broker.controller.planning.registration:restarting")
-def unclean_restart_stays_in_sync(original: Function, situation: Any, broker: Any) -> Any:
+def unclean_restart_stays_in_sync(original: Function, situation: Any, broker_id: int, uncleanly: bool) -> Any:
     """A broker that comes back after an unclean stop stays among the in-sync replicas."""
     yield from ()
     return []
 
 
 @mutant("reference_broker.controller.planning.partition_changes:elect")
-def leader_from_outside_the_isr(original: Function, partition: Any, isr: Any, acceptable: Any, election: Any) -> Any:
-    """Any replica may be elected, also one that is not in sync."""
-    found = original(partition, partition.replicas, acceptable, election)
+def leader_from_outside_the_isr(
+    original: Function, partition: Any, isr: Any, elr: Any, live: Any, election: Any
+) -> Any:
+    """Any replica may be elected, also one that is neither in sync nor eligible."""
+    found = original(partition, partition.replicas, elr, live, election)
     return found if found.leader in (*isr, NO_LEADER) else replace(found, unclean=True)

@@ -40,10 +40,17 @@ class _WithoutMarkers:
 
 @mutant(f"{SUCCESSION}:activation")
 def no_abort(
-    original: Function, image: Any, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
+    original: Function,
+    image: Any,
+    in_transaction: bool,
+    bootstrap_version: int,
+    bootstrap_epoch_level: int = 0,
+    bootstrap_min_isr: int = 0,
 ) -> Any:
     """A new controller leaves the open transaction at the end of its log as it is (T-7)."""
-    return replace(original(image, in_transaction, bootstrap_version, bootstrap_epoch_level), abort=None)
+    return replace(
+        original(image, in_transaction, bootstrap_version, bootstrap_epoch_level, bootstrap_min_isr), abort=None
+    )
 
 
 @mutant(f"{BATCH_LOADER}:MetadataBatchLoader.load")
@@ -79,10 +86,15 @@ def snapshot_at_high_watermark(original: Function, self: Any, batch: Any) -> Non
 
 @mutant(f"{SUCCESSION}:activation")
 def abort_without_bootstrap(
-    original: Function, image: Any, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
+    original: Function,
+    image: Any,
+    in_transaction: bool,
+    bootstrap_version: int,
+    bootstrap_epoch_level: int = 0,
+    bootstrap_min_isr: int = 0,
 ) -> Any:
     """After an unfinished bootstrap the new controller writes only the Abort, and does not bootstrap again (T-7)."""
-    found = original(image, in_transaction, bootstrap_version, bootstrap_epoch_level)
+    found = original(image, in_transaction, bootstrap_version, bootstrap_epoch_level, bootstrap_min_isr)
     return found if found.abort is None else replace(found, bootstrap=())
 
 

@@ -19,6 +19,7 @@ from chaos.sim.powers import MachinePowers
 from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
@@ -140,6 +141,7 @@ class Cluster:
         for preset in presets:
             preset.built(node)
         observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._watching, self._keep)
+        self._watching.replicas.started(number)
         self._watching.view.trouble.back(number, self._agenda.now_us + STARTING_US)
         return node, hooks, observer
 
@@ -167,7 +169,7 @@ class Cluster:
 
     def _gone(self, machine: Machine) -> None:
         self._watching.view.gone(machine.node_id)
-        self._watching.replicas.gone(machine.node_id)
+        self._watching.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
         if machine.silent:
             self._watching.replicas.power_lost(machine.node_id)
         self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)

@@ -41,8 +41,12 @@ class SimDisk:
         self.used_bytes = 0
         self._random = random
         self._names = Names()
-        self.list = self._names.list
-        self.exists = self._names.exists
+
+    def list(self, directory: str) -> Sequence[str]:
+        return self._names.list(directory)
+
+    def exists(self, path: str) -> bool:
+        return self._names.exists(path)
 
     def size(self, path: str) -> int:
         return len(self._file(path).content)
@@ -136,7 +140,7 @@ class SimDisk:
         self._names.power_loss(lambda: random.random() < luck)
         for path in sorted(self._names.files):
             self._tear(self._names.files[path])
-        self.used_bytes = sum(len(file.content) for file in self._names.files.values())
+        self._count()
 
     def flip(self, path: str, bit: int) -> None:
         """Damages the file: its bit with this number, counted from its start, is another one from now on."""
@@ -156,6 +160,20 @@ class SimDisk:
                     file.content[written:] = bytes(size - written)
         file.durable = len(file.content)
         file.saved = None
+
+    def unmount(self) -> Names:
+        """Takes all files away, and returns them. The disk is empty then."""
+        names, self._names = self._names, Names()
+        self.used_bytes = 0
+        return names
+
+    def mount(self, names: Names) -> None:
+        """Puts back what ``unmount`` returned, instead of what was written since."""
+        self._names = names
+        self._count()
+
+    def _count(self) -> None:
+        self.used_bytes = sum(len(file.content) for file in self._names.files.values())
 
     def _file(self, path: str) -> File:
         try:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from chaos.checks.trouble import Trouble
 from chaos.sim.links import Direction, Link
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
@@ -23,6 +24,7 @@ class Place:
     machine: Machine
     links: Sequence[Link]
     network: Network
+    trouble: Trouble
 
 
 def begin(fault: Fault, place: Place) -> Callable[[], None]:
@@ -43,6 +45,19 @@ def _ended(fault: Fault, place: Place) -> Iterator[None]:
     yield
     if fault.restart_after_s >= 0:
         place.machine.start()
+
+
+def _directory_missing(fault: Fault, place: Place) -> Iterator[None]:
+    machine = place.machine
+    machine.restart_after_us = int(fault.restart_after_s * 1_000_000)
+    machine.kill_now(power_loss=False)
+    files = machine.disk.unmount()
+    place.trouble.directory(machine.node_id)
+    yield
+    machine.kill_now(power_loss=False)
+    machine.disk.mount(files)
+    place.trouble.directory(machine.node_id)
+    machine.start()
 
 
 def _paused(fault: Fault, place: Place) -> Iterator[None]:
@@ -120,6 +135,7 @@ _KINDS: dict[str, Callable[[Fault, Place], Iterator[None]]] = {
     "node_powered_off": _ended,
     "node_terminated": _ended,
     "node_paused": _paused,
+    "directory_missing": _directory_missing,
     "node_isolated": _cut,
     "node_cut_from_controller": _cut,
     "disk_slowed": _disk_slowed,

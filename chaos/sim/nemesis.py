@@ -131,7 +131,7 @@ class Nemesis:
             if pairs is None:
                 return None
             found = [links.between(*pair) for pair in pairs]
-            place = link_faults.Place(machines[_end_of(pairs)], found, self._network)
+            place = link_faults.Place(machines[_end_of(pairs)], found, self._network, self._trouble)
             return place, f"link {', '.join(link.name for link in found)}"
         node_id = self.targets.node(fault.node, random)
         if node_id is None:
@@ -140,7 +140,7 @@ class Nemesis:
         if around is None:
             return None
         found = [links.between(*pair) for pair in around]
-        return link_faults.Place(machines[node_id], found, self._network), f"node-{node_id}"
+        return link_faults.Place(machines[node_id], found, self._network, self._trouble), f"node-{node_id}"
 
     def _around(self, fault: Fault, node_id: int) -> list[tuple[int, int]] | None:
         """Returns the links that a fault of a node cuts. Returns None if there is no active controller now, or if the

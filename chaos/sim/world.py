@@ -84,7 +84,9 @@ class World:
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
         hot = scenario.load.hot
-        replicas = ReplicaView(view.trouble, hot.min_insync, _is_flushed(scenario), hot.replicas > 1, self._touched)
+        replicas = ReplicaView(
+            view.trouble, config.min_insync_replicas, _is_flushed(scenario), hot.replicas > 1, self._touched
+        )
         around = Surroundings(_settings(scenario, config), view, replicas)
         self.checks = all_checks(around)
         self._settle_us = _settle_us(scenario.load)

@@ -18,7 +18,7 @@ from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
-from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.produce import (
@@ -85,7 +85,7 @@ class Cluster:
         before = self.image().topics["t"]
         self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
         after = self.image()
-        delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))])
+        delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))], brokers={})
         self.view.image(self.now_us, 0, delta, after)
 
     def node(self, number: int) -> Any:
@@ -296,39 +296,70 @@ def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> No
     assert "no-acked-lost" in cluster.broken()
 
 
-def test_what_all_in_sync_replicas_lost_with_their_power_is_excused(cluster: Cluster) -> None:
+def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
     cluster.acknowledge(2)
     cluster.view.trouble.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     for number in (0, 1):
-        cluster.view.power_lost(number)
         cluster.restart(number)
+        cluster.view.power_lost(number)
+        cluster.view.started(number)
         del cluster.logs[number].held[1:]
         cluster.logs[number].high_watermark = 0
+    cluster.change(isr=(), leader=-1, leader_epoch=1)
+    assert list(cluster.view.excused) == []
+    cluster.change(isr=(1,), leader=1, leader_epoch=2)
     assert list(cluster.view.excused) == [("t", 0)]
-    cluster.lead(1, 1)
-    cluster.change(leader=1, leader_epoch=1)
+    cluster.lead(1, 2)
     cluster.look(1)
-    cluster.append(batch(1, 1), to=(0, 1))
+    cluster.append(batch(1, 2), to=(0, 1))
     cluster.commit(2, 0, 1)
     assert cluster.broken() == []
 
 
-def test_a_power_loss_that_another_replica_survives_excuses_nothing(cluster: Cluster) -> None:
+@pytest.mark.clause("E-7")
+def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Cluster) -> None:
+    """The history of the finding: in sync are 0 and 1, then 1 is away, 0 loses its power and leads again."""
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    cluster.acknowledge(2)
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.change(isr=(0,))
+    cluster.restart(0)
     cluster.view.power_lost(0)
-    cluster.view.trouble.node(0, cluster.now_us)
-    cluster.change(isr=(1, 2), leader=1, leader_epoch=1)
-    cluster.change(isr=(1, 2, 0))
-    cluster.view.power_lost(1)
-    cluster.view.power_lost(2)
+    cluster.view.started(0)
+    del cluster.logs[0].held[2:]
+    cluster.logs[0].high_watermark = 2
+    cluster.change(leader=0, leader_epoch=1)
+    cluster.lead(0, 1)
+    cluster.look(0)
     assert list(cluster.view.excused) == []
-    cluster.view.power_lost(0)
-    assert list(cluster.view.excused) == [("t", 0)]
+    assert {"replicas-equal", "no-acked-lost"} <= {*cluster.broken()}
+
+
+@pytest.mark.clause("E-2")
+@pytest.mark.clause("E-4")
+def test_an_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Cluster) -> None:
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0,), elr=(1, 2))
+    assert cluster.broken() == []
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.commit(4, 0)
+    (check,) = (each for each in cluster.checks if each.guarantee == "isr-honest")
+    assert [each.story.split(" ends")[0] for each in check.violations] == ["t-0: 1", "t-0: 2"]
+    check.violations.clear()
+    cluster.restart(1)
+    cluster.view.started(1)
+    news: Any = SimpleNamespace(topics=[], brokers={1: BrokerImage(1, 9, bytes(16), "h", 1, True)})
+    cluster.view.image(cluster.now_us, 0, news, cluster.image())
+    cluster.change()
+    assert "registered after an unclean shutdown" in check.violations[0].story
 
 
 def test_a_node_that_starts_tells_old_news_of_a_deleted_topic(cluster: Cluster) -> None:
     old, before = cluster.image(), cluster.state
-    gone: Any = SimpleNamespace(topics=[TopicChange(old.topics["t"], None, ())])
+    gone: Any = SimpleNamespace(topics=[TopicChange(old.topics["t"], None, ())], brokers={})
     cluster.view.image(cluster.now_us, 0, gone, MetadataImage())
     cluster.view.image(cluster.now_us, 0, None, old)
     cluster.change(isr=(0, 1))

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
+from chaos.checks.trouble import Trouble
 from chaos.sim import codec_check, network
 from chaos.sim.agenda import Agenda
 from chaos.sim.codec_check import CodecMismatchError
@@ -95,7 +96,7 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network))
+        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network, Trouble()))
 
 
 def fault(**fields: Any) -> Fault:

@@ -76,6 +76,12 @@ class BrokerConfig:
     controller_quorum_voters: str = setting(
         "", "ID@HOST:PORT,...: all voters and how this node reaches them; empty: this node alone."
     )
+    crucible_bootstrap_eligible_leader_replicas: int = setting(
+        1,
+        "Level of eligible.leader.replicas.version in a new cluster, if its metadata.version is 23 or higher.",
+        at_least=0,
+        at_most=1,
+    )
     crucible_bootstrap_metadata_epoch: int = setting(
         0,
         "Level of the feature crucible.metadata.epoch in a new cluster: 1 carries the metadata epoch of KIP-232.",

@@ -4,12 +4,16 @@ from dataclasses import dataclass
 
 from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.features import (
+    ELR_FEATURE,
+    ELR_FROM,
+    ELR_LEVEL,
     METADATA_EPOCH_FEATURE,
     METADATA_VERSION_FEATURE,
     allows_transactions,
     metadata_version,
 )
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.min_isr import cluster_min_isr_record
 from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
 
 
@@ -35,12 +39,15 @@ class Activation:
 
 
 def activation(
-    image: MetadataImage, in_transaction: bool, bootstrap_version: int, bootstrap_epoch_level: int = 0
+    image: MetadataImage,
+    in_transaction: bool,
+    bootstrap_version: int,
+    bootstrap_epoch_level: int = 0,
+    bootstrap_min_isr: int = 0,
 ) -> Activation:
-    """Returns what a new active controller must write first.
-
-    ``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
-    metadata.version and crucible.metadata.epoch in a new cluster.
+    """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
+    metadata.version and crucible.metadata.epoch in a new cluster. A new cluster keeps eligible leader replicas if its
+    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas.
 
     Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
     of the quorum is configured differently.
@@ -58,4 +65,7 @@ def activation(
         bootstrap = (FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),)
         if bootstrap_epoch_level:
             bootstrap += (FeatureLevelRecord(name=METADATA_EPOCH_FEATURE, feature_level=bootstrap_epoch_level),)
+        if bootstrap_min_isr and version >= ELR_FROM:
+            bootstrap += (FeatureLevelRecord(name=ELR_FEATURE, feature_level=ELR_LEVEL),)
+            bootstrap += (cluster_min_isr_record(bootstrap_min_isr),)
     return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

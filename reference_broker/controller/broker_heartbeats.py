@@ -159,7 +159,7 @@ class BrokerHeartbeats:
         elif all(self.published.get(other, -1) >= self.left_at[broker_id] for other in self._others(broker_id)):
             self._submit(broker, "controlled shutdown", shutting_down)
 
-    def _others(self, broker_id: int) -> dict[int, None]:
+    def _others(self, broker_id: int) -> Mapping[int, object]:
         return active_brokers(self.controller.latest, without=broker_id)
 
     def _submit(self, broker: BrokerImage, name: str, change: BrokerChange, only_if_silent: bool = False) -> None:

@@ -92,12 +92,12 @@ class LeaderBalance:
         for index in indexes:
             partition = topic.partitions[index]
             record = None
-            if partition.leader == NO_LEADER:
-                record = changes.change(topic.topic_id, index, partition, election=allowed)
+            if partition.leader == NO_LEADER or changes.lacks_directories(partition):
+                record = changes.change(topic, index, election=allowed)
             elif leaderless_only or not self.config.auto_leader_rebalance_enable:
                 continue
             elif partition.leader != partition.replicas[0]:
-                record = changes.change(topic.topic_id, index, partition, election=Election.PREFERRED)
+                record = changes.change(topic, index, election=Election.PREFERRED)
             if record is not None:
                 yield record
 

@@ -31,7 +31,14 @@ def replay_checked(delta: MetadataDelta, record: MetadataRecord) -> None:
 
 def _check_state(record: _OfPartition, partition: PartitionImage) -> None:
     isr, replicas, leader = partition.isr, partition.replicas, partition.leader
-    assert isr, f"{_place(record)} is about to have no replica in sync: nobody could ever lead it again"
+    assert isr or partition.elr or partition.last_known_elr, (
+        f"{_place(record)} is about to have no replica in sync, none that is eligible and no last known leader: nobody "
+        "could ever lead it again"
+    )
+    assert all(replica in replicas and replica not in isr for replica in partition.elr), (
+        f"{_place(record)} is about to have the eligible leaders {partition.elr}, its replicas are {replicas}, and in "
+        f"sync are {isr}"
+    )
     assert isr is replicas or all(replica in replicas for replica in isr), (
         f"{_place(record)} is about to have the in-sync replicas {isr}, but its replicas are only {replicas}"
     )

@@ -150,6 +150,15 @@ class MetadataDelta:
             raise MetadataFault(f"topic {draft.name} has no partition {index} to change")
         return found
 
+    def topics_named(self, name: str) -> Iterator[TopicImage]:
+        """Yields the topic of that name with the changes so far, or all topics if the name is empty."""
+        for each in (name,) if name else tuple(dict.fromkeys((*self.image.topics, *self._created))):
+            topic_id = self._current_id(each)
+            draft = None if topic_id is None else self._drafts.get(topic_id)
+            topic = self.image.topics.get(each) if draft is None else draft.frozen()
+            if topic_id is not None and topic is not None:
+                yield topic
+
     def remove_topic(self, topic_id: bytes) -> None:
         draft = self._draft(topic_id)
         del self._drafts[topic_id]

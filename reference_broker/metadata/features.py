@@ -15,6 +15,15 @@ METADATA_VERSION = 25
 TRANSACTIONS_FROM = 13
 """3.6-IV1. From this version on, transaction marker records may be written (KIP-868)."""
 
+ELR_FEATURE = "eligible.leader.replicas.version"
+ELR_LEVEL = 1
+"""The highest known level. At level 1 the controller keeps eligible leader replicas (KIP-966)."""
+ELR_FROM = 23
+"""4.0-IV1. From this version on, the records have the fields of KIP-966."""
+
+DIRECTORIES_FROM = 17
+"""3.7-IV2. From this version on, partitions say in which log directory each replica is (KIP-858)."""
+
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
 """The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
@@ -24,7 +33,7 @@ answers with what the active controller sent it with UpdateMetadata, and committ
 
 def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]:
     """The (name, lowest level, highest level) of each feature that a node supports."""
-    features = [(METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION)]
+    features = [(METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION), (ELR_FEATURE, 0, ELR_LEVEL)]
     if config.crucible_metadata_epoch_enable:
         features.append((METADATA_EPOCH_FEATURE, 0, METADATA_EPOCH_LEVEL))
     return tuple(features)
@@ -43,6 +52,16 @@ def check_levels(image: MetadataImage, config: BrokerConfig) -> None:
 def sends_metadata_epoch(image: MetadataImage) -> bool:
     """Whether level 1 of the metadata epoch feature is finalized."""
     return image.features.get(METADATA_EPOCH_FEATURE, 0) >= METADATA_EPOCH_LEVEL
+
+
+def keeps_eligible_leaders(image: MetadataImage) -> bool:
+    """Whether level 1 of eligible leader replicas is finalized."""
+    return image.features.get(ELR_FEATURE, 0) >= ELR_LEVEL
+
+
+def knows_directories(image: MetadataImage) -> bool:
+    """Whether partitions say in which log directory each replica is (KIP-858)."""
+    return metadata_version(image) >= DIRECTORIES_FROM
 
 
 def metadata_version(image: MetadataImage) -> int:

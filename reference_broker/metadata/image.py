@@ -28,8 +28,8 @@ def _empty() -> Mapping[KeyT, ValueT]:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """``leader`` is -1 if there is none. ``partition_epoch`` grows with each change, and ``leader_epoch`` with each new
-    leadership."""
+    """``leader`` is -1 if there is none. The ISR may be empty then. ``partition_epoch`` grows with each change, and
+    ``leader_epoch`` with each new leadership."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -40,6 +40,10 @@ class PartitionImage:
     removing_replicas: tuple[int, ...] = ()
     directories: tuple[bytes, ...] = ()
     leader_recovery_state: int = 0
+    elr: tuple[int, ...] = ()
+    """The eligible leader replicas: not in sync, but they hold all that is committed (KIP-966)."""
+    last_known_elr: tuple[int, ...] = ()
+    """The last leader, as long as nobody leads and the ISR is empty (KIP-966)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ _CLASSES: Final[Mapping[int, type]] = {cls.__api_key__: cls for cls in get_args(
 def encode(record: MetadataRecord) -> bytes:
     """Returns the value of a record of the metadata log."""
     kind: type = type(record)
-    version = record.__version__
+    version = record.needed_version
     out = bytearray(uvarint(FRAME_VERSION) + uvarint(record.__api_key__) + uvarint(version))
     encoder(kind, kind, version)(out, record)
     return bytes(out)

@@ -25,12 +25,20 @@ def _declared(cls: type[T]) -> type[T]:
 
 
 class _Record:
-    """``__version__`` is the version that is written, and ``__versions__`` is the highest that is read."""
+    """``__version__`` is the version that is written, and ``__versions__`` is the highest that is read.
+
+    A record that uses a field of a later version is written in the version that its ``needed_version`` says. So a
+    record without such fields can be read by every node, whatever the metadata.version.
+    """
 
     __slots__ = ()
     __api_key__: ClassVar[int]
     __version__: ClassVar[int] = 0
     __versions__: ClassVar[int] = 0
+
+    @property
+    def needed_version(self) -> int:
+        return self.__version__
 
 
 @_declared
@@ -94,6 +102,13 @@ class PartitionRecord(_Record):
     leader_epoch: int = _field("int32", default=-1)
     partition_epoch: int = _field("int32", default=-1)
     directories: tuple[bytes, ...] = _field("[]uuid", since=1, default=())
+    eligible_leader_replicas: tuple[int, ...] | None = _field("[]int32", nullable=True, since=2, tag=1, default=None)
+    last_known_elr: tuple[int, ...] | None = _field("[]int32", nullable=True, since=2, tag=2, default=None)
+
+    @property
+    def needed_version(self) -> int:
+        """Version 2 has the fields of KIP-966."""
+        return 1 if self.eligible_leader_replicas is None and self.last_known_elr is None else 2
 
 
 @_declared
@@ -122,7 +137,14 @@ class PartitionChangeRecord(_Record):
     removing_replicas: tuple[int, ...] | None = _field("[]int32", nullable=True, tag=3, default=None)
     adding_replicas: tuple[int, ...] | None = _field("[]int32", nullable=True, tag=4, default=None)
     leader_recovery_state: int = _field("int8", tag=5, default=-1)
+    eligible_leader_replicas: tuple[int, ...] | None = _field("[]int32", nullable=True, since=2, tag=6, default=None)
+    last_known_elr: tuple[int, ...] | None = _field("[]int32", nullable=True, since=2, tag=7, default=None)
     directories: tuple[bytes, ...] | None = _field("[]uuid", nullable=True, since=1, tag=8, default=None)
+
+    @property
+    def needed_version(self) -> int:
+        """Version 2 has the fields of KIP-966."""
+        return 1 if self.eligible_leader_replicas is None and self.last_known_elr is None else 2
 
 
 @_declared
@@ -200,6 +222,14 @@ class AbortTransactionRecord(_Record):
     reason: str | None = _field("string", nullable=True, tag=0, default=None)
 
 
+@_declared
+class ClearElrRecord(_Record):
+    """Clears the eligible leader replicas of a topic, or of all topics if ``topic_name`` is empty (KIP-966)."""
+
+    __api_key__ = 28
+    topic_name: str = _field("string")
+
+
 MetadataRecord: TypeAlias = (
     RegisterBrokerRecord
     | UnregisterBrokerRecord
@@ -215,6 +245,7 @@ MetadataRecord: TypeAlias = (
     | BeginTransactionRecord
     | EndTransactionRecord
     | AbortTransactionRecord
+    | ClearElrRecord
 )
 
 MARKERS = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)

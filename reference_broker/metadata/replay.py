@@ -8,6 +8,7 @@ from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import BrokerImage, PartitionImage
 from reference_broker.metadata.records import (
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
@@ -83,6 +84,8 @@ def _put_partition(delta: MetadataDelta, record: PartitionRecord) -> None:
         removing_replicas=record.removing_replicas,
         directories=record.directories,
         leader_recovery_state=record.leader_recovery_state,
+        elr=record.eligible_leader_replicas or (),
+        last_known_elr=record.last_known_elr or (),
     )
     delta.put_partition(record.topic_id, record.partition_id, partition)
 
@@ -103,6 +106,8 @@ def changed_partition(before: PartitionImage, record: PartitionChangeRecord) -> 
         leader_recovery_state=(
             before.leader_recovery_state if record.leader_recovery_state < 0 else record.leader_recovery_state
         ),
+        elr=_or(record.eligible_leader_replicas, before.elr),
+        last_known_elr=_or(record.last_known_elr, before.last_known_elr),
     )
 
 
@@ -121,6 +126,18 @@ def _set_config(delta: MetadataDelta, record: ConfigRecord) -> None:
 
 def _remove_topic(delta: MetadataDelta, record: RemoveTopicRecord) -> None:
     delta.remove_topic(record.topic_id)
+
+
+def _clear_elr(delta: MetadataDelta, record: ClearElrRecord) -> None:
+    """Clears the lists of partitions that have a leader. Unlike Kafka: the others keep theirs, because nobody else
+    could ever lead them without loss."""
+    for topic in delta.topics_named(record.topic_name):
+        for index, partition in enumerate(topic.partitions):
+            if partition.isr and (partition.elr or partition.last_known_elr):
+                cleared = PartitionChangeRecord(
+                    partition_id=index, topic_id=topic.topic_id, eligible_leader_replicas=(), last_known_elr=()
+                )
+                delta.put_partition(topic.topic_id, index, changed_partition(partition, cleared))
 
 
 def _set_feature(delta: MetadataDelta, record: FeatureLevelRecord) -> None:
@@ -152,4 +169,5 @@ _REPLAY: dict[type, Callable[[MetadataDelta, Any], None]] = {
     FeatureLevelRecord: _set_feature,
     ProducerIdsRecord: _allocate_producer_ids,
     NoOpRecord: _set_metadata_epoch,
+    ClearElrRecord: _clear_elr,
 }

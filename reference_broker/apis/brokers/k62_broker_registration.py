@@ -58,6 +58,7 @@ def _registration(body: BrokerRegistrationRequest) -> Registration:
         features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in body.features),
         rack=body.rack,
         log_dirs=tuple(_bytes(one) for one in body.log_dirs),
+        previous_broker_epoch=body.previous_broker_epoch,
     )
 
 

@@ -2,8 +2,10 @@
 
 * The request names topics, or none for all topics.
 * The request limits the partitions of an answer. A cursor says where more remain.
-* Unlike Kafka: no replica is ever an eligible leader outside the ISR. That list is empty and never null, because some
-  clients fail on null.
+* It tells the eligible leader replicas and the last known leader. These lists are never null, because some clients fail
+  on null.
+* They are not part of what the metadata epoch (KIP-232) carries. Where it is on, they come from the node's own image if
+  that has the same state of the partition, and are empty otherwise.
 
 KIPs: 966.
 """
@@ -25,7 +27,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.metadata.topic_answers import described, missing_error
-from reference_broker.apis.parts import HasConfig, HasMetadata
+from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata
 from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
@@ -33,7 +35,7 @@ from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.errors import ErrorCode
 
 
-class Needs(HasMetadata, HasConfig, Protocol):
+class Needs(HasMetadata, HasConfig, HasLoader, Protocol):
     """What this API uses of its broker."""
 
 
@@ -56,7 +58,8 @@ def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> D
         if left == 0:
             cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first))
             break
-        page = tuple(islice(_partitions(cache, topic, first), left))
+        own = broker.loader.image.topic_by_id(topic.topic_id)
+        page = tuple(islice(_partitions(cache, topic, own, first), left))
         topics.append(_topic(topic, page))
         left -= len(page)
         if first + len(page) < len(topic.partitions):
@@ -92,10 +95,15 @@ def _topic(
 
 
 def _partitions(
-    cache: MetadataCache, topic: TopicImage, first: int
+    cache: MetadataCache, topic: TopicImage, own: TopicImage | None, first: int
 ) -> Iterator[DescribeTopicPartitionsResponsePartition]:
+    """``own`` is the topic in the node's own image."""
+    known = () if own is None else own.partitions
     for index in range(max(first, 0), len(topic.partitions)):
-        yield _partition(cache, index, topic.partitions[index])
+        partition = topic.partitions[index]
+        if index < len(known) and known[index].partition_epoch == partition.partition_epoch:
+            partition = known[index]
+        yield _partition(cache, index, partition)
 
 
 def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
@@ -107,7 +115,7 @@ def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> D
         leader_epoch=i32(partition.leader_epoch),
         replica_nodes=tuple(BrokerId(one) for one in partition.replicas),
         isr_nodes=tuple(BrokerId(one) for one in partition.isr),
-        eligible_leader_replicas=(),
-        last_known_elr=(),
+        eligible_leader_replicas=tuple(BrokerId(one) for one in partition.elr),
+        last_known_elr=tuple(BrokerId(one) for one in partition.last_known_elr),
         offline_replicas=tuple(BrokerId(one) for one in offline),
     )

@@ -107,7 +107,12 @@ def registration(
         cluster_id=cluster_id,
         incarnation_id=UUID(int=incarnation),
         listeners=(Listener(name="PLAINTEXT", host="h", port=u16(1), security_protocol=i16(0)),),
-        features=(Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),),
+        features=(
+            Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),
+            Feature(
+                name="eligible.leader.replicas.version", min_supported_version=i16(0), max_supported_version=i16(1)
+            ),
+        ),
         rack=None,
         log_dirs=(UUID(int=directory),),
     )

@@ -224,7 +224,11 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         features = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
         return features, {each.api_key: each.max_version for each in answer.api_keys}
 
-    levels = {"metadata.version": (1, 25), "crucible.metadata.epoch": (0, 1)}
+    levels = {
+        "metadata.version": (1, 25),
+        "eligible.leader.replicas.version": (0, 1),
+        "crucible.metadata.epoch": (0, 1),
+    }
     features, ranges = announced(ApiKey.FETCH_SNAPSHOT, ApiKey.VOTE)
     assert features == {**levels, "crucible.FetchSnapshot.1000": (1, 1)}
     assert ranges == {ApiKey.FETCH_SNAPSHOT: 1, ApiKey.VOTE: 2}

@@ -51,7 +51,12 @@ class Cluster(AdminWorld):
             cluster_id="cluster",
             incarnation_id=UUID(int=incarnation),
             listeners=(Listener(name="PLAINTEXT", host="h", port=u16(9092), security_protocol=i16(0)),),
-            features=(Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),),
+            features=(
+                Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),
+                Feature(
+                    name="eligible.leader.replicas.version", min_supported_version=i16(0), max_supported_version=i16(1)
+                ),
+            ),
             rack=None,
             log_dirs=(UUID(int=100 + broker_id),),
         )
@@ -401,5 +406,5 @@ def test_clients_are_told_of_in_sync_and_offline_replicas_and_of_no_fenced_leade
     assert told(world, 0) == ("replica_not_available", 2, (2, 1), (2, 1), (3,))
     world.change((2,), leader=2)
     world.beat(2, want_fence=True)
-    assert told(world) == ("leader_not_available", -1, (2, 1, 3), (2,), (2, 3))
+    assert told(world) == ("leader_not_available", -1, (2, 1, 3), (), (2, 3))
     assert told(world, 0)[0] == "leader_not_available"

@@ -1,9 +1,11 @@
 """The records of a broker's life after its registration: fencing, unfencing, controlled shutdown, removal.
 
-A broker that is fenced, shuts down or is removed leaves every ISR that has another member, and leads nothing any more.
-Another live member of the ISR leads, or nobody. The same happens to a broker that registers anew after a crash that
-nobody noticed, because it may have lost what it had acknowledged. Only partitions without other replicas then keep it
-as their leader. Clients do not see that leader before the broker is unfenced.
+A broker that goes leaves every ISR, and leads nothing. Another live member leads, or an eligible leader replica, or
+nobody. A broker that registers anew goes first. If its last shutdown was unclean, it may have lost what it had
+acknowledged, so that it is no eligible leader either (KIP-966).
+
+Without eligible leader replicas the last member stays in the ISR. A partition without other replicas then names a
+broker that restarts as its leader until it is unfenced. Clients are not sent to a fenced broker.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -13,6 +15,7 @@ from typing import TypeAlias
 from reference_broker.controller.planning.change import Situation
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
+from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BrokerImage, TopicImage
 from reference_broker.metadata.records import (
     BrokerRegistrationChangeRecord,
@@ -36,16 +39,24 @@ RecordSlices: TypeAlias = Generator[None, None, list[MetadataRecord]]
 BrokerChange: TypeAlias = Callable[[Situation, BrokerImage], RecordSlices]
 
 
-def restarting(situation: Situation, broker: BrokerImage) -> RecordSlices:
-    """Passes on what ``broker`` holds of others' partitions, before a new incarnation of it is registered."""
-    return _passing_on(situation, broker, single_stay=True)
+def restarting(situation: Situation, broker_id: int, uncleanly: bool) -> RecordSlices:
+    """Passes on what the broker holds, before a new incarnation of it is registered. After an unclean shutdown it is
+    no eligible leader either (E-4)."""
+    known = situation.latest.brokers.get(broker_id)
+    if not keeps_eligible_leaders(situation.latest):
+        if known is None or known.fenced:
+            return []
+        return (yield from _passing_on(situation, broker_id, single_stay=True))
+    if known is not None and known.fenced and not uncleanly:
+        return []
+    return (yield from _passing_on(situation, broker_id, uncleanly=uncleanly))
 
 
 def fencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """Returns no records for a broker that is fenced."""
     if broker.fenced:
         return []
-    records = yield from _passing_on(situation, broker)
+    records = yield from _passing_on(situation, broker.broker_id)
     records.append(_change(broker, FENCED, 0))
     return records
 
@@ -56,14 +67,14 @@ def leaving(situation: Situation, broker: BrokerImage) -> RecordSlices:
     already."""
     if broker.fenced or broker.in_controlled_shutdown:
         return []
-    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker))]
+    return [_change(broker, NO_CHANGE, 1), *(yield from _passing_on(situation, broker.broker_id))]
 
 
 def shutting_down(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """Ends a controlled shutdown: the broker is fenced, and the record says that it wanted this."""
     if is_shut_down(broker, broker.broker_epoch):
         return []
-    records = yield from _passing_on(situation, broker)
+    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
     records.append(_change(broker, NO_CHANGE if broker.fenced else FENCED, 1))
     return records
 
@@ -80,7 +91,7 @@ def unfencing(situation: Situation, broker: BrokerImage) -> RecordSlices:
 
 def unregistering(situation: Situation, broker: BrokerImage) -> RecordSlices:
     """Removes the broker. Others lead what it led."""
-    records = yield from _passing_on(situation, broker)
+    records = [] if broker.fenced else (yield from _passing_on(situation, broker.broker_id))
     records.append(UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch))
     return records
 
@@ -93,13 +104,13 @@ def is_shut_down(broker: BrokerImage | None, broker_epoch: int) -> bool:
     )
 
 
-def _passing_on(situation: Situation, broker: BrokerImage, *, single_stay: bool = False) -> RecordSlices:
-    """Returns the records that take the broker out of ISRs and leaderships. There are none for a fenced broker, which
-    is in no ISR that has another member."""
-    if broker.fenced:
-        return []
-    changes = PartitionChanges.of(situation.latest, without=broker.broker_id)
-    without = partial(changes.leaving, broker_id=broker.broker_id, single_stay=single_stay)
+def _passing_on(
+    situation: Situation, broker_id: int, *, uncleanly: bool = False, single_stay: bool = False
+) -> RecordSlices:
+    """The records by which partitions go on without the broker. A fenced broker is in no ISR that has another
+    member."""
+    changes = PartitionChanges.of(situation.latest, without=broker_id)
+    without = partial(changes.leaving, broker_id=broker_id, uncleanly=uncleanly, single_stay=single_stay)
     return (yield from _changes(situation, without))
 
 

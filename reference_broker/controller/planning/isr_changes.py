@@ -86,7 +86,7 @@ class IsrChange(Change[IsrOutcomes | Refusal]):
         if problem is not None:
             return problem
         isr = tuple(broker_id for broker_id, _ in wanted.isr)
-        record = changes.change(topic.topic_id, wanted.index, partition, isr=isr, recovery_state=wanted.recovery_state)
+        record = changes.change(topic, wanted.index, isr=isr, recovery_state=wanted.recovery_state)
         if record is None:
             return partition
         records.append(record)

@@ -1,14 +1,15 @@
-"""Elects the leader of a partition by Kafka's rules (PartitionChangeBuilder, KIP-460, KIP-704)."""
+"""Elects the leader of a partition by Kafka's rules (PartitionChangeBuilder, KIP-460, KIP-704, KIP-966)."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
+from reference_broker.metadata.uuids import NO_DIRECTORY
 
-Acceptable: TypeAlias = Callable[[int], bool]
-"""Whether a broker may lead at all, which means that it is live and not shutting down."""
+Directories: TypeAlias = tuple[bytes, ...]
+"""The log directories of a broker. None are known of brokers below metadata.version 17."""
 
 
 class Election(IntEnum):
@@ -28,21 +29,54 @@ class Elected:
     unclean: bool = False
 
 
-def elect(partition: PartitionImage, isr: tuple[int, ...], acceptable: Acceptable, election: Election) -> Elected:
-    """``isr`` is the ISR as it will be. The first replica is the preferred leader."""
+def elect(
+    partition: PartitionImage,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    live: Mapping[int, Directories],
+    election: Election,
+) -> Elected:
+    """``isr`` and ``elr`` are the in-sync and the eligible leader replicas as they will be. ``live`` holds the brokers
+    that may lead. The first replica is the preferred leader.
+
+    The ELR counts only when the ISR is empty (E-3). When both are, the sole last known leader is elected, because no
+    replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6).
+    """
+    eligible = isr or elr
+
+    def may_lead(replica: int) -> bool:
+        return replica in eligible and replica in live and has_directory(partition, replica, live[replica])
+
     preferred = partition.replicas[0]
-    if election is Election.PREFERRED and preferred in isr and acceptable(preferred):
+    if election is Election.PREFERRED and may_lead(preferred):
         return Elected(preferred)
-    if partition.leader in isr and acceptable(partition.leader):
+    if may_lead(partition.leader):
         return Elected(partition.leader)
     for replica in partition.replicas:
-        if replica in isr and acceptable(replica):
+        if may_lead(replica):
             return Elected(replica)
+    if not eligible and len(partition.last_known_elr) == 1:
+        last = partition.last_known_elr[0]
+        if last in live and has_directory(partition, last, live[last]):
+            return Elected(last, unclean=True)
     if election is Election.UNCLEAN:
         for replica in partition.replicas:
-            if acceptable(replica):
+            if replica in live:
                 return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
+
+
+def has_directory(partition: PartitionImage, replica: int, directories: Directories) -> bool:
+    """Whether a broker with these directories has that replica's. A directory that was never told counts as there."""
+    known = directory_of(partition, replica)
+    return known == NO_DIRECTORY or not directories or known in directories
+
+
+def directory_of(partition: PartitionImage, replica: int) -> bytes:
+    """The directory ID of one replica, or NO_DIRECTORY if it was never told."""
+    if replica not in partition.replicas or len(partition.directories) != len(partition.replicas):
+        return NO_DIRECTORY
+    return partition.directories[partition.replicas.index(replica)]
 
 
 def is_active(image: MetadataImage, broker_id: int) -> bool:
@@ -51,10 +85,19 @@ def is_active(image: MetadataImage, broker_id: int) -> bool:
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
 
-def active_brokers(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> dict[int, None]:
-    """The brokers that may lead, when ``without`` is about to leave or ``and_with`` to come. It is a dict because it is
-    asked for each partition."""
-    found = {broker_id: None for broker_id in image.brokers if broker_id != without and is_active(image, broker_id)}
+def active_brokers(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> dict[int, Directories]:
+    """The brokers that may lead, when ``without`` is about to leave or ``and_with`` to come, with their directories. It
+    is a dict because it is asked for each partition."""
+    found = {
+        broker_id: broker.log_dirs
+        for broker_id, broker in image.brokers.items()
+        if broker_id != without and is_active(image, broker_id)
+    }
     if and_with != NO_LEADER:
-        found[and_with] = None
+        found[and_with] = image.brokers[and_with].log_dirs
     return found
+
+
+def only_directories(image: MetadataImage) -> dict[int, bytes]:
+    """The directory of each registered broker that has exactly one, by broker ID."""
+    return {broker_id: broker.log_dirs[0] for broker_id, broker in image.brokers.items() if len(broker.log_dirs) == 1}

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from reference_broker.controller.planning.leader_election import active_brokers, is_active
+from reference_broker.controller.planning.leader_election import active_brokers, is_active, only_directories
 from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.features import knows_directories
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.records import PartitionRecord
 from reference_broker.metadata.uuids import NO_DIRECTORY
@@ -55,11 +56,13 @@ def partition_records(
     """The records of new partitions. The live replicas of a partition are its ISR, and the first of them leads."""
     live = active_brokers(image)
     isrs: dict[tuple[int, ...], tuple[int, ...]] = {}
-    directories: dict[int, tuple[bytes, ...]] = {}
+    homes = only_directories(image) if knows_directories(image) else {}
+    directories: dict[tuple[int, ...], tuple[bytes, ...]] = {}
     for index, brokers in zip(range(first_index, end_index), replicas, strict=False):
         isr = isrs.get(brokers)
         if isr is None:
             isr = isrs[brokers] = tuple(broker for broker in brokers if broker in live)
+            directories[brokers] = tuple(homes.get(broker, NO_DIRECTORY) for broker in brokers)
         yield PartitionRecord(
             partition_id=index,
             topic_id=topic_id,
@@ -68,5 +71,5 @@ def partition_records(
             leader=isr[0],
             leader_epoch=0,
             partition_epoch=0,
-            directories=directories.setdefault(len(brokers), (NO_DIRECTORY,) * len(brokers)),
+            directories=directories[brokers],
         )

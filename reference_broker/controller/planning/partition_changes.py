@@ -2,16 +2,28 @@
 
 The leader epoch grows with each record that names a leader: a change of leader, and below metadata.version 12
 (3.6-IV0, KAFKA-15021) also a smaller ISR under the same leader. The partition epoch grows with every record.
+
+With eligible leader replicas (KIP-966) the ISR may become empty. A replica that leaves an ISR which is smaller than the
+minimum then stays eligible, because the high watermark does not move meanwhile. It is eligible until the ISR has the
+minimum again, or until its broker registers after an unclean shutdown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.leader_election import Acceptable, Election, active_brokers, elect
-from reference_broker.metadata.features import metadata_version
+from reference_broker.controller.planning.leader_election import (
+    Directories,
+    Election,
+    active_brokers,
+    elect,
+    only_directories,
+)
+from reference_broker.metadata.features import keeps_eligible_leaders, knows_directories, metadata_version
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.min_isr import min_isr_of
 from reference_broker.metadata.records import PartitionChangeRecord
+from reference_broker.metadata.uuids import NO_DIRECTORY
 
 RECOVERED, RECOVERING = 0, 1
 """LeaderRecoveryState (KIP-704): RECOVERING after an unclean election, until the new leader says otherwise."""
@@ -22,63 +34,97 @@ LEADER_RECOVERY_FROM = 3
 
 NO_LEADER_CHANGE = -2
 NO_STATE_CHANGE = -1
+NOBODY = -1
 
 UNCLEAN_KEY = "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanges:
-    """``acceptable`` says who may lead. ``version`` is the metadata.version."""
+    """``live`` holds the brokers that may lead. ``homes`` holds each broker's only directory; it is empty where the
+    metadata.version has none. ``keeps_elr`` says whether eligible leader replicas are kept."""
 
-    acceptable: Acceptable
+    image: MetadataImage
+    live: Mapping[int, Directories]
+    homes: Mapping[int, bytes]
     version: int
+    keeps_elr: bool
 
     @staticmethod
     def of(image: MetadataImage, without: int = NO_LEADER, and_with: int = NO_LEADER) -> "PartitionChanges":
         """Judges by the brokers of ``image``, when ``without`` is about to leave or ``and_with`` to come."""
-        return PartitionChanges(active_brokers(image, without, and_with).__contains__, metadata_version(image))
+        return PartitionChanges(
+            image=image,
+            live=active_brokers(image, without, and_with),
+            homes=only_directories(image) if knows_directories(image) else {},
+            version=metadata_version(image),
+            keeps_elr=keeps_eligible_leaders(image),
+        )
 
     def change(
         self,
-        topic_id: bytes,
+        topic: TopicImage,
         index: int,
-        partition: PartitionImage,
         *,
         isr: tuple[int, ...] | None = None,
         election: Election = Election.ONLINE,
         recovery_state: int | None = None,
+        unclean: int = NOBODY,
     ) -> PartitionChangeRecord | None:
-        """Returns None if nothing changes. ``isr`` is the new ISR, or None if it stays. An empty one keeps the last
-        member in the ISR, and the partition has no leader."""
+        """Returns None if nothing changes. ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that
+        has shut down uncleanly, so that it is not eligible. Without eligible leader replicas an empty ISR keeps its
+        last member, and the partition has no leader."""
+        partition = topic.partitions[index]
         target = partition.isr if isr is None else isr
-        elected = elect(partition, target, self.acceptable, election)
+        elr = self._eligible(topic, partition, target, unclean)
+        elected = elect(partition, target, elr, self.live, election)
         leader = NO_LEADER_CHANGE if elected.leader == partition.leader else elected.leader
         state = partition.leader_recovery_state if recovery_state is None else recovery_state
         if elected.unclean and leader != NO_LEADER_CHANGE:
-            target = (leader,)
+            target, elr = (leader,), ()
             if self.version >= LEADER_RECOVERY_FROM:
                 state = RECOVERING
-        new_isr = target if target and target != partition.isr else None
+        elif elected.leader in elr and not target:
+            target, elr = (elected.leader,), tuple(each for each in elr if each != elected.leader)
+        new_isr = target if target != partition.isr and (target or self.keeps_elr) else None
         if leader == NO_LEADER_CHANGE and new_isr is not None and self._bumps(partition.isr, new_isr):
             leader = partition.leader
-        changed_state = NO_STATE_CHANGE if state == partition.leader_recovery_state else state
-        if leader == NO_LEADER_CHANGE and new_isr is None and changed_state == NO_STATE_CHANGE:
-            return None
-        return PartitionChangeRecord(
-            partition_id=index, topic_id=topic_id, isr=new_isr, leader=leader, leader_recovery_state=changed_state
+        record = PartitionChangeRecord(
+            partition_id=index,
+            topic_id=topic.topic_id,
+            isr=new_isr,
+            leader=leader,
+            leader_recovery_state=NO_STATE_CHANGE if state == partition.leader_recovery_state else state,
+            eligible_leader_replicas=None if elr == partition.elr else elr,
+            last_known_elr=self._last_known(partition, target, elected.leader),
+            directories=self._directories(partition, target),
         )
+        return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id) else record
 
     def leaving(
-        self, topic: TopicImage, indexes: range, election: Election, broker_id: int, *, single_stay: bool = False
+        self,
+        topic: TopicImage,
+        indexes: range,
+        election: Election,
+        broker_id: int,
+        *,
+        uncleanly: bool = False,
+        single_stay: bool = False,
     ) -> Iterator[PartitionChangeRecord]:
-        """Takes a broker out of the ISR and the leadership of some partitions. With ``single_stay``, partitions without
-        other replicas stay as they are."""
-        topic_id = topic.topic_id
+        """Takes a broker out of the ISR and the leadership of some partitions. If it has shut down ``uncleanly``, it is
+        not eligible either (E-4). With ``single_stay``, partitions without other replicas stay as they are."""
+        unclean = broker_id if uncleanly else NOBODY
         for index in indexes:
             partition = topic.partitions[index]
-            if broker_id in partition.isr and not (single_stay and len(partition.replicas) == 1):
+            if single_stay and len(partition.replicas) == 1:
+                continue
+            if (
+                broker_id in partition.isr
+                or (uncleanly and broker_id in partition.elr)
+                or (broker_id in partition.replicas and self.lacks_directories(partition))
+            ):
                 isr = tuple(replica for replica in partition.isr if replica != broker_id)
-                record = self.change(topic_id, index, partition, isr=isr, election=election)
+                record = self.change(topic, index, isr=isr, election=election, unclean=unclean)
                 if record is not None:
                     yield record
 
@@ -87,15 +133,59 @@ class PartitionChanges:
     ) -> Iterator[PartitionChangeRecord]:
         """Elects leaders for partitions without one, now that the broker is there. A partition without other replicas
         that the broker still leads begins a new leader epoch, because it may have lost records that were read."""
-        topic_id = topic.topic_id
         for index in indexes:
             partition = topic.partitions[index]
-            if partition.leader == NO_LEADER:
-                record = self.change(topic_id, index, partition, election=election)
+            if partition.leader == broker_id:
+                yield PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id, leader=broker_id)
+            elif partition.leader == NO_LEADER or self.lacks_directories(partition):
+                record = self.change(topic, index, election=election)
                 if record is not None:
                     yield record
-            elif partition.leader == broker_id:
-                yield PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=broker_id)
+
+    def _eligible(
+        self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...], unclean: int
+    ) -> tuple[int, ...]:
+        """The eligible leader replicas beside ``isr`` (E-1). An empty ISR never clears them, since only they can lead
+        without loss."""
+        if isr and (not self.keeps_elr or self._is_enough(topic, partition, isr)):
+            return ()
+        before = (*partition.elr, *partition.isr) if self.keeps_elr else partition.elr
+        return tuple(each for each in dict.fromkeys(before) if each not in isr and each != unclean)
+
+    def _is_enough(self, topic: TopicImage, partition: PartitionImage, isr: tuple[int, ...]) -> bool:
+        count = len(isr)
+        return count >= len(partition.replicas) or count >= min_isr_of(self.image, topic.name)
+
+    def _last_known(self, partition: PartitionImage, isr: tuple[int, ...], leader: int) -> tuple[int, ...] | None:
+        """The last leader once the ISR is empty, nobody once there is a leader, None for no change."""
+        before = partition.last_known_elr
+        if leader != NO_LEADER:
+            return () if before else None
+        if isr or not self.keeps_elr:
+            return None
+        last = (partition.leader,) if partition.leader != NO_LEADER else partition.isr
+        return last if len(last) == 1 and last != before else None
+
+    def lacks_directories(self, partition: PartitionImage) -> bool:
+        """Whether the directory of some replica was never told, although the metadata.version has directories."""
+        return bool(self.homes) and NO_DIRECTORY in (partition.directories or (NO_DIRECTORY,))
+
+    def _directories(self, partition: PartitionImage, isr: tuple[int, ...]) -> tuple[bytes, ...] | None:
+        """The directories of the replicas, None for no change (E-6).
+
+        A replica gets its broker's directory when it joins the ISR, because it has caught up there. An uncleanly
+        elected leader gets it, because whatever it has counts from now on. So does a replica whose directory was never
+        told.
+        """
+        if not self.homes:
+            return None
+        before = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
+        settled = tuple(each for each in isr if each not in partition.isr)
+        after = tuple(
+            self.homes.get(replica, known) if known == NO_DIRECTORY or replica in settled else known
+            for replica, known in zip(partition.replicas, before, strict=True)
+        )
+        return None if after == partition.directories else after
 
     def _bumps(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         return self.version < LEADER_CHANGE_NOT_NEEDED_FROM and any(replica not in after for replica in before)

@@ -39,6 +39,15 @@ class Registration:
     features: tuple[tuple[str, int, int], ...]
     rack: str | None
     log_dirs: tuple[bytes, ...]
+    previous_broker_epoch: int = NO_BROKER_EPOCH
+    """The broker epoch at its last clean shutdown, or -1 if it ended otherwise (KIP-966)."""
+
+    def is_after_clean_shutdown(self, known: BrokerImage | None) -> bool:
+        """Whether nothing can be lost of what the registration ``known`` held. A broker that was unregistered, or that
+        has other directories now, may have lost everything."""
+        return (
+            known is not None and self.previous_broker_epoch == known.broker_epoch and known.log_dirs == self.log_dirs
+        )
 
 
 def registration_problem(registration: Registration, cluster_id: str, image: MetadataImage) -> Refusal | None:
@@ -113,9 +122,10 @@ class Restart(Change[None]):
     def plan(self, situation: Situation) -> Planning:
         self.judge(situation.latest)
         known = situation.latest.brokers.get(self.wanted.broker_id)
-        if known is None or known.incarnation_id == self.wanted.incarnation_id or self.problem is not None:
+        if self.problem is not None or (known is not None and known.incarnation_id == self.wanted.incarnation_id):
             return ()
-        return (yield from restarting(situation, known))
+        uncleanly = not self.wanted.is_after_clean_shutdown(known)
+        return (yield from restarting(situation, self.wanted.broker_id, uncleanly))
 
     def outcome(self, refused: Refusal | None) -> None:
         self.problem = self.problem or refused

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_changes import PartitionChanges
+from reference_broker.controller.planning.partition_changes import NO_LEADER_CHANGE, PartitionChanges
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, TopicImage
 from reference_broker.metadata.records import MetadataRecord, PartitionChangeRecord
@@ -73,7 +73,7 @@ def _elect(
         return NOT_NEEDED
     if election is Election.UNCLEAN and partition.leader != NO_LEADER:
         return NOT_NEEDED
-    record = changes.change(topic.topic_id, index, partition, election=election)
-    if record is None:
+    record = changes.change(topic, index, election=election)
+    if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
     return record

@@ -35,7 +35,7 @@ class Brokers:
             "cluster",
             self.incarnations.to_bytes(16, "big"),
             (("PLAINTEXT", "h", 9092, 0),),
-            (("metadata.version", 1, 25),),
+            (("metadata.version", 1, 25), ("eligible.leader.replicas.version", 0, 1)),
             rack,
             (),
         )

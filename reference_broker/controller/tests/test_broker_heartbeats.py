@@ -21,7 +21,10 @@ def registration(
     broker_id: int,
     incarnation: bytes = b"i" * 16,
     cluster_id: str = "cluster",
-    features: tuple[tuple[str, int, int], ...] = (("metadata.version", 1, 25),),
+    features: tuple[tuple[str, int, int], ...] = (
+        ("metadata.version", 1, 25),
+        ("eligible.leader.replicas.version", 0, 1),
+    ),
 ) -> Registration:
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
 
@@ -130,7 +133,7 @@ def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced(
     beat(world, 1, epoch)
     world.settle()
     (partition,) = world.controller.image.topics["t"].partitions
-    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 1, (1,))
+    assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 2, (1,))
 
 
 def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back() -> None:

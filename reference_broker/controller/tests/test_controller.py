@@ -82,19 +82,19 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
     world = MetadataWorld()
     world.win()
     world.commit()
-    assert world.kinds() == ["leader", "begin", "1", "end"]
-    world.high_watermark = 1 + kept
+    assert world.kinds() == ["leader", "begin", "3", "end"]
+    world.high_watermark = (2, 5, 6)[kept - 1]
     world.lose()
     world.cut()
     world.commit()
     world.win()
     world.settle()
-    again = [] if kept == 3 else ["abort", "begin", "1", "end"]
-    assert world.kinds() == [*["leader", "begin", "1", "end"][: 1 + kept], "leader", *again]
-    assert world.controller.image.features == {"metadata.version": 25}
+    again = [] if kept == 3 else ["abort", "begin", "3", "end"]
+    assert world.kinds() == [*["leader", "begin", "3", "end"][: 1 + kept], "leader", *again]
+    assert world.controller.image.features == {"metadata.version": 25, "eligible.leader.replicas.version": 1}
     records = [record for batch in world.log.content for record in batch.records]
     levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
-    assert len(levels) == (1 if kept in (1, 3) else 2)
+    assert len(levels) == (2 if kept in (1, 3) else 4)
 
 
 @pytest.mark.clause("T-7", "T-10")

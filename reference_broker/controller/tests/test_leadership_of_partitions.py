@@ -18,6 +18,8 @@ from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
 
 SILENT_MS = 12_000
+WITHOUT_ELR = {"crucible_bootstrap_eligible_leader_replicas": "0"}
+"""A cluster that keeps no eligible leader replicas: the last in-sync replica stays in sync."""
 
 
 def silenced(brokers: Brokers, broker_id: int, *others: int) -> None:
@@ -40,7 +42,7 @@ def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_
 
 
 def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> None:
-    brokers = Brokers(1, 2)
+    brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2))
     silenced(brokers, 1, 2)
     brokers.pass_time(SILENT_MS)
@@ -53,7 +55,7 @@ def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> Non
 
 
 def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> None:
-    brokers = Brokers(1, 2)
+    brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.create("u", (1, 2), number=2)
     silenced(brokers, 1, 2)
@@ -76,7 +78,7 @@ def test_the_controllers_setting_counts_where_a_topic_has_none() -> None:
 
 
 def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it_is_registered() -> None:
-    brokers = Brokers(1, 2, 3)
+    brokers = Brokers(1, 2, 3, **WITHOUT_ELR)
     brokers.create("t", (1, 2, 3), (2, 1), (1,))
     brokers.restart(1)
     assert brokers.states() == [(2, (2, 3), 1, 1), (2, (2,), 0, 1), (1, (1,), 0, 0)]
@@ -85,7 +87,7 @@ def test_a_new_incarnation_is_out_of_every_isr_that_has_another_member_before_it
 
 
 def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its_restart() -> None:
-    brokers = Brokers(1, 2)
+    brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2))
     silenced(brokers, 2, 1)
     brokers.restart(1)
@@ -114,7 +116,7 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
 
 
 def test_who_leaves_leads_nothing_any_more_not_even_uncleanly() -> None:
-    brokers = Brokers(1, 2)
+    brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
     brokers.beat(1, shut_down=True)
     assert not brokers.image.brokers[1].fenced
@@ -167,7 +169,7 @@ def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one() -> None:
 
 
 def test_the_last_broker_leaves_at_once_and_leads_again_when_it_is_back() -> None:
-    brokers = Brokers(1)
+    brokers = Brokers(1, **WITHOUT_ELR)
     brokers.create("t", (1,))
     brokers.beat(1, shut_down=True)
     assert brokers.beat(1, shut_down=True).should_shut_down
@@ -188,7 +190,7 @@ def _joined(brokers: Brokers, isr: tuple[int, ...]) -> None:
 
 
 def replace_isr(topic_id: bytes, index: int, isr: tuple[int, ...] | None) -> PartitionChangeRecord:
-    return PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=isr)
+    return PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=isr, eligible_leader_replicas=())
 
 
 def test_preferred_leaders_lead_again_by_and_by() -> None:
@@ -315,13 +317,13 @@ class Leaders(RuleBasedStateMachine):
         image = self.brokers.image
         after = image.topics["t"].partitions
         for old, new in zip(self.before, after, strict=True):
-            assert new.isr
+            assert new.isr or new.elr or new.last_known_elr
             assert new.leader_epoch >= old.leader_epoch
             assert new.partition_epoch - old.partition_epoch >= new.leader_epoch - old.leader_epoch
             if new.leader != old.leader:
                 assert new.leader_epoch > old.leader_epoch
             if new.leader == NO_LEADER:
-                assert not any(_is_active(image, one) for one in new.isr)
+                assert not any(_is_active(image, one) for one in new.isr or new.elr or new.last_known_elr)
             else:
                 assert new.leader in new.isr
                 assert _is_active(image, new.leader) or len(new.replicas) == 1

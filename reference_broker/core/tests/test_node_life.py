@@ -255,7 +255,7 @@ def test_the_new_leader_epochs_of_a_start_are_written_in_slices() -> None:
         before = disk.appends
         most = max(most, written)
     assert most <= 2
-    assert restarted.node.broker.partitions.by_name["t", 4999].leader_epoch == 1
+    assert restarted.node.broker.partitions.by_name["t", 4999].leader_epoch == 2
 
 
 def test_records_of_a_deleted_topic_do_not_come_back_as_those_of_a_new_one_of_its_name() -> None:

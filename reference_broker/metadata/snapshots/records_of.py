@@ -83,4 +83,6 @@ def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
             leader_epoch=partition.leader_epoch,
             partition_epoch=partition.partition_epoch,
             directories=partition.directories,
+            eligible_leader_replicas=partition.elr or None,
+            last_known_elr=partition.last_known_elr or None,
         )

@@ -12,6 +12,7 @@ from reference_broker.metadata.records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -55,6 +56,15 @@ GOLDEN = [
         PartitionChangeRecord(partition_id=1, topic_id=ID, isr=(7,), leader=7, directories=(ID,)),
         "01 05 01 00000001" + HEX + "03  00 05 02 00000007  01 04 00000007  08 11 02" + HEX,
     ),
+    (
+        PartitionRecord(topic_id=ID, replicas=(), isr=(), eligible_leader_replicas=(2,), last_known_elr=(1,)),
+        "01 03 02 ffffffff" + HEX + "01 01 01 01 ffffffff ffffffff ffffffff 0102  01 05 02 00000002  02 05 02 00000001",
+    ),
+    (
+        PartitionChangeRecord(partition_id=0, topic_id=ID, eligible_leader_replicas=(2,), last_known_elr=()),
+        "01 05 02 00000000" + HEX + "02  06 05 02 00000002  07 01 01",
+    ),
+    (ClearElrRecord(topic_name="t"), "01 1c 00 02 74 00"),
     (ConfigRecord(resource_type=2, resource_name="t", name="k", value="v"), "01 04 00 02 02 74 02 6b 02 76 00"),
     (ConfigRecord(resource_type=2, resource_name="t", name="k", value=None), "01 04 00 02 02 74 02 6b 00 00"),
     (RemoveTopicRecord(topic_id=ID), "01 09 00" + HEX + "00"),

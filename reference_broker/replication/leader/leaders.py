@@ -263,12 +263,9 @@ class Leaders:
     # --- high watermark ---------------------------------------------------------------------------------------------
 
     def _advance(self, partition: Partition, followers: Followers) -> bool:
-        """Moves the high watermark as far as it may go, and answers the requests that waited for it.
-
-        It does not move while there are fewer in-sync replicas than min.insync.replicas (KIP-966).
-        """
+        """Moves the high watermark as far as it may go, and answers the requests that waited for it."""
         log = partition.log
-        if followers.is_under_min_isr(log.config.min_insync_replicas):
+        if not self._may_advance(partition, followers):
             return False
         end = log.log_end_offset
         mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
@@ -279,6 +276,15 @@ class Leaders:
         if followers.acks:
             self._acks.reached(partition, followers.acks, mark, self._verdict(partition, followers))
         return True
+
+    @staticmethod
+    def _may_advance(partition: Partition, followers: Followers) -> bool:
+        """Whether there are as many in-sync replicas as min.insync.replicas asks for.
+
+        With fewer the high watermark stands still, so that replicas that left the ISR still hold all that is committed,
+        and are eligible leaders (E-2, KIP-966).
+        """
+        return not followers.is_under_min_isr(partition.log.config.min_insync_replicas)
 
     def _verdict(self, partition: Partition, followers: Followers) -> Error:
         """The answer to requests that are committed now: there may be too few replicas since their append."""

@@ -1,0 +1,126 @@
+"""Who keeps what is committed, by clauses E-1, E-4, E-5 and E-7, told without the broker's own lists.
+
+A record that is acknowledged with acks=all is kept by all members of the ISR of that moment. They keep it until enough
+replicas are in the ISR without them: then E-1 clears the ELR, and they may be elected no more. A member keeps it no
+longer when it comes back after an unclean shutdown (E-4, E-7).
+
+A loss is excused only if both hold when a leader is elected:
+- No member keeps the records any more (E-7). E-5 then elects the last leader.
+- That leader has lost unsynced bytes with its power. A killed process loses nothing, because the page cache stays.
+
+A leader whose directory was replaced is never excused, since E-6 forbids to elect it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from reference_broker.metadata.image import NO_LEADER, BrokerImage, MetadataImage, PartitionImage
+
+MIN_ISR = "min.insync.replicas"
+
+
+class HasBrokers(Protocol):
+    """A metadata image, or the part of it that changed."""
+
+    @property
+    def brokers(self) -> Mapping[int, BrokerImage | None]: ...
+
+
+def min_isr_of(image: MetadataImage, topic: str, otherwise: int) -> int:
+    """The topic's own min.insync.replicas, or else that of its brokers."""
+    return int(image.topic_configs(topic).get(MIN_ISR, otherwise))
+
+
+@dataclass(slots=True)
+class Eligible:
+    """The replicas that may keep what is committed in one partition.
+
+    ``members`` are the ISR and all that were in it since it last had the minimum. Of them ``tainted`` lost unsynced
+    bytes since they joined, ``unclean`` came back after an unclean shutdown, and ``registered`` did so and the metadata
+    shows it.
+    """
+
+    members: dict[int, None]
+    min_isr: int
+    tainted: dict[int, None] = field(default_factory=dict)
+    unclean: dict[int, None] = field(default_factory=dict)
+    registered: dict[int, None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(state: PartitionImage, min_isr: int) -> "Eligible":
+        return Eligible(dict.fromkeys(state.isr), min(min_isr, len(state.replicas)))
+
+    @property
+    def are_all_gone(self) -> bool:
+        """Whether no member keeps the records any more."""
+        return all(member in self.unclean for member in self.members)
+
+    def lost_bytes(self, node_id: int) -> None:
+        if node_id in self.members:
+            self.tainted[node_id] = None
+
+    def came_back_uncleanly(self, node_id: int) -> None:
+        if node_id in self.members:
+            self.unclean[node_id] = None
+
+    def registered_uncleanly(self, node_id: int) -> None:
+        if node_id in self.unclean:
+            self.registered[node_id] = None
+
+    def follow(self, before: PartitionImage, now: PartitionImage, min_isr: int) -> bool:
+        """Takes in a newer state. Returns whether its leader is one that may lack committed records."""
+        is_new_leader = now.leader != NO_LEADER and now.leader_epoch > before.leader_epoch
+        excuses = is_new_leader and now.leader in self.tainted and self.are_all_gone
+        for member in now.isr:
+            if member not in before.isr:
+                self._forget(member)
+            self.members[member] = None
+        self.min_isr = min(min_isr, len(now.replicas))
+        if len(now.isr) >= self.min_isr or excuses:
+            for member in [each for each in self.members if each not in now.isr]:
+                del self.members[member]
+                self._forget(member)
+        return excuses
+
+    def _forget(self, member: int) -> None:
+        for marks in (self.tainted, self.unclean, self.registered):
+            marks.pop(member, None)
+
+
+@dataclass(slots=True)
+class UncleanEnds:
+    """Finds starts and registrations that follow an unclean shutdown, by what the nodes left on their disks.
+
+    A node registers some time after its start. The controller acts upon that before the metadata shows the
+    registration, so both moments are told.
+    """
+
+    _epochs: dict[int, int] = field(default_factory=dict)
+    """The newest broker epoch of each node that any image showed."""
+    _ended: dict[int, None] = field(default_factory=dict)
+    _started: dict[int, None] = field(default_factory=dict)
+
+    def ended(self, node_id: int, clean: bool) -> None:
+        self._started.pop(node_id, None)
+        if clean:
+            self._ended.pop(node_id, None)
+        else:
+            self._ended[node_id] = None
+
+    def started(self, node_id: int) -> bool:
+        """Returns whether the node starts after an unclean shutdown."""
+        if node_id not in self._ended:
+            return False
+        self._started[node_id] = None
+        return True
+
+    def registered(self, news: HasBrokers) -> Iterator[int]:
+        """Yields the brokers that have registered since such a start."""
+        for broker_id, broker in news.brokers.items():
+            if broker is None or broker.broker_epoch <= self._epochs.get(broker_id, -1):
+                continue
+            self._epochs[broker_id] = broker.broker_epoch
+            if broker_id in self._started:
+                del self._started[broker_id], self._ended[broker_id]
+                yield broker_id

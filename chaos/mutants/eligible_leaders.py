@@ -1,0 +1,31 @@
+"""Mutants of eligible leader replicas (KIP-966): who may lead when the last in-sync replica is gone."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+
+
+@mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
+def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr: Any, unclean: int) -> Any:
+    """A replica that leaves the in-sync replicas is never eligible, so the last one leads whatever it lost (E-1)."""
+    return ()
+
+
+@mutant("reference_broker.controller.planning.registration:Registration.is_after_clean_shutdown")
+def unclean_restart_keeps_elr(original: Function, self: Any, known: Any) -> bool:
+    """Each shutdown counts as clean, so a broker that lost records stays an eligible leader (E-4)."""
+    return known is not None
+
+
+@mutant("reference_broker.replication.leader.leaders:Leaders._may_advance")
+def high_watermark_below_min_isr(original: Function, partition: Any, followers: Any) -> bool:
+    """The high watermark moves with fewer in-sync replicas than the minimum, past eligible leaders (E-2)."""
+    return True
+
+
+@mutant("reference_broker.controller.planning.leader_election:has_directory")
+def leads_without_directory(original: Function, partition: Any, replica: int, directories: Any) -> bool:
+    """A broker leads a replica although its directory was replaced (E-6)."""
+    return True

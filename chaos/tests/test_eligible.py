@@ -1,0 +1,124 @@
+"""Who keeps what is committed: the model that says which losses are excused."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.eligible import Eligible, UncleanEnds, min_isr_of
+from reference_broker.metadata.image import TOPIC_RESOURCE, BrokerImage, MetadataImage, PartitionImage
+
+MIN_ISR = 2
+START = PartitionImage((1, 2, 3), (1, 2, 3), 1, 0, 0)
+
+
+class History:
+    """States of one partition, each followed by the model."""
+
+    def __init__(self) -> None:
+        self.state = START
+        self.eligible = Eligible.of(START, MIN_ISR)
+
+    def becomes(self, *isr: int, leader: int | None = None) -> bool:
+        """Returns whether a loss is excused."""
+        before = self.state
+        led = before.leader if leader is None else leader
+        epoch = before.leader_epoch + (leader is not None)
+        self.state = replace(before, isr=isr, leader=led, leader_epoch=epoch)
+        return self.eligible.follow(before, self.state, MIN_ISR)
+
+    def powered_off(self, node: int) -> None:
+        self.eligible.lost_bytes(node)
+        self.eligible.came_back_uncleanly(node)
+
+
+@pytest.mark.clause("E-1")
+def test_who_leaves_keeps_records_until_enough_are_in_sync_without_it() -> None:
+    history = History()
+    history.becomes(1, 2)
+    assert list(history.eligible.members) == [1, 2]
+    history.becomes(1)
+    assert list(history.eligible.members) == [1, 2]
+    history.becomes()
+    assert list(history.eligible.members) == [1, 2]
+    history.becomes(1, 3)
+    assert list(history.eligible.members) == [1, 3]
+
+
+@pytest.mark.clause("E-7")
+def test_a_loss_is_excused_when_all_lost_what_they_had_and_one_of_them_leads() -> None:
+    history = History()
+    history.becomes(1, 2)
+    for node in (1, 2):
+        history.powered_off(node)
+    history.becomes(leader=-1)
+    assert history.becomes(1, leader=1)
+    assert list(history.eligible.members) == [1]
+    assert not history.eligible.tainted
+
+
+@pytest.mark.clause("E-7")
+def test_near_misses_are_not_excused() -> None:
+    survived = History()
+    survived.becomes(1)
+    survived.powered_off(1)
+    assert not survived.becomes(1, leader=1), "2 and 3 still hold everything"
+    killed = History()
+    for node in (1, 2, 3):
+        killed.eligible.came_back_uncleanly(node)
+    killed.becomes(leader=-1)
+    assert not killed.becomes(1, leader=1), "the page cache outlives the process"
+    away = History()
+    away.becomes(1, 2)
+    away.powered_off(1)
+    away.eligible.lost_bytes(2)
+    away.becomes(leader=-1)
+    assert not away.becomes(1, leader=1), "2 is not back: it stays eligible"
+    back = History()
+    back.powered_off(1)
+    back.becomes(2, 3, leader=2)
+    back.becomes(2, 3, 1)
+    for node in (2, 3):
+        back.powered_off(node)
+    assert not back.becomes(2, leader=2), "1 has joined again"
+
+
+@pytest.mark.clause("E-7")
+def test_a_killed_holder_and_a_leader_without_power_excuse_a_loss_but_no_other_leader_does() -> None:
+    history = History()
+    history.becomes(1, 2)
+    history.powered_off(1)
+    history.eligible.came_back_uncleanly(2)
+    history.becomes(leader=-1)
+    assert not history.becomes(2, leader=2)
+    history = History()
+    history.becomes(1, 2)
+    history.powered_off(1)
+    history.eligible.came_back_uncleanly(2)
+    history.becomes(leader=-1)
+    assert history.becomes(1, leader=1)
+
+
+def registration(epoch: int) -> Any:
+    return SimpleNamespace(brokers={1: BrokerImage(1, epoch, bytes(16), "h", 1, True), 2: None})
+
+
+@pytest.mark.clause("E-4")
+def test_only_a_start_and_registration_after_an_unclean_end_count() -> None:
+    ends = UncleanEnds()
+    assert not ends.started(1)
+    assert list(ends.registered(registration(5))) == []
+    ends.ended(1, clean=True)
+    assert not ends.started(1)
+    assert list(ends.registered(registration(6))) == []
+    ends.ended(1, clean=False)
+    assert list(ends.registered(registration(6))) == [], "old news"
+    assert ends.started(1)
+    assert list(ends.registered(registration(7))) == [1]
+    assert list(ends.registered(registration(7))) == []
+
+
+def test_a_topic_without_its_own_minimum_has_that_of_its_brokers() -> None:
+    image = MetadataImage(configs={(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "3"}})
+    assert (min_isr_of(image, "t", 2), min_isr_of(image, "u", 2)) == (3, 2)

@@ -1,0 +1,279 @@
+"""Who is eligible to lead when the in-sync replicas fall below their minimum (KIP-966, clauses E-1 to E-6)."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.controller.planning.broker_changes import fencing, restarting, shutting_down, unfencing
+from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
+from reference_broker.controller.planning.leader_election import Election
+from reference_broker.controller.planning.partition_changes import RECOVERING
+from reference_broker.controller.planning.registration import Registration
+from reference_broker.controller.planning.requested_elections import RequestedElections
+from reference_broker.controller.planning.topic_creation import TopicCreation, WantedTopic
+from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.metadata.min_isr import cluster_min_isr_record
+from reference_broker.metadata.records import (
+    ClearElrRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from reference_broker.metadata.tests.metadata_world import run
+from reference_broker.metadata.uuids import NO_DIRECTORY
+
+ID = b"\x01" * 16
+
+
+def directory(broker_id: int, number: int = 0) -> bytes:
+    return bytes([broker_id, number]) * 8
+
+
+class Cluster:
+    """Brokers 1 to 3 with a directory each, and partition 0 of topic t."""
+
+    def __init__(self, *replicas: int, min_isr: int = 2, elr: int = 1, directories: bool = True) -> None:
+        image = brokers(1, 2, 3)
+        homes = {each: replace(image.brokers[each], log_dirs=(directory(each),)) for each in (1, 2, 3)}
+        self.image = after(
+            replace(image, brokers=homes),
+            [
+                FeatureLevelRecord(name="metadata.version", feature_level=25),
+                FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=elr),
+                cluster_min_isr_record(min_isr),
+                TopicRecord(name="t", topic_id=ID),
+                PartitionRecord(
+                    partition_id=0,
+                    topic_id=ID,
+                    replicas=replicas,
+                    isr=replicas,
+                    leader=replicas[0],
+                    leader_epoch=0,
+                    partition_epoch=0,
+                    directories=tuple(directory(each) if directories else NO_DIRECTORY for each in replicas),
+                ),
+            ],
+        )
+
+    @property
+    def partition(self) -> PartitionImage:
+        return self.image.topics["t"].partitions[0]
+
+    def state(self) -> tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(leader, ISR, ELR, last known ELR)."""
+        return self.partition.leader, self.partition.isr, self.partition.elr, self.partition.last_known_elr
+
+    def situation(self) -> Situation:
+        return situation(self.image)
+
+    def fence(self, *broker_ids: int) -> None:
+        for each in broker_ids:
+            self.image = after(self.image, run(fencing(self.situation(), self.image.brokers[each])))
+
+    def unfence(self, broker_id: int) -> None:
+        self.image = after(self.image, run(unfencing(self.situation(), self.image.brokers[broker_id])))
+
+    def stop(self, broker_id: int) -> None:
+        self.image = after(self.image, run(shutting_down(self.situation(), self.image.brokers[broker_id])))
+
+    def register(self, broker_id: int, *, cleanly: bool, number: int = 0) -> None:
+        """The broker's next incarnation registers, fenced."""
+        known, dirs = self.image.brokers[broker_id], (directory(broker_id, number),)
+        epoch = known.broker_epoch if cleanly else -1
+        wanted = Registration(broker_id, "c", b"n" * 16, (), (), None, dirs, epoch)
+        uncleanly = not wanted.is_after_clean_shutdown(known)
+        self.image = after(self.image, run(restarting(self.situation(), broker_id, uncleanly)))
+        again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
+        self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
+
+    def in_sync(self, *isr: int) -> None:
+        wanted = WantedIsr(
+            0, self.partition.leader_epoch, self.partition.partition_epoch, tuple((n, -1) for n in isr), 0
+        )
+        leader = self.image.brokers[self.partition.leader]
+        change = IsrChange(leader.broker_id, leader.broker_epoch, [(ID, [wanted])])
+        self.image = after(self.image, records_of(change, self.situation()))
+        assert self.partition.isr == isr
+
+    def apply(self, *records: MetadataRecord) -> None:
+        self.image = after(self.image, records)
+
+
+@pytest.mark.clause("E-1")
+def test_who_leaves_an_isr_below_its_minimum_stays_eligible_until_enough_are_in_sync() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.in_sync(1, 2)
+    assert cluster.state() == (1, (1, 2), (), ())
+    cluster.in_sync(1)
+    assert cluster.state() == (1, (1,), (2,), ())
+    cluster.in_sync(1, 3)
+    assert cluster.state() == (1, (1, 3), (), ())
+
+
+@pytest.mark.clause("E-1")
+def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
+    cluster = Cluster(1, 2, min_isr=3)
+    cluster.in_sync(1)
+    assert cluster.state() == (1, (1,), (2,), ())
+    cluster.in_sync(1, 2)
+    assert cluster.state() == (1, (1, 2), (), ())
+
+
+@pytest.mark.clause("E-1")
+def test_a_topics_own_minimum_counts() -> None:
+    cluster = Cluster(1, 2, 3, min_isr=1)
+    cluster.in_sync(1)
+    assert cluster.state() == (1, (1,), (), ())
+    cluster.in_sync(1, 2, 3)
+    cluster.apply(ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value="2"))
+    cluster.in_sync(1)
+    assert cluster.state() == (1, (1,), (2, 3), ())
+
+
+@pytest.mark.clause("E-1")
+@pytest.mark.clause("E-3")
+def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_anybody_else() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.fence(1, 2)
+    assert cluster.state() == (3, (3,), (2,), ())
+    cluster.fence(3)
+    assert cluster.state() == (-1, (), (2, 3), (3,))
+    cluster.unfence(1)
+    assert cluster.state() == (-1, (), (2, 3), (3,))
+    cluster.unfence(2)
+    assert cluster.state() == (2, (2,), (3,), ())
+    assert cluster.partition.leader_recovery_state == 0
+
+
+@pytest.mark.clause("E-4")
+def test_a_clean_stop_keeps_a_broker_eligible_and_an_unclean_one_does_not() -> None:
+    for cleanly, leader in ((True, 2), (False, -1)):
+        cluster = Cluster(1, 2, min_isr=2)
+        cluster.stop(2)
+        assert cluster.state() == (1, (1,), (2,), ())
+        cluster.fence(1)
+        cluster.register(2, cleanly=cleanly)
+        assert cluster.state() == (-1, (), (2, 1) if cleanly else (1,), (1,))
+        cluster.unfence(2)
+        assert cluster.partition.leader == leader
+
+
+@pytest.mark.clause("E-4")
+def test_a_restart_that_nobody_noticed_leaves_the_isr_either_way() -> None:
+    for cleanly, elr in ((True, (1,)), (False, ())):
+        cluster = Cluster(1, 2, min_isr=2)
+        cluster.register(1, cleanly=cleanly)
+        assert cluster.state() == (2, (2,), elr, ())
+
+
+@pytest.mark.clause("E-3")
+@pytest.mark.clause("E-4")
+def test_the_last_in_sync_replica_that_lost_what_it_had_gives_way_to_an_eligible_one() -> None:
+    """The history of the finding: 2 is away, 1 is alone in sync, loses its power and is back at once."""
+    cluster = Cluster(1, 2)
+    cluster.fence(2)
+    cluster.register(1, cleanly=False)
+    assert cluster.state() == (-1, (), (2,), (1,))
+    cluster.unfence(1)
+    assert cluster.state() == (-1, (), (2,), (1,))
+    cluster.unfence(2)
+    assert cluster.state() == (2, (2,), (), ())
+
+
+@pytest.mark.clause("E-5")
+def test_the_last_known_leader_leads_once_nobody_is_eligible() -> None:
+    cluster = Cluster(1, 2)
+    cluster.fence(2)
+    cluster.register(1, cleanly=False)
+    cluster.register(2, cleanly=False)
+    assert cluster.state() == (-1, (), (), (1,))
+    cluster.unfence(2)
+    assert cluster.state() == (-1, (), (), (1,))
+    cluster.unfence(1)
+    assert cluster.state() == (1, (1,), (), ())
+    assert cluster.partition.leader_recovery_state == RECOVERING
+
+
+@pytest.mark.clause("E-5")
+def test_a_topic_with_one_replica_comes_back_after_an_unclean_stop() -> None:
+    cluster = Cluster(1)
+    cluster.register(1, cleanly=False)
+    assert cluster.state() == (-1, (), (), (1,))
+    cluster.unfence(1)
+    assert cluster.state() == (1, (1,), (), ())
+
+
+@pytest.mark.clause("E-6")
+def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_unclean_election_is_asked_for() -> None:
+    cluster = Cluster(1)
+    cluster.register(1, cleanly=True, number=9)
+    cluster.unfence(1)
+    assert cluster.state() == (-1, (), (), (1,))
+    missing = cluster.image
+    cluster.register(1, cleanly=False)
+    cluster.unfence(1)
+    assert cluster.state() == (1, (1,), (), ())
+    cluster.image = missing
+    elections = RequestedElections(Election.UNCLEAN, [("t", [0])])
+    cluster.apply(*records_of(elections, cluster.situation()))
+    assert cluster.state() == (1, (1,), (), ())
+    assert cluster.partition.directories == (directory(1, 9),)
+
+
+@pytest.mark.clause("E-6")
+def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
+    cluster = Cluster(1, 2, 3)
+    cluster.register(3, cleanly=False, number=9)
+    cluster.unfence(3)
+    assert cluster.partition.directories == (directory(1), directory(2), directory(3))
+    cluster.in_sync(1, 2, 3)
+    assert cluster.partition.directories == (directory(1), directory(2), directory(3, 9))
+
+
+@pytest.mark.clause("E-6")
+def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> None:
+    cluster = Cluster(1, 2, 3, directories=False)
+    cluster.apply(*records_of(TopicCreation([WantedTopic("u", 1, 3)], False), cluster.situation()))
+    new = cluster.image.topics["u"].partitions[0]
+    assert new.directories == tuple(directory(each) for each in new.replicas)
+    wiped = Cluster(1, 2, 3, directories=False)
+    wiped.register(2, cleanly=False, number=9)
+    assert wiped.partition.directories == (directory(1), directory(2), directory(3)), "that of before the restart"
+    cluster.fence(3)
+    cluster.unfence(3)
+    assert cluster.partition.directories == (directory(1), directory(2), directory(3))
+
+
+@pytest.mark.clause("E-8")
+def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_ones_still_lead() -> None:
+    cluster = Cluster(1, 2, elr=0)
+    cluster.fence(2, 1)
+    assert cluster.state() == (-1, (1,), (), ())
+    cluster = Cluster(1, 2)
+    cluster.fence(2, 1)
+    cluster.apply(FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0))
+    cluster.unfence(2)
+    assert cluster.state() == (2, (2,), (1,), ())
+    cluster.unfence(1)
+    cluster.in_sync(2, 1)
+    assert cluster.state() == (2, (2, 1), (), ())
+
+
+@pytest.mark.clause("E-8")
+def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lead() -> None:
+    cluster = Cluster(1, 2)
+    cluster.fence(2)
+    led = cluster.image
+    cluster.apply(ClearElrRecord(topic_name="t"))
+    assert cluster.state() == (1, (1,), (), ())
+    cluster.image = led
+    cluster.apply(ClearElrRecord(topic_name=""))
+    assert cluster.state() == (1, (1,), (), ())
+    cluster.image = led
+    cluster.fence(1)
+    cluster.apply(ClearElrRecord(topic_name=""))
+    assert cluster.state() == (-1, (), (2, 1), (1,))
