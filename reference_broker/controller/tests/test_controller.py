@@ -410,7 +410,7 @@ def test_a_disk_that_refuses_the_bootstrap_ends_the_reign_and_the_next_one_boots
     assert (dict(world.loader.image.features), list(world.loader.image.topics)) == ({}, [])
     world.win()
     world.settle()
-    assert (dict(world.controller.image.features), len(world.quorum.resigned)) == ({"metadata.version": version}, 1)
+    assert (world.controller.image.features["metadata.version"], len(world.quorum.resigned)) == (version, 1)
     assert submit(world, A) == []
     world.settle()
     assert list(world.controller.image.topics) == ["a"]
