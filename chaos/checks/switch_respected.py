@@ -75,7 +75,7 @@ class SwitchRespected(Check):
 
 
 def _is_on(node: "Node") -> bool:
-    return node.broker.replica.loader.image.features.get(FEATURE, 0) > 0
+    return node.listening and node.broker.replica.loader.image.features.get(FEATURE, 0) > 0
 
 
 def _is_offset(key: bytes | memoryview | None) -> bool:

@@ -13,7 +13,8 @@ class LogView:
     """``log_start_offset <= high_watermark <= log_end_offset`` always. ``PartitionLog`` is the one that moves them.
 
     ``cleaned_offset``: as in its file; of the records below it, only the newest of each key are left. ``topic_id``:
-    written beside the first records; empty where the directory's name says all.
+    written beside the first records; empty where the directory's name says all. ``quarantine``: why the log must not be
+    led, or None.
     """
 
     __slots__ = (
@@ -27,6 +28,7 @@ class LogView:
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "quarantine",
         "recovered",
         "segments",
         "topic_id",
@@ -40,6 +42,7 @@ class LogView:
         self.epochs = recovered.epochs
         self.producers = recovered.producers
         self.recovered = recovered.report
+        self.quarantine = recovered.quarantine
         self.topic_id = b""
         self._checkpoints = recovered.checkpoints
         self.log_end_offset = segments[-1].next_offset if segments else recovered.log_start_offset

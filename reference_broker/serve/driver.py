@@ -45,8 +45,11 @@ def nobody(_: int) -> None:
     """No other nodes."""
 
 
-NOTES_TO_LOG = frozenset({"truncated_below_high_watermark"})
+NOTES_TO_LOG = frozenset({"truncated_below_high_watermark", "quarantine_ended", "stray_renamed"})
 """Notes that an operator must see, so they are logged and not only traced."""
+
+ERRORS_TO_LOG = frozenset({"log_cut", "log_quarantined"})
+"""Notes that say what was lost, or is in doubt."""
 
 
 class Watcher(Protocol):
@@ -357,3 +360,5 @@ class Driver:
         """Logs the notes that an operator must see. The trace recorder, which is a hook, records all notes."""
         if note.what in NOTES_TO_LOG:
             self._log.warn(note.what, **dict(note.fields))
+        elif note.what in ERRORS_TO_LOG:
+            self._log.error(note.what, **dict(note.fields))
