@@ -77,6 +77,11 @@ class LogView:
         return self.segments.size_bytes
 
     @property
+    def is_offline(self) -> bool:
+        """Whether a failed append could not be undone, so that the log is not used before a restart."""
+        return self.segments.is_offline
+
+    @property
     def recovery_point(self) -> int:
         """Segments that end at or before it need no scan after a crash."""
         return self._checkpoints.recovery_point
@@ -105,7 +110,7 @@ class LogView:
         """Whole batches from the one that holds ``offset``, below ``end_offset`` (None: the high watermark).
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
-        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange.
+        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange and DiskError.
         """
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
@@ -114,6 +119,8 @@ class LogView:
         segments = self.segments
         if offset >= end_offset or (max_bytes <= 0 and not at_least_one) or not segments.items:
             return b""
+        if segments.is_offline:
+            segments.check_online()
         return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:

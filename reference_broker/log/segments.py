@@ -11,13 +11,13 @@ from typing import overload
 from reference_broker.log.durability import Durability
 from reference_broker.log.segment import Segment, headers, new_segment
 from reference_broker.log.swapping import swap_files
-from reference_broker.ports.disk import Buffer, Disk
+from reference_broker.ports.disk import Buffer, Disk, DiskError, UndoFailed
 
 
 class Segments(Sequence[Segment]):
     """``items``: the segments; the last one is active. ``bases``: their base offsets, for a binary search."""
 
-    __slots__ = ("bases", "directory", "disk", "durability", "items", "retired")
+    __slots__ = ("bases", "directory", "disk", "durability", "is_offline", "items", "retired")
 
     def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
         self.disk = disk
@@ -25,6 +25,9 @@ class Segments(Sequence[Segment]):
         self.durability = durability
         self.items: list[Segment] = []
         self.bases: list[int] = []
+        self.is_offline = False
+        """True once a failed append could not be undone. Bytes that nobody knows stand at the end of the active file,
+        so the log takes and gives nothing until a restart has looked at them."""
         self.retired: list[Segment] = []
         """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
 
@@ -64,7 +67,7 @@ class Segments(Sequence[Segment]):
     def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = ()) -> Segment:
         """Starts a new active segment, whose file begins with ``buffers``. An empty file's name keeps an offset."""
         segment = new_segment(self.directory, base_offset, created_ms)
-        self.disk.append(segment.path, buffers)
+        self._append(segment.path, buffers)
         self.add(segment)
         self.durability.changed(segment.path)
         return segment
@@ -82,8 +85,21 @@ class Segments(Sequence[Segment]):
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Writes at the end of the active segment's file."""
         path = self.items[-1].path
-        self.disk.append(path, buffers)
+        self._append(path, buffers)
         self.durability.changed(path)
+
+    def _append(self, path: str, buffers: Sequence[Buffer]) -> None:
+        self.check_online()
+        try:
+            self.disk.append(path, buffers)
+        except UndoFailed:
+            self.is_offline = True
+            raise
+
+    def check_online(self) -> None:
+        """Raises DiskError if the log is offline."""
+        if self.is_offline:
+            raise DiskError(f"{self.directory} is offline: a failed append could not be undone; restart the node")
 
     def write_indexes(self, segment: Segment) -> None:
         """Brings the index files of a segment up to date."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.effects import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -42,6 +43,16 @@ def positions(content: bytes) -> list[int]:
 
 def notes(world: NodeWorld, what: str) -> list[dict[str, Any]]:
     return [dict(effect.fields) for effect in world.effects if isinstance(effect, Note) and effect.what == what]
+
+
+def test_a_node_with_a_log_that_is_offline_leaves_no_mark_of_a_clean_end() -> None:
+    world = stopped(cleanly=False)
+    world.log("t").segments.is_offline = True
+    assert world.produce("t", 0, sent_batch(7, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    world.shut_down()
+    world.settle()
+    assert world.node.stopped
+    assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
 
 
 def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is() -> None:
