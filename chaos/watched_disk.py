@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from reference_broker.ports.disk import Buffer, Disk
+from reference_broker.ports.disk import Buffer, Disk, UndoFailed
 
 
 class Strike(NamedTuple):
@@ -20,8 +20,8 @@ BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
 
 
 class WatchedDisk:
-    """Implements ports.disk.Disk over another disk. A write that fails leaves the file as it was, as the port
-    promises."""
+    """Implements ports.disk.Disk over another disk. A write that fails leaves the file as it was, as the port promises,
+    unless it fails with UndoFailed."""
 
     def __init__(self, inner: Disk, before_write: BeforeWrite) -> None:
         self._inner = inner
@@ -45,6 +45,8 @@ class WatchedDisk:
         self._inner.append(path, [data[: strike.kept]])
         try:
             strike.act()
+        except UndoFailed:
+            raise
         except OSError:
             if existed:
                 self._inner.truncate(path, position)

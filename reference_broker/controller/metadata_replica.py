@@ -12,6 +12,7 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.log.told import note_recovery
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
 from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
@@ -78,6 +79,7 @@ class MetadataReplica:
         known = read_identity(home.disk, home.node_id)
         self.store = SnapshotStore(home.disk)
         self.log = yield from open_metadata_log(home.disk, home.config, home.ports.now(), clean, self.store)
+        note_recovery(self.log.log, home.ports.note)
         if known is not None and self.log.end_offset == 0:
             raise StartRefused(
                 f"The metadata log in {METADATA_DIRECTORY} is gone, although this node has served before: restore it "

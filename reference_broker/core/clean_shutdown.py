@@ -55,8 +55,12 @@ def sync_and_mark(
 ) -> None:
     """Makes all ``logs()`` durable, then writes the mark with ``broker_epoch``, then calls ``done``.
 
-    It syncs again until nothing is left, since work in flight when the end began may still append.
+    It syncs again until nothing is left, since work in flight when the end began may still append. There is no mark if
+    a log is offline: the next start must look at its end.
     """
+    if any(log.is_offline for log in logs()):
+        done()
+        return
     unsynced = []
     for log in logs():
         log.close_cleanly()

@@ -190,6 +190,7 @@ class Node:
             now=lambda: self.broker.now,
             later=lambda step: self._timers.set(self.broker.now.mono_us, step),
             sync=outside.sync,
+            note=outside.note,
             replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
@@ -300,6 +301,8 @@ class Node:
     def _publisher_follows(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if self._opening:
             self._publisher.publish(delta, image)
+        else:
+            self._publisher.passed(delta)
 
     def _image_changed(self, image: MetadataImage) -> None:
         """Goes on with the start.

@@ -105,6 +105,10 @@ class OffsetIndex(_Index):
         at = bisect_right(self.positions, position) - 1
         return self.positions[at] if at >= 0 else 0
 
+    def has_entry(self, number: int, position: int) -> bool:
+        """Whether the entry with this number is about the batch at this byte position."""
+        return number < len(self.positions) and self.positions[number] == position
+
     def truncate(self, disk: Disk, size: int) -> None:
         """Forgets the batches at byte positions >= ``size``."""
         self._cut(disk, bisect_left(self.positions, size))

@@ -12,11 +12,9 @@ from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 class LogView:
     """The state of a log, and what can be read from it. ``PartitionLog`` extends it with the methods that change it.
 
-    ``log_start_offset <= high_watermark <= log_end_offset`` always holds.
-
-    ``cleaned_offset`` is the offset up to which the cleaner has cleaned: of the records below it, only the newest of
-    each key are left. ``topic_id`` is written to ``partition.metadata`` with the first records. It is empty if the log
-    has no such file, as the metadata log.
+    ``cleaned_offset``: as in its file; of the records below it, only the newest of each key are left. ``topic_id``:
+    written beside the first records; empty where the directory's name says all. ``quarantine``: why the log must not be
+    led, or None.
     """
 
     __slots__ = (
@@ -30,6 +28,7 @@ class LogView:
         "log_end_offset",
         "log_start_offset",
         "producers",
+        "quarantine",
         "recovered",
         "segments",
         "topic_id",
@@ -43,6 +42,7 @@ class LogView:
         self.epochs = recovered.epochs
         self.producers = recovered.producers
         self.recovered = recovered.report
+        self.quarantine = recovered.quarantine
         self.topic_id = b""
         self._checkpoints = recovered.checkpoints
         self.log_end_offset = segments[-1].next_offset if segments else recovered.log_start_offset
@@ -78,6 +78,11 @@ class LogView:
         return self.segments.size_bytes
 
     @property
+    def is_offline(self) -> bool:
+        """Whether a failed append could not be undone, so that the log is not used before a restart."""
+        return self.segments.is_offline
+
+    @property
     def recovery_point(self) -> int:
         """The recovery point: segments that end at or before it need no full scan after a crash."""
         return self._checkpoints.recovery_point
@@ -107,9 +112,8 @@ class LogView:
         """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
         is the high watermark.
 
-        The batches have at most ``max_bytes``. With ``at_least_one`` the first batch comes even if it is larger. The
-        result may be smaller than what would fit, because a read ends at the end of a segment, and a large read ends at
-        an index entry. Raises OffsetOutOfRange.
+        At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
+        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange and DiskError.
         """
         log_end_offset = self.log_end_offset
         if not self.log_start_offset <= offset <= log_end_offset:
@@ -118,6 +122,8 @@ class LogView:
         segments = self.segments
         if offset >= end_offset or (max_bytes <= 0 and not at_least_one) or not segments.items:
             return b""
+        if segments.is_offline:
+            segments.check_online()
         return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:

@@ -26,6 +26,8 @@ from reference_broker.log.durability import SyncPoint
 from reference_broker.log.log_view import LogView
 from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.partition_metadata import write_partition_metadata
+from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
+from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, Recovery, producers_of
 from reference_broker.log.segment import Segment
@@ -43,6 +45,7 @@ __all__ = [
     "RecordsRefused",
     "UnexpectedOffset",
     "open_log",
+    "open_undamaged_log",
     "run_to_end",
 ]
 
@@ -185,6 +188,18 @@ class PartitionLog(LogView):
         records anyway, and after a failover thousands of logs note an epoch at once.
         """
         self.epochs.assume(epoch, self.log_end_offset)
+
+    def release(self, committed: int) -> bool:
+        """Ends a quarantine if the log holds everything again, up to a leader's high watermark and to where it ended
+        before. True if it does. Raises DiskError."""
+        quarantine = self.quarantine
+        if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
+            return False
+        path = f"{self.directory}/{QUARANTINE_FILE}"
+        self.disk.delete(path)
+        self.durability.changed(path)
+        self.quarantine = None
+        return True
 
     def forget_empty_epochs(self) -> None:
         """Forgets an epoch that this node noted as the leader and wrote nothing in. A follower calls it, because its
@@ -391,10 +406,24 @@ def open_log(
 ) -> Generator[None, None, PartitionLog]:
     """Opens a partition's log in slices: it yields about every 256 KiB of scanning, and returns the log.
 
-    ``clean`` says that the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from
-    the recovery point on are read whole, the log is cut at the first bad batch, and their indexes are made anew. The
-    high watermark starts at the log start offset. Raises DiskError.
+    ``clean``: the node was shut down cleanly, so bytes and index files are trusted. Otherwise segments from the
+    recovery point on are read whole, the log is cut at the first bad batch, and indexes are made anew. The high
+    watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
+    Raises DiskError.
     """
+    recovery = Recovery(disk, directory, config, now, clean)
+    try:
+        recovered = yield from recovery.run()
+    except LogDamaged as found:
+        set_aside(disk, directory, found.damage, recovery.checkpoints.recovery_point)
+        recovered = yield from Recovery(disk, directory, config, now, clean).run()
+    return PartitionLog.of(config, recovered, now)
+
+
+def open_undamaged_log(
+    disk: Disk, directory: str, config: LogConfig, now: Now, clean: bool
+) -> Generator[None, None, PartitionLog]:
+    """Does what ``open_log`` does, but raises LogDamaged and leaves the files for whoever mends them."""
     recovered = yield from Recovery(disk, directory, config, now, clean).run()
     return PartitionLog.of(config, recovered, now)
 

@@ -4,7 +4,8 @@ The README of this room says how a start walks through.
 """
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reference_broker.log import swapping
 from reference_broker.log.checkpoint import Checkpoint
@@ -14,6 +15,7 @@ from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment, whole_batches
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
@@ -22,19 +24,36 @@ from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
-LOG_SUFFIX = ".log"
 INDEX_SUFFIXES = (".index", ".timeindex")
 MAX_OFFSET = 2**63 - 1
 
 
+class Cut(NamedTuple):
+    """``size_bytes`` from ``position`` on were taken away from a file. The record at ``offset`` was the first."""
+
+    path: str
+    position: int
+    size_bytes: int
+    offset: int
+
+
+class Flaw(NamedTuple):
+    """Why a segment is not whole. It is good up to its ``size_bytes`` and ``next_offset``."""
+
+    why: str
+
+
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``verified_bytes`` were read with their CRCs. ``cut_bytes`` were removed behind the
-    last good batch."""
+    """What opening the log did. ``cuts`` are the parts of a torn tail that were taken away."""
 
     verified_bytes: int = 0
-    cut_bytes: int = 0
+    cuts: list[Cut] = field(default_factory=list)
     deleted_segments: int = 0
+
+    @property
+    def cut_bytes(self) -> int:
+        return sum(cut.size_bytes for cut in self.cuts)
 
 
 @dataclass(slots=True)
@@ -49,6 +68,7 @@ class Recovered:
     log_start_offset: int
     cleaned_offset: int
     report: RecoveryReport
+    quarantine: Quarantine | None
 
 
 class Recovery:
@@ -68,13 +88,19 @@ class Recovery:
         self.producers = ProducerStates.of(config, now.wall_ms)
         self.log_start_offset = 0
         self.cleaned_offset = 0
+        self.is_compacted = config.is_compacted
+        self.last_epoch = -1
+        self.next_base = MAX_OFFSET
+        self.quarantine: Quarantine | None = None
 
     def run(self) -> Generator[None, None, Recovered]:
-        """Yields about every 256 KiB of scanning. Raises DiskError."""
+        """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
+        the log's records are as they were found."""
         names = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):
                 names = yield from swapping.recover(self.disk, self.directory, names)
+            self.quarantine = read_quarantine(self.disk, self.directory, names)
             self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
             self.epochs.load(self.epochs.checkpoint.read(names))
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
@@ -89,44 +115,63 @@ class Recovery:
             self.log_start_offset,
             self.cleaned_offset,
             self.report,
+            self.quarantine,
         )
 
     def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
-        bases = sorted(int(name[:NAME_DIGITS]) for name in names if _is_segment(name))
+        bases = sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name))
         self._delete_retired(bases)
         self._delete_stray_indexes(names, bases)
         for at, base in enumerate(bases):
-            end = bases[at + 1] if at + 1 < len(bases) else None
-            trusted = self.clean or (end is not None and end <= self.checkpoints.recovery_point)
-            if not trusted and self._follows_a_hole(base):
-                self._delete_after(bases[at:])
-                break
             segment = new_segment(self.directory, base, self.now.wall_ms)
+            misfit = self._misfit(base)
+            if misfit is not None:
+                first_lost, why = misfit
+                if self._was_durable(first_lost):
+                    raise LogDamaged(Damage(segment.path, 0, first_lost, why))
+                self._cut_away(bases[at:])
+                break
+            self.next_base = bases[at + 1] if at + 1 < len(bases) else MAX_OFFSET
+            trusted = self.clean or self.next_base <= self.checkpoints.recovery_point
             size = self.disk.size(segment.path)
-            whole = (yield from self._scan(segment, size, verify=False)) if trusted else False
-            if not whole:
-                if trusted:  # The scan has noted producers of this segment. Forget them: they are noted anew.
+            flaw: Flaw | None = Flaw("")
+            if trusted:
+                flaw = yield from self._scan(segment, size, verify=False)
+            if flaw is not None:
+                if trusted:  # The producers of its first half were noted already, and will be once more.
                     self.producers = producers_of(self.segments, self.producers.emptied())
                 segment = new_segment(self.directory, base, self.now.wall_ms)
-                whole = yield from self._recover(segment, size, bases[at + 1 :])
+                flaw = yield from self._recover(segment, size, bases[at + 1 :])
             self.segments.add(segment)
-            if not whole:
+            self.last_epoch = max(self.last_epoch, segment.last_epoch)
+            if flaw is not None:
                 break
+
+    def _was_durable(self, offset: int) -> bool:
+        """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
+        end of the log."""
+        return self.clean or offset < self.checkpoints.recovery_point
+
+    def _misfit(self, base: int) -> tuple[int, str] | None:
+        """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
+
+        A power loss leaves that above the recovery point only: whole batches at an end look like nothing when they are
+        lost, and a deleted segment may come back. Our cleaner leaves no hole. One that other software left in a
+        compacted log below the recovery point is taken as it is.
+        """
+        if not self.segments.items:
+            return None
+        end = self.segments.items[-1].next_offset
+        if base < end:
+            return base, f"it overlaps the segment before it, which ends at {end}"
+        if base > end and not (self.is_compacted and self._was_durable(base - 1)):
+            return end, f"the records from offset {end} to {base} before it are gone"
+        return None
 
     def _delete_retired(self, bases: list[int]) -> None:
         """Segments that end at or before the log start are left from a deletion that was not finished."""
         while len(bases) > 1 and bases[1] <= self.log_start_offset:
             new_segment(self.directory, bases.pop(0), self.now.wall_ms).delete(self.disk)
-
-    def _follows_a_hole(self, base: int) -> bool:
-        """Whether the segment before this one has lost whole batches at its end. Its file does not show that: only the
-        offsets that are missing between the two segments do.
-
-        Our cleaner leaves no such hole. Other software may have left one in a compacted log. Below the recovery point
-        it is accepted.
-        """
-        segments = self.segments.items
-        return bool(segments) and base > max(segments[-1].next_offset, self.checkpoints.recovery_point)
 
     def _delete_stray_indexes(self, names: Sequence[str], bases: Sequence[int]) -> None:
         for name in names:
@@ -134,38 +179,38 @@ class Recovery:
             if dot + suffix in INDEX_SUFFIXES and not (stem.isdecimal() and int(stem) in bases):
                 self.disk.delete(f"{self.directory}/{name}")
 
-    def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, bool]:
-        """Reads every byte of a segment, cuts it behind the last good batch, and makes its indexes anew.
+    def _recover(self, segment: Segment, size: int, later: Sequence[int]) -> Generator[None, None, Flaw | None]:
+        """Reads every byte, and makes the indexes anew. Cuts behind the last good batch if that is the log's torn end.
 
-        Returns False if something was cut. In that case the ``later`` segments are deleted first, so that a crash in
-        between leaves no hole.
+        The ``later`` segments go before that, so that a start that dies in between leaves no hole. Raises LogDamaged
+        if the flaw is no torn end.
         """
         self.disk.delete(segment.offsets.path)
         self.disk.delete(segment.times.path)
-        whole = yield from self._scan(segment, size, verify=True)
+        flaw = yield from self._scan(segment, size, verify=True)
         self.report.verified_bytes += size
-        if not whole:
-            self._delete_after(later)
-            self.report.cut_bytes += size - segment.size_bytes
-            self.disk.truncate(segment.path, segment.size_bytes)
+        if flaw is not None:
+            position, offset = segment.size_bytes, segment.next_offset
+            if self._was_durable(offset):
+                raise LogDamaged(Damage(segment.path, position, offset, flaw.why))
+            self._cut_away(later)
+            self.report.cuts.append(Cut(segment.path, position, size - position, offset))
+            self.disk.truncate(segment.path, position)
         self.durability.changed(segment.path)
-        return whole
+        return flaw
 
-    def _delete_after(self, bases: Sequence[int]) -> None:
-        """Deletes the segments behind a cut, the last one first. They would follow a hole."""
+    def _cut_away(self, bases: Sequence[int]) -> None:
+        """Segments behind the log's end would leave a hole, so they go."""
         for base in reversed(bases):
             segment = new_segment(self.directory, base, self.now.wall_ms)
-            self.report.cut_bytes += self.disk.size(segment.path)
+            self.report.cuts.append(Cut(segment.path, 0, self.disk.size(segment.path), base))
             self.report.deleted_segments += 1
             segment.delete(self.disk)
 
-    def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, bool]:
-        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the indexes unless their files
-        can be read. With ``verify`` it also checks the CRCs and always makes the indexes anew.
-
-        Returns True if whole batches fill the file and the indexes belong to them. Otherwise the segment ends before
-        the first bad batch.
-        """
+    def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, Flaw | None]:
+        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
+        one. None if batches fill the file and the index is theirs. Otherwise the segment ends before the first bad
+        batch."""
         disk = self.disk
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
         if not indexed:
@@ -175,20 +220,29 @@ class Recovery:
                 disk.delete(segment.offsets.path)
                 disk.delete(segment.times.path)
         due = SLICE_BYTES
+        entries = 0
+        segment.last_epoch = self.last_epoch
         batches = _verified(disk, segment.path, size) if verify else headers(disk, segment.path, 0, size)
         try:
             for position, header in batches:
-                if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
-                    return False
+                why = _disorder(segment, header, self.next_base)
+                if why is not None:
+                    return Flaw(why)
+                if indexed and segment.offsets.has_entry(entries, position):
+                    if segment.offsets.last_offsets[entries] != header.last_offset - segment.base_offset:
+                        return Flaw("an entry of its index is wrong")
+                    entries += 1
                 self._learn(segment, position, header, indexed)
                 if position >= due:
                     due = position + SLICE_BYTES
                     yield
-        except InvalidRecords:
-            return False
+        except InvalidRecords as bad:
+            return Flaw(bad.message or "no batch")
         if indexed:
+            if entries < len(segment.offsets) or not segment.has_sound_indexes:
+                return Flaw("its index is of another segment")
             segment.bytes_since_entry = size - segment.offsets.boundary_at_or_before(size)
-        return not indexed or segment.has_sound_indexes
+        return None
 
     def _learn(self, segment: Segment, position: int, header: BatchHeader, indexed: bool) -> None:
         if indexed:
@@ -197,8 +251,8 @@ class Recovery:
             segment.next_offset = header.last_offset + 1
         else:
             segment.add(header, header.base_offset, header.max_timestamp_ms, self.index_interval_bytes)
-        # Epochs of batches before the log start count too. The epoch of the last one may still be in force at the log
-        # start, because the cleaner may have removed the batches in between.
+        segment.last_epoch = max(segment.last_epoch, header.leader_epoch)
+        # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
         _note_producer(self.disk, segment, position, header, self.producers)
 
@@ -215,9 +269,18 @@ class Recovery:
             self.checkpoints.write_cleaned(self.cleaned_offset)
 
 
-def _is_segment(name: str) -> bool:
-    stem = name.removesuffix(LOG_SUFFIX)
-    return stem != name and len(stem) == NAME_DIGITS and stem.isdecimal()
+def _disorder(segment: Segment, header: BatchHeader, next_base: int) -> str | None:
+    """Why the batch cannot follow on those before it. Offsets and leader epochs never go back in a log, and a gap does
+    not lead beyond the segment. The CRC covers neither."""
+    if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
+        return (
+            f"a batch of offsets {header.base_offset} to {header.last_offset} stands where {segment.next_offset} is due"
+        )
+    if segment.next_offset < header.base_offset >= next_base:
+        return f"a batch of offset {header.base_offset} stands before the segment of {next_base}"
+    if 0 <= header.leader_epoch < segment.last_epoch:
+        return f"its leader epoch goes back from {segment.last_epoch} to {header.leader_epoch}"
+    return None
 
 
 def producers_of(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> ProducerStates:

@@ -44,6 +44,8 @@ class Segment:
     max_timestamp_offset: int = -1
     """The last offset of the first batch that has the largest timestamp."""
     max_timestamp_position: int = 0
+    last_epoch: int = -1
+    """The newest leader epoch up to here, while the segment is scanned at a start."""
     known: dict[int, int] = field(default_factory=dict)
 
     @property

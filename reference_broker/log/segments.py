@@ -11,14 +11,14 @@ from typing import overload
 from reference_broker.log.durability import Durability
 from reference_broker.log.segment import Segment, headers, new_segment
 from reference_broker.log.swapping import swap_files
-from reference_broker.ports.disk import Buffer, Disk
+from reference_broker.ports.disk import Buffer, Disk, DiskError, UndoFailed
 
 
 class Segments(Sequence[Segment]):
     """``items`` are the segments. The last one is active: appends go to it. ``bases`` are their base offsets, for
     binary searches."""
 
-    __slots__ = ("bases", "directory", "disk", "durability", "items", "retired")
+    __slots__ = ("bases", "directory", "disk", "durability", "is_offline", "items", "retired")
 
     def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
         self.disk = disk
@@ -26,6 +26,9 @@ class Segments(Sequence[Segment]):
         self.durability = durability
         self.items: list[Segment] = []
         self.bases: list[int] = []
+        self.is_offline = False
+        """True once a failed append could not be undone. Bytes that nobody knows stand at the end of the active file,
+        so the log takes and gives nothing until a restart has looked at them."""
         self.retired: list[Segment] = []
         """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
 
@@ -66,7 +69,7 @@ class Segments(Sequence[Segment]):
         """Starts a new active segment, whose file begins with ``buffers``. Without buffers the file is made too,
         because its name keeps the log end offset."""
         segment = new_segment(self.directory, base_offset, created_ms)
-        self.disk.append(segment.path, buffers)
+        self._append(segment.path, buffers)
         self.add(segment)
         self.durability.changed(segment.path)
         return segment
@@ -84,8 +87,21 @@ class Segments(Sequence[Segment]):
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Writes at the end of the active segment's file."""
         path = self.items[-1].path
-        self.disk.append(path, buffers)
+        self._append(path, buffers)
         self.durability.changed(path)
+
+    def _append(self, path: str, buffers: Sequence[Buffer]) -> None:
+        self.check_online()
+        try:
+            self.disk.append(path, buffers)
+        except UndoFailed:
+            self.is_offline = True
+            raise
+
+    def check_online(self) -> None:
+        """Raises DiskError if the log is offline."""
+        if self.is_offline:
+            raise DiskError(f"{self.directory} is offline: a failed append could not be undone; restart the node")
 
     def write_indexes(self, segment: Segment) -> None:
         """Brings the index files of a segment up to date."""

@@ -11,7 +11,8 @@ from typing import Protocol, TypeAlias
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
-from reference_broker.log.partition_log import Origin, PartitionLog, open_log
+from reference_broker.log.partition_log import Origin, PartitionLog, open_undamaged_log
+from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import METADATA_DIRECTORY, StartRefused
@@ -251,8 +252,9 @@ def open_metadata_log(
 ) -> Generator[None, None, MetadataLog]:
     """Opens and recovers the log in slices.
 
-    A torn tail is cut at the first bad batch. If a crash between the rename of the newest snapshot and the truncation
-    of the log left that snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a log that
+    A torn tail is cut at the first bad batch. Other damage stays as it is, since this node may have told a leader that
+    it has these records. If a crash between the rename of the newest snapshot and the truncation of the log left that
+    snapshot beyond the log, the log starts at the snapshot. Raises StartRefused for a damaged log, and for one that
     begins where no snapshot reaches (KAFKA-14240).
     """
     log_config = LogConfig(
@@ -264,7 +266,14 @@ def open_metadata_log(
     )
     if not clean:
         disk.delete(f"{METADATA_DIRECTORY}/{LEADER_EPOCH_FILE}")
-    log = MetadataLog((yield from open_log(disk, METADATA_DIRECTORY, log_config, now, clean)), snapshots)
+    try:
+        opened = yield from open_undamaged_log(disk, METADATA_DIRECTORY, log_config, now, clean)
+    except LogDamaged as found:
+        raise StartRefused(
+            f"The metadata log is damaged: {found.damage}; restore this file from a copy, or start this node with an "
+            "empty directory if other voters have its records."
+        ) from found
+    log = MetadataLog(opened, snapshots)
     latest = snapshots.latest
     if log.start_offset > 0 and (latest is None or latest.offset < log.start_offset):
         raise StartRefused(

@@ -8,7 +8,12 @@ large topic is renamed in slices, but always before its name is used again. The 
 durable, so that no power loss leaves half a partition under its old name. That takes one event for each directory (some
 milliseconds on a busy disk).
 
-At start all partitions are recovered in slices. Directories that no topic claims, by name and ID, are deleted.
+At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
+the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
+Kafka does: the metadata may have been damaged, or be that of another cluster.
+
+A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If it is the leader by
+the image, the partition is offline, and clients get KAFKA_STORAGE_ERROR.
 """
 
 import re
@@ -22,6 +27,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, TopicImage
 from reference_broker.metrics.metrics import Gauge
@@ -32,6 +38,7 @@ from reference_broker.replication.partition_roles import PartitionRoles
 from reference_broker.replication.partitions import Partition, Partitions
 
 DELETED_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
 CHANGES_PER_SLICE = 64
 """How many partitions are opened, closed or given another role in one event; that takes some 3 ms.
 
@@ -56,9 +63,16 @@ def directory_of(topic: str, index: int) -> str:
 
 
 def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
+    return _capped(topic, f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}")
+
+
+def _capped(topic: str, ending: str) -> str:
     """The name has at most 255 bytes, the limit of file systems; the topic's name is cut if needed."""
-    ending = f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}"
     return topic[: _MAX_NAME_BYTES - len(ending)] + ending
+
+
+def no_note(_: str, *fields: tuple[str, int | str]) -> None:
+    """Nobody keeps notes."""
 
 
 NONE_KNOWN: Mapping[tuple[str, int], int] = {}
@@ -77,6 +91,7 @@ class PartitionPublisher:
     now: Callable[[], Now]
     later: Callable[[Callable[[], None]], object]
     sync: Callable[[tuple[str, ...], Callable[[], None]], None]
+    note: Callable[..., None] = no_note
     on_caught_up: Callable[[], None] = lambda: None
     """Called each time the last pending publication was carried out."""
     replica_count: Gauge = field(default_factory=Gauge)
@@ -88,6 +103,8 @@ class PartitionPublisher:
     _work: Slices | None = None
     """The running start or publication. Later publications wait for it."""
     _changes: int = 0
+    _deleted_topics: set[bytes] = field(default_factory=set)
+    """The IDs of topics whose deletion the metadata told before this node's partitions were opened."""
     _leaving: dict[str, str] = field(default_factory=dict)
     """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
     _renamed: list[str] = field(default_factory=list)
@@ -110,8 +127,14 @@ class PartitionPublisher:
         self._work = self._start(image, clean, high_watermarks)
         return self._work
 
+    def passed(self, delta: MetadataDelta) -> None:
+        """Looks at a publication from before the start. What it deletes may still have files here."""
+        for change in delta.topics:
+            if change.after is None and change.before is not None:
+                self._deleted_topics.add(change.before.topic_id)
+
     def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Slices:
-        yield from self._delete_strays(image)
+        yield from self._clear_unclaimed(image)
         yield
         for topic in image.topics.values():
             log_config = self._log_config(topic, image)
@@ -120,6 +143,7 @@ class PartitionPublisher:
                     directory = self._directory(topic, index)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id
+                    note_recovery(log, self.note)
                     known = high_watermarks.get((topic.name, index), 0)
                     log.advance_high_watermark(known)
                     if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
@@ -207,6 +231,7 @@ class PartitionPublisher:
     def _new_log(self, topic: TopicImage, index: int, log_config: LogConfig) -> PartitionLog:
         log = run_to_end(open_log(self.disk, self._directory(topic, index), log_config, self.now(), True))
         log.topic_id = topic.topic_id
+        note_recovery(log, self.note)
         return log
 
     def _assume(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
@@ -214,8 +239,13 @@ class PartitionPublisher:
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         if state.leader == self.node_id:
-            self._lead(partition, topic, index, log)
+            if log.quarantine is None:
+                self._lead(partition, topic, index, log)
+            else:
+                self.partitions.offline[key] = None
+                self.roles.rests(*key)
             return
+        self.partitions.offline.pop(key, None)
         if partition is not None:
             self.partitions.remove(partition)
             self._resting[key] = log
@@ -255,7 +285,7 @@ class PartitionPublisher:
         if directory in self._leaving:
             self._move(directory)
         elif read_partition_metadata(self.disk, directory) not in (None, topic.topic_id):
-            self.disk.delete(directory)
+            self._clear(directory, topic.name, index)
         return directory
 
     def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:
@@ -287,6 +317,7 @@ class PartitionPublisher:
         """Closes a partition whose topic is deleted or that no longer has a replica here."""
         key = (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
+        self.partitions.offline.pop(key, None)
         self.replica_count.value -= 1
         if partition is not None:
             partition.deleted_topic = True
@@ -307,33 +338,41 @@ class PartitionPublisher:
             self.disk.rename(directory, target)
             self._renamed.append(target)
 
-    def _delete_strays(self, image: MetadataImage) -> Slices:
-        """Deletes directories that an earlier run of this node left behind.
+    def _clear_unclaimed(self, image: MetadataImage) -> Slices:
+        """Clears the names that partitions may get from what earlier runs of this node left behind.
 
-        Partitions that no topic has, or that moved to other nodes meanwhile, are deleted now, before a partition of
-        the same name comes here. Half-done deletions have names of their own and are finished later.
+        These are partitions that no topic has, or that moved to other nodes meanwhile. Half-done deletions have names
+        of their own and are finished later.
         """
         names = self.disk.list("")
-        for name in self._strays(names, image):
-            self.disk.delete(name)
-            yield
-        self._doom(name for name in names if _DELETED_DIRECTORY.fullmatch(name))
-
-    def _strays(self, names: Iterable[str], image: MetadataImage) -> list[str]:
-        strays = []
         for name in names:
             match = _PARTITION_DIRECTORY.fullmatch(name)
             if match is None or name == _INTERNAL_DIRECTORY:
                 continue
             if not self._has_replica_here(image.topics.get(match[1]), int(match[2])) and self._is_log(name):
-                strays.append(name)
-        return strays
+                self._clear(name, match[1], int(match[2]))
+                yield
+        self._doom(name for name in names if _DELETED_DIRECTORY.fullmatch(name))
+
+    def _clear(self, directory: str, topic: str, index: int) -> None:
+        """Deletes the directory if the metadata told of its topic's deletion, and otherwise renames it as a stray."""
+        topic_id = read_partition_metadata(self.disk, directory) or b""
+        if topic_id in self._deleted_topics:
+            self.disk.delete(directory)
+            return
+        ending = f"-{index}.{topic_id.hex() or 'unknown'}"
+        number, stray = 1, _capped(topic, f"{ending}{STRAY_SUFFIX}")
+        while self.disk.exists(stray):
+            number += 1
+            stray = _capped(topic, f"{ending}.{number}{STRAY_SUFFIX}")
+        self.disk.rename(directory, stray)
+        self.note("stray_renamed", ("directory", directory), ("name", stray))
 
     def _has_replica_here(self, topic: TopicImage | None, index: int) -> bool:
         return topic is not None and index < len(topic.partitions) and self.node_id in topic.partitions[index].replicas
 
     def _is_log(self, directory: str) -> bool:
-        """A foreign folder may have such a name, too. Only one with a partition's files is ours to delete."""
+        """A foreign folder may have such a name, too. Only one with a partition's files is ours."""
         return any(_SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory))
 
     def _doom(self, directories: Iterable[str]) -> None:

@@ -65,6 +65,8 @@ class Partitions:
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     counts: dict[bytes, int] = field(default_factory=dict)
     """The number of each topic's partitions here, by topic ID. A topic's name is dropped with its last partition."""
+    offline: dict[tuple[bytes, int], None] = field(default_factory=dict)
+    """Partitions by topic ID and index that this node should lead, but whose log is in quarantine."""
     arrivals: dict[Watcher, None] = field(default_factory=dict)
     """Watchers that named a partition which is not here. They are told once, when a partition is added."""
 

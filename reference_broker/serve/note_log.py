@@ -5,7 +5,17 @@ from dataclasses import dataclass, field
 from reference_broker.core.effects import Note
 from reference_broker.serve.log_lines import LogLines
 
-WARNINGS = frozenset({"coordinator_load_failed", "coordinator_loaded_in_part", "truncated_below_high_watermark"})
+WARNINGS = frozenset(
+    {
+        "coordinator_load_failed",
+        "coordinator_loaded_in_part",
+        "quarantine_ended",
+        "stray_renamed",
+        "truncated_below_high_watermark",
+    }
+)
+LOSSES = frozenset({"log_cut", "log_quarantined"})
+"""Notes that say what was lost, or is in doubt. Each of them is logged."""
 ERRORS = frozenset({"snapshot_damaged", "download_postponed", "fetched_not_written", "epochs_used_up"})
 """Notes of what only a person can put right for good. They may repeat for hours."""
 ERROR_EVERY_US = 10_000_000
@@ -22,6 +32,8 @@ class NoteLog:
     def take(self, note: Note, now_us: int) -> None:
         if note.what in WARNINGS:
             self._log.warn(note.what, **dict(note.fields))
+        elif note.what in LOSSES:
+            self._log.error(note.what, **dict(note.fields))
         elif note.what in ERRORS:
             self._error(note, now_us)
 

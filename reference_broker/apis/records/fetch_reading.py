@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
-from reference_broker.metadata.image import PartitionImage
+from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
@@ -116,11 +116,14 @@ def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 
 
-def led_elsewhere(broker: HasNodeId, there: PartitionImage, request_epoch: int) -> Error:
-    """Returns why ``there`` is not served here.
+def led_elsewhere(broker: LooksUpPartitions, topic: TopicImage, index: int, request_epoch: int) -> Error:
+    """Returns why the partition is not served here.
 
     A follower compares the leader epoch first (KIP-320). If its own is the older one, it does not know who leads.
     """
+    there = topic.partitions[index]
+    if (topic.topic_id, index) in broker.partitions.offline:
+        return ErrorCode.kafka_storage_error
     if broker.node_id in there.replicas:
         return leader_epoch_error(there.leader_epoch, request_epoch) or ErrorCode.not_leader_or_follower
     return ErrorCode.not_leader_or_follower
@@ -136,7 +139,7 @@ def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_lea
         known = broker.controller.image.topics.get(topic)
         if known is None or not 0 <= index < len(known.partitions):
             return ErrorCode.unknown_topic_or_partition
-        return led_elsewhere(broker, known.partitions[index], current_leader_epoch)
+        return led_elsewhere(broker, known, index, current_leader_epoch)
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
@@ -159,7 +162,7 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
     if topic is None or not 0 <= cached.index < len(topic.partitions):
         return failed(cached.index, ErrorCode.unknown_topic_or_partition)
     there = topic.partitions[cached.index]
-    error = led_elsewhere(broker, there, cached.current_leader_epoch)
+    error = led_elsewhere(broker, topic, cached.index, cached.current_leader_epoch)
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
     return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
 

@@ -233,7 +233,11 @@ def _append(
     )
 
 
-def _not_led(broker: HasController, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    image = broker.controller.image
+    known = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)
+    if known is not None and (known.topic_id, index) in broker.partitions.offline:
+        return _refused(index, ErrorCode.kafka_storage_error, "the partition's log is damaged, and kept aside")
     leader = _leader_of(broker, topic.topic, topic.topic_id, index)
     if leader is not None:
         return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)

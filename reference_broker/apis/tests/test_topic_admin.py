@@ -293,7 +293,7 @@ def test_deletion_can_be_switched_off(version: int, error: str) -> None:
     assert delete(world, named("a"), api_version=version)[0].error_code == ErrorCode[error]
 
 
-def test_half_done_deletions_and_strays_are_cleaned_at_start() -> None:
+def test_half_done_deletions_are_finished_at_start_and_strays_are_renamed() -> None:
     world = AdminWorld()
     create(world, topic("a", 2), topic("b-1"))
     world.append("a", 0, 1)
@@ -304,7 +304,7 @@ def test_half_done_deletions_and_strays_are_cleaned_at_start() -> None:
     world.disk.files["holiday-2026/photo.log"] = bytearray(b"x")
     again = world.again(seed=4)
     again.outside.run_steps()
-    assert again.disk.list("") == ["a-0", "b-1-0", "holiday-2026"]
+    assert again.disk.list("") == ["a-0", "a-7.unknown-stray", "b-1-0", "gone-0.unknown-stray", "holiday-2026"]
     assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
 
 

@@ -26,6 +26,11 @@ SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
 FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"
 
 
+def headers_moved(batch: bytes, offset: int) -> bytes:
+    """The batch at an offset, which lies outside its CRC."""
+    return offset.to_bytes(8, "big") + batch[8:]
+
+
 def filled(disk: MemoryDisk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
     log = opened(disk, config)
     for number in range(batches):
@@ -119,6 +124,11 @@ def test_segments_behind_a_cut_go() -> None:
     assert again.log_end_offset == damaged.base_offset
     assert again.recovered.deleted_segments == len(log.segments) - 2
     assert log_files(disk) == [log.segments[0].path, damaged.path]
+    assert [cut.path for cut in again.recovered.cuts] == [
+        *(segment.path for segment in reversed(log.segments[2:])),
+        damaged.path,
+    ]
+    assert again.recovered.cuts[-1].offset == damaged.base_offset
     assert again.latest_epoch == log.epoch_at(damaged.base_offset - 1)
     appended(again, batch_of(1))
     same(opened(disk.copy(), SMALL, clean=False), again)
@@ -234,17 +244,122 @@ def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> N
     appended(again, batch_of(1, timestamps=[60]))
 
 
-def test_a_clean_start_that_meets_damage_recovers_all_the_same() -> None:
+def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     for number in range(12):
         sent(log, 1, number)
     log.close_cleanly()
-    last = log.segments[-1]
-    del disk.files[last.path][-1:]
+    damaged, last = log.segments[1:]
+    second = headers_of(bytes(disk.files[damaged.path]))[0].size_bytes
+    disk.files[damaged.path][second + 10] ^= 1  # The length of its second batch.
+    files = {path: bytes(disk.files[path]) for path in (damaged.path, last.path)}
     again = opened(disk, SMALL)
-    assert again.log_end_offset == log.log_end_offset - 1
-    assert [mark.first_sequence for mark in again.producers.by_id[1].marks] == [6, 7, 8, 9, 10]
+    assert again.log_end_offset == damaged.base_offset
+    assert again.recovered.cut_bytes == 0
+    assert {path: bytes(disk.files[f"{path}.damaged"]) for path in files} == files
+    assert again.quarantine is not None
+    assert (again.quarantine.until, again.quarantine.why.split(" (")[0]) == (
+        last.base_offset,
+        f"{damaged.path} is damaged at byte {second}",
+    )
+    assert [mark.first_sequence for mark in again.producers.by_id[1].marks] == [0, 1, 2, 3]
+    assert opened(disk.copy(), SMALL, clean=False).quarantine == again.quarantine
+
+
+def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for _ in range(12):
+        appended(log, batch_of(2))
+        log.mark_synced(log.sync_point())
+    assert log.bases[2] <= log.recovery_point
+    for damaged, position in ((0, 16), (1, 0), (1, 10)):
+        torn = disk.copy()
+        segment = log.segments[damaged]
+        torn.files[segment.path][position] ^= 0x40
+        again = opened(torn, SMALL, clean=False)
+        assert again.quarantine is not None
+        assert again.log_end_offset == segment.base_offset
+        kept = sorted(path for path in torn.files if path.endswith(".damaged"))
+        assert kept == [f"{each.path}.damaged" for each in log.segments[damaged:]]
+
+
+def test_a_quarantine_ends_when_the_log_holds_everything_again() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.close_cleanly()
+    until, records = log.segments[-1].base_offset, all_bytes(log)
+    first = headers_of(records)[0].size_bytes
+    disk.files[log.segments[0].path][16] ^= 1
+    again = opened(disk, SMALL)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 0)
+    again.append_replicated(NOW, records[:first])
+    assert not again.release(again.log_end_offset)
+    again.append_replicated(NOW, records[first:])
+    assert again.log_end_offset > until
+    assert not again.release(again.log_end_offset + 1)
+    assert again.quarantine is not None
+    assert again.release(again.log_end_offset)
+    assert again.quarantine is None
+    assert opened(disk.copy(), SMALL, clean=False).quarantine is None
+    assert [path for path in disk.files if path.endswith(".damaged")], "they are for whoever asks what happened"
+
+
+def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.close_cleanly()
+    disk.files[FIRST_FILE][16] ^= 1
+    first = bytes(disk.files[FIRST_FILE])
+    again = opened(disk, SMALL)
+    again.append_replicated(NOW, all_bytes(filled(MemoryDisk())))
+    again.close_cleanly()
+    disk.files[FIRST_FILE][16] ^= 2
+    opened(disk, SMALL)
+    assert disk.files[f"{FIRST_FILE}.damaged"] == first
+    assert disk.exists(f"{FIRST_FILE}.2.damaged")
+
+
+def test_a_deleted_segment_that_comes_back_is_refused() -> None:
+    """Below the recovery point nothing comes back by itself. Above it, it is what an unsynced deletion leaves."""
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig())
+    old = bytes(disk.files[FIRST_FILE])[: 71 * 2]
+    log.close_cleanly()
+    back = f"{DIRECTORY}/{7:020d}.log"
+    disk.append(back, [old])
+    closed = opened(disk.copy(), clean=True)
+    assert closed.quarantine is not None
+    assert "overlaps" in closed.quarantine.why
+    assert closed.log_end_offset == log.log_end_offset
+    torn = opened(disk, clean=False)
+    assert torn.quarantine is None
+    assert [cut.path for cut in torn.recovered.cuts] == [back]
+    assert all_bytes(torn) == all_bytes(log)
+
+
+def test_an_epoch_that_goes_back_is_refused() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig())
+    end, size = log.log_end_offset, log.size_bytes
+    log.append_replicated(NOW, headers_moved(batch_of(1, leader_epoch=1), end))
+    log.close_cleanly()
+    closed = opened(disk.copy(), clean=True)
+    assert closed.quarantine is not None
+    assert f"byte {size} (offset {end}: its leader epoch goes back from 2 to 1)" in closed.quarantine.why
+    torn = opened(disk, clean=False)
+    assert (torn.log_end_offset, torn.latest_epoch, torn.recovered.cut_bytes) == (end, 2, log.size_bytes - size)
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_flipped_bit_of_an_index_entry_is_found(bit: int) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig(index_interval_bytes=0))
+    log.close_cleanly()
+    path = log.segments[0].offsets.path
+    disk.files[path][16 + bit // 8] ^= 1 << bit % 8
+    same(opened(disk, LogConfig(index_interval_bytes=0)), log)
 
 
 def test_stray_index_files_are_deleted() -> None:

@@ -110,6 +110,8 @@ class Intake:
     def _follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
+        if log.quarantine is not None and log.release(data.high_watermark):
+            self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 
     def _refused(self, one: Followed, code: int) -> Outcome:
         if code == ErrorCode.offset_out_of_range:

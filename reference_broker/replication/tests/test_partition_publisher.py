@@ -19,6 +19,7 @@ from reference_broker.replication.partitions import Partition, Partitions
 TOPIC_ID = b"t" * 16
 LED = PartitionImage((1, 2), (1, 2), 1, 0, 0)
 FOLLOWED = PartitionImage((1, 2), (1, 2), 2, 1, 1)
+STRAY = f"t-0.{TOPIC_ID.hex()}-stray"
 
 
 @dataclass
@@ -59,6 +60,7 @@ class World:
         self.roles = Roles()
         self.partitions = Partitions()
         self.steps: list[Callable[[], None]] = []
+        self.notes: list[tuple[str, dict[str, int | str]]] = []
         self.image = MetadataImage()
         self.publisher = PartitionPublisher(
             1,
@@ -69,6 +71,7 @@ class World:
             now=lambda: Now(0, 0),
             later=self.steps.append,
             sync=lambda _, done: self.steps.append(done),
+            note=lambda what, *fields: self.notes.append((what, dict(fields))),
         )
 
     def publish(self, *states: PartitionImage) -> list[str]:
@@ -211,7 +214,7 @@ def test_a_start_knows_the_high_watermarks_of_the_life_before() -> None:
     assert not again.publisher.is_behind
 
 
-def test_what_moved_to_other_nodes_while_this_one_was_away_is_deleted_at_its_start() -> None:
+def test_what_moved_to_other_nodes_while_this_one_was_away_is_a_stray_at_its_start() -> None:
     """It may come back to this node: not with what it held then."""
     world = World()
     world.publish(FOLLOWED, FOLLOWED)
@@ -223,5 +226,80 @@ def test_what_moved_to_other_nodes_while_this_one_was_away_is_deleted_at_its_sta
     again = World(world.disk)
     for _ in again.publisher.start(away.image, True):
         """Opening."""
-    assert {path.partition("/")[0] for path in world.disk.files} == {"t-1"}
+    assert world.disk.list("") == [STRAY, "t-1"]
     assert [log.directory for log in again.publisher.resting_logs()] == ["t-1"]
+
+
+def with_records(count: int = 3) -> World:
+    world = World()
+    world.publish(FOLLOWED)
+    (log,) = world.publisher.resting_logs()
+    for number in range(count):
+        record = Record(timestamp_ms=0, value=b"%d" % number)
+        log.append_replicated(Now(0, 0), moved(build([record], leader_epoch=0), number))
+    return world
+
+
+def moved(batch: bytes, offset: int) -> bytes:
+    """The batch at an offset, which lies outside its CRC."""
+    return offset.to_bytes(8, "big") + batch[8:]
+
+
+def started(world: World, image: MetadataImage, *, clean: bool = True) -> World:
+    again = World(world.disk)
+    again.image = image
+    for _ in again.publisher.start(image, clean):
+        """Opening."""
+    again.settle()
+    return again
+
+
+def test_a_directory_that_the_metadata_does_not_know_is_never_deleted() -> None:
+    """The metadata may have been damaged. A topic of the same name gets a directory of its own."""
+    world = with_records()
+    held = bytes(world.disk.files["t-0/00000000000000000000.log"])
+    started(world, MetadataImage())
+    assert bytes(world.disk.files[f"{STRAY}/00000000000000000000.log"]) == held
+    other = replace(world.image.topics["t"], topic_id=b"o" * 16)
+    back = with_records()
+    opened = started(back, replace(world.image, topics={"t": other}))
+    assert back.disk.list("") == [STRAY]
+    assert opened.notes == [("stray_renamed", {"directory": "t-0", "name": STRAY})]
+    assert [log.log_end_offset for log in opened.publisher.resting_logs()] == [0]
+
+
+def test_a_second_stray_of_the_same_partition_leaves_the_first_one() -> None:
+    world = with_records()
+    started(world, MetadataImage())
+    world.disk.files |= with_records().disk.files
+    started(world, MetadataImage())
+    assert world.disk.list("") == [STRAY, STRAY.replace("-stray", ".2-stray")]
+
+
+def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> None:
+    world = with_records()
+    again = World(world.disk)
+    delta = MetadataDelta(world.image)
+    delta.topics = (TopicChange(world.image.topics["t"], None),)
+    again.publisher.passed(delta)
+    for _ in again.publisher.start(MetadataImage(), True):
+        """Opening."""
+    assert world.disk.list("") == []
+
+
+def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader() -> None:
+    world = with_records()
+    (log,) = world.publisher.resting_logs()
+    log.close_cleanly()
+    records = bytes(world.disk.files["t-0/00000000000000000000.log"])
+    world.disk.files["t-0/00000000000000000000.log"][16] ^= 1
+    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (LED,))}))
+    assert [what for what, _ in again.notes] == ["log_quarantined"]
+    assert again.partitions.offline == {(TOPIC_ID, 0): None}
+    assert not again.partitions.by_id
+    assert again.publish(FOLLOWED) == ["follows 2 in 1"]
+    assert not again.partitions.offline
+    (log,) = again.publisher.resting_logs()
+    log.append_replicated(Now(0, 0), records)
+    assert log.release(3)
+    assert again.publish(replace(LED, leader_epoch=2)) == ["rests 0", "leads 0 in 2.0"]

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from reference_broker.ports.disk import DiskError
+from reference_broker.ports.disk import DiskError, UndoFailed
 from reference_broker.serve.disk import FileDisk
 
 
@@ -58,6 +58,26 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
         assert disk.append(f"t-{number}/log", [b"y"]) == 1
     disk.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_append_whose_undo_fails_too_says_so(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.append("a", [b"kept"])
+    real_write = os.write
+
+    def half(descriptor: int, data: bytes) -> int:
+        if len(data) > 3:
+            return real_write(descriptor, bytes(data)[:3])
+        raise OSError(errno.EIO, "broken")
+
+    def fails(*_: int) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", half)
+        broken.setattr(os, "ftruncate", fails)
+        with pytest.raises(UndoFailed, match="undo a partial append to a"):
+            disk.append("a", [b"abcdef"])
+    assert disk.size("a") == 7, "the file's true size"
 
 
 class Synced:

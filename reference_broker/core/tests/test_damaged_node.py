@@ -1,0 +1,104 @@
+"""A node whose files were damaged while it was away."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from reference_broker.core.effects import Note
+from reference_broker.core.tests.node_world import NodeWorld, sent_batch
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.quorum.node_files import StartRefused
+from reference_broker.wire.errors import ErrorCode
+
+METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
+
+
+def stopped(*, cleanly: bool, **config: Any) -> NodeWorld:
+    world = NodeWorld(**config)
+    world.create("t")
+    producer = world.producer_id()
+    for sequence in range(9):
+        world.produce("t", 0, sent_batch(producer, sequence, b"x" * 50))
+    if cleanly:
+        world.shut_down()
+        world.settle()
+        assert world.node.stopped
+    return world
+
+
+def flip(disk: MemoryDisk, path: str, position: int) -> None:
+    disk.files[path][position] ^= 1
+
+
+def positions(content: bytes) -> list[int]:
+    """Where the batches of a file begin."""
+    found, at = [], 0
+    while at < len(content):
+        found.append(at)
+        at += 12 + int.from_bytes(content[at + 8 : at + 12], "big")
+    return found
+
+
+def notes(world: NodeWorld, what: str) -> list[dict[str, Any]]:
+    return [dict(effect.fields) for effect in world.effects if isinstance(effect, Note) and effect.what == what]
+
+
+def test_a_node_with_a_log_that_is_offline_leaves_no_mark_of_a_clean_end() -> None:
+    world = stopped(cleanly=False)
+    world.log("t").segments.is_offline = True
+    assert world.produce("t", 0, sent_batch(7, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    world.shut_down()
+    world.settle()
+    assert world.node.stopped
+    assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
+
+
+def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is() -> None:
+    world = stopped(cleanly=True)
+    batch = positions(bytes(world.disk.files[METADATA_LOG]))[2]
+    flip(world.disk, METADATA_LOG, batch + 16)
+    before = {path: bytes(content) for path, content in world.disk.files.items() if path.endswith(".log")}
+    with pytest.raises(StartRefused) as refused:
+        NodeWorld(world.disk)
+    assert str(refused.value).startswith(f"The metadata log is damaged: {METADATA_LOG} is damaged at byte {batch} ")
+    assert "restore this file from a copy" in str(refused.value)
+    assert {path: bytes(content) for path, content in world.disk.files.items() if path.endswith(".log")} == before
+
+
+def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
+    """After a crash, damage above the recovery point looks like a torn tail."""
+    world = stopped(cleanly=False)
+    held = bytes(world.disk.files["t-0/00000000000000000000.log"])
+    batch = positions(bytes(world.disk.files[METADATA_LOG]))[1]
+    flip(world.disk, METADATA_LOG, batch + 16)
+    again = NodeWorld(world.disk)
+    assert "t" not in again.node.broker.controller.image.topics
+    (stray,) = [name for name in world.disk.list("") if name.endswith("-stray")]
+    assert bytes(world.disk.files[f"{stray}/00000000000000000000.log"]) == held
+    (cut,) = notes(again, "log_cut")
+    assert (cut["file"], cut["position"]) == (METADATA_LOG, batch)
+    assert cut["bytes"] > 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda disk, path: flip(disk, path, 16), lambda disk, path: disk.delete(path)],
+    ids=["flipped bit", "lost segment"],
+)
+def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_back(
+    damage: Callable[[MemoryDisk, str], None],
+) -> None:
+    world = stopped(cleanly=True, log_segment_bytes="400")
+    paths = sorted(path for path in world.disk.files if path.startswith("t-0/") and path.endswith(".log"))
+    assert len(paths) == 3
+    whole = world.disk.copy()
+    damage(world.disk, paths[1])
+    again = NodeWorld(world.disk)
+    assert [note["partition"] for note in notes(again, "log_quarantined")] == ["t-0"]
+    answer = again.produce("t", 0, sent_batch(0, 0, b"new"))
+    assert answer.error_code == ErrorCode.kafka_storage_error
+    assert world.disk.exists(f"{paths[2]}.damaged"), "nothing is deleted"
+    restored = NodeWorld(whole)
+    assert restored.produce("t", 0, sent_batch(0, 9, b"new")).error_code == ErrorCode.none

@@ -1,0 +1,83 @@
+"""What is done with damage that is no torn tail: bytes that were durable once, and are something else now.
+
+The damaged segment and all later ones are kept aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
+says why. While it is there, the replica may follow a leader, which fills the log again, but it must not lead, since it
+may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.segment import NAME_DIGITS, new_segment
+from reference_broker.ports.disk import Disk
+
+FILE_NAME = "quarantine"
+ASIDE_SUFFIX = ".damaged"
+LOG_SUFFIX = ".log"
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """``position`` is the first bad byte of the file ``path``. ``offset`` is the first one whose record is in doubt."""
+
+    path: str
+    position: int
+    offset: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is damaged at byte {self.position} (offset {self.offset}: {self.why})"
+
+
+class LogDamaged(Exception):  # noqa: N818 - says what was found
+    def __init__(self, damage: Damage) -> None:
+        super().__init__(str(damage))
+        self.damage = damage
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """``until`` is where the log ended at least before the damage."""
+
+    until: int
+    why: str
+
+
+def is_segment(name: str) -> bool:
+    stem = name.removesuffix(LOG_SUFFIX)
+    return stem != name and len(stem) == NAME_DIGITS and stem.isdecimal()
+
+
+def read_quarantine(disk: Disk, directory: str, names: Sequence[str]) -> Quarantine | None:
+    """Raises DiskError. A file that cannot be read counts, too: it was there for a reason."""
+    if FILE_NAME not in names:
+        return None
+    rows = Checkpoint(disk, f"{directory}/{FILE_NAME}").read(names) or []
+    until = rows[0] if rows else ""
+    return Quarantine(int(until) if until.isdecimal() else 0, rows[1] if len(rows) > 1 else "its reason is unreadable")
+
+
+def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -> None:
+    """Renames the damaged segment and all later ones, last first. The names are durable when it returns, so the caller
+    waits for the disk. Raises DiskError."""
+    names = disk.list(directory)
+    first = int(damage.path.rpartition("/")[2][:NAME_DIGITS])
+    bases = [base for base in sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name)) if base >= first]
+    marker = Checkpoint(disk, f"{directory}/{FILE_NAME}")
+    marker.put([str(max([durable_before, *bases])), str(damage)])
+    for base in reversed(bases):
+        segment = new_segment(directory, base, 0)
+        disk.delete(segment.offsets.path)
+        disk.delete(segment.times.path)
+        disk.rename(segment.path, _free(disk, segment.path))
+    disk.make_durable(marker.path)
+
+
+def _free(disk: Disk, path: str) -> str:
+    """A name for the file that is kept aside. One from an earlier time stays."""
+    found, number = f"{path}{ASIDE_SUFFIX}", 1
+    while disk.exists(found):
+        number += 1
+        found = f"{path}.{number}{ASIDE_SUFFIX}"
+    return found

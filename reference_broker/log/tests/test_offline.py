@@ -1,0 +1,48 @@
+"""A log whose file no longer is what the log knows of it, because an append and its undo failed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.tests.log_world import NOW, all_bytes, appended, batch_of, opened
+from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
+from reference_broker.ports.memory_disk import MemoryDisk
+
+
+@dataclass(slots=True)
+class TornDisk(MemoryDisk):
+    """``tears``: the next append of records writes half of its bytes, fails, and cannot be undone."""
+
+    tears: bool = False
+
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
+        if not (self.tears and path.endswith(".log")):
+            return MemoryDisk.append(self, path, buffers)
+        data = b"".join(buffers)
+        MemoryDisk.append(self, path, [data[: len(data) // 2]])
+        self.tears = False
+        raise UndoFailed(f"{path}: cannot undo")
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 200], ids=["same segment", "new segment"])
+def test_after_an_undo_that_failed_the_log_is_offline_and_a_restart_cuts_the_rest_off(segment_bytes: int) -> None:
+    disk, config = TornDisk(), LogConfig(segment_bytes=segment_bytes)
+    log = opened(disk, config)
+    for _ in range(2):
+        appended(log, batch_of(1))
+    before, end = all_bytes(log), log.log_end_offset
+    disk.tears = True
+    with pytest.raises(UndoFailed):
+        log.append(NOW, batch_of(1, value=b"torn" * 20), 0)
+    assert log.is_offline
+    assert log.log_end_offset == end
+    with pytest.raises(DiskError, match="offline"):
+        log.append(NOW, batch_of(1), 0)
+    with pytest.raises(DiskError, match="offline"):
+        log.read(0, 1000)
+    again = opened(disk, config, clean=False)
+    assert all_bytes(again) == before
+    assert again.quarantine is None
+    assert appended(again, batch_of(1)).first_offset == end
