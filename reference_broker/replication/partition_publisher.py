@@ -19,7 +19,7 @@ the image, the partition is offline, and clients get KAFKA_STORAGE_ERROR.
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -30,6 +30,7 @@ from reference_broker.log.partition_metadata import read_partition_metadata
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, TopicImage
+from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
@@ -196,7 +197,10 @@ class PartitionPublisher:
             else:
                 yield from self._update(change, change.after, image)
         for kind, name in delta.configs:
-            if kind == TOPIC_RESOURCE and name in image.topics:
+            if (kind, name) == CLUSTER:
+                for topic in image.topics.values():
+                    yield from self._reconfigure(topic, image)
+            elif kind == TOPIC_RESOURCE and name in image.topics:
                 yield from self._reconfigure(image.topics[name], image)
 
     def _is_enough(self) -> bool:
@@ -289,8 +293,13 @@ class PartitionPublisher:
         return directory
 
     def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:
+        """The cluster's min.insync.replicas counts where the topic sets none, and not this node's own."""
         configs = image.topic_configs(topic.name)
-        return self.config.log_config(configs) if configs else self._topic_defaults
+        found = self.config.log_config(configs) if configs else self._topic_defaults
+        if MIN_ISR_KEY in configs:
+            return found
+        min_isr = cluster_min_isr(image, found.min_insync_replicas)
+        return found if min_isr == found.min_insync_replicas else replace(found, min_insync_replicas=min_isr)
 
     def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
         log_config = self._log_config(topic, image)

@@ -31,9 +31,13 @@ _JAVA_OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
 
 @dataclass(frozen=True, slots=True)
 class DescribedPartition:
+    """``leader`` is -1 if the tool shows none. ``elr`` and ``last_known_elr`` are those of KIP-966."""
+
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +287,14 @@ def _described(shown: str) -> DescribedTopic:
     ]
     configs = dict(pair.split("=", 1) for pair in re.split(r",(?=[\w.]+=)", head.get("Configs", "")) if pair)
     partitions = {
-        int(row["Partition"]): DescribedPartition(int(row["Leader"]), _ids(row["Replicas"]), _ids(row["Isr"]))
+        int(row["Partition"]): DescribedPartition(
+            -1 if row["Leader"] == "none" else int(row["Leader"]),
+            *(_ids(row.get(name, "")) for name in ("Replicas", "Isr", "Elr", "LastKnownElr")),
+        )
         for row in rows
     }
     return DescribedTopic(head["TopicId"], configs, partitions)
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in text.split(","))
+    return tuple(int(each) for each in text.split(",") if each.strip().isdecimal())

@@ -60,6 +60,24 @@ def test_in_sync_replicas_shrink_and_grow_with_a_node(nodes: ThreeNodes, tools: 
     assert all(set(each.isr) == ALL_NODES for each in shown.values())
 
 
+def test_eligible_leaders_and_the_last_known_one_are_shown(nodes: ThreeNodes, tools: JavaTools) -> None:
+    """With a minimum of all three replicas, who is gone stays eligible (KIP-966)."""
+    nodes.create("eligible", PARTITIONS, {"min.insync.replicas": str(NODES)})
+    tools.create_topic("alone", "--replica-assignment", "0,1,2")
+    killed = nodes.kill_leader("eligible", 0)
+    shown = tools.describe_topic("eligible").partitions
+    assert all(each.elr == (killed,) and each.last_known_elr == () for each in shown.values())
+    assert all(set(each.isr) == ALL_NODES - {killed} for each in shown.values())
+    alone = tools.describe_topic("alone").partitions[killed]
+    assert (alone.leader, alone.isr, alone.elr, alone.last_known_elr) == (-1, (), (killed,), (killed,))
+    nodes.bring_back(killed)
+    nodes.whole("eligible", PARTITIONS)
+    assert all(each.elr == () for each in tools.describe_topic("eligible").partitions.values())
+    until(lambda: tools.describe_topic("alone").partitions[killed].leader == killed, 60, "the only replica leads again")
+    alone = tools.describe_topic("alone").partitions[killed]
+    assert (alone.isr, alone.elr, alone.last_known_elr) == ((killed,), (), ())
+
+
 def test_console_tools_lose_nothing_when_leaders_are_killed(nodes: ThreeNodes, tools: JavaTools) -> None:
     """Written by key-less batches between kills, read by partition: each partition's records in the order sent."""
     nodes.create("console", PARTITIONS)

@@ -13,6 +13,8 @@ class Source(IntEnum):
     """Kafka's ConfigEntry.ConfigSource numbers."""
 
     TOPIC = 1
+    CLUSTER = 3
+    """DYNAMIC_DEFAULT_BROKER_CONFIG: set for all brokers in the metadata."""
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -41,14 +43,21 @@ class ConfigRow:
         return self.synonyms[0].source
 
 
+NONE_SET: Mapping[str, str] = {}
+
+
 def topic_rows(
-    config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None = None
+    config: BrokerConfig,
+    topic_configs: Mapping[str, str],
+    asked: Collection[str] | None = None,
+    cluster: Mapping[str, str] = NONE_SET,
 ) -> list[ConfigRow]:
-    """All settings of a topic, or those named in ``asked``."""
+    """All settings of a topic, or those named in ``asked``. ``cluster`` holds those that the metadata sets for all
+    brokers."""
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
         own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
-        rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name])), read_only=False))
+        rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name], cluster)), read_only=False))
     return rows
 
 
@@ -58,9 +67,24 @@ def _told(key: ConfigKey, text: str) -> str:
     return key.text(key.parse(text))
 
 
-def broker_rows(config: BrokerConfig, asked: Collection[str] | None = None) -> list[ConfigRow]:
-    """All settings of this node, or those named in ``asked``. They are fixed at its start."""
-    return [ConfigRow(key, _broker_synonyms(config, name), read_only=True) for name, key in _chosen(BROKER_KEYS, asked)]
+def broker_rows(
+    config: BrokerConfig, asked: Collection[str] | None = None, cluster: Mapping[str, str] = NONE_SET
+) -> list[ConfigRow]:
+    """All settings of this node, or those named in ``asked``. Those that are not the cluster's are fixed at its
+    start."""
+    return [
+        ConfigRow(key, _broker_synonyms(config, name, cluster), read_only=True)
+        for name, key in _chosen(BROKER_KEYS, asked)
+    ]
+
+
+def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None = None) -> list[ConfigRow]:
+    """The settings that the metadata sets for all brokers."""
+    return [
+        ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=False)
+        for name, key in _chosen(BROKER_KEYS, asked)
+        if name in cluster
+    ]
 
 
 def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Iterator[tuple[str, ConfigKey]]:
@@ -68,9 +92,9 @@ def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Ite
     return ((name, key) for name, key in keys.items() if not asked or name in asked)
 
 
-def _broker_synonyms(config: BrokerConfig, name: str) -> tuple[Synonym, ...]:
+def _broker_synonyms(config: BrokerConfig, name: str, cluster: Mapping[str, str]) -> tuple[Synonym, ...]:
     key = BROKER_KEYS[name]
-    default = Synonym(name, key.text(key.default), Source.DEFAULT)
+    synonyms = [Synonym(name, cluster[name], Source.CLUSTER)] if name in cluster else []
     if name in config.given:
-        return Synonym(name, key.text(config.value(name)), Source.STATIC_BROKER), default
-    return (default,)
+        synonyms.append(Synonym(name, key.text(config.value(name)), Source.STATIC_BROKER))
+    return (*synonyms, Synonym(name, key.text(key.default), Source.DEFAULT))

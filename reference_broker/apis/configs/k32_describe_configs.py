@@ -22,11 +22,12 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, topic_rows
+from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.refusal import UNKNOWN_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from reference_broker.metadata.min_isr import CLUSTER
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
 
@@ -56,23 +57,24 @@ def _result(broker: Needs, body: DescribeConfigsRequest, resource: DescribeConfi
 
 
 def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
-    name = resource.resource_name
+    name, asked, image = resource.resource_name, resource.configuration_keys, broker.controller.image
+    cluster = image.configs.get(CLUSTER, {})
     if resource.resource_type == TOPIC_RESOURCE:
         problem = name_problem(name)
         if problem is not None:
             return Refusal(ErrorCode.invalid_topic_exception, problem)
-        if name not in broker.controller.image.topics:
+        if name not in image.topics:
             return UNKNOWN_TOPIC
-        return topic_rows(broker.config, broker.controller.image.topic_configs(name), resource.configuration_keys)
+        return topic_rows(broker.config, image.topic_configs(name), asked, cluster)
     if resource.resource_type != BROKER_RESOURCE:
         return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
     if name == "":
-        return []
+        return cluster_rows(cluster, asked)
     if name != str(broker.node_id):
         return Refusal(
             ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.node_id} or empty string, got {name}"
         )
-    return broker_rows(broker.config, resource.configuration_keys)
+    return broker_rows(broker.config, asked, cluster)
 
 
 def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -81,7 +81,8 @@ def test_this_brokers_settings_are_told() -> None:
     assert (rows["fetch.max.bytes"].value, rows["fetch.max.bytes"].config_source) == ("2048", 4)
     assert rows["fetch.max.bytes"].read_only
     assert rows["max.incremental.fetch.session.cache.slots"].config_source == 5
-    assert describe(world, 4, "").configs == ()
+    (minimum,) = describe(world, 4, "").configs
+    assert (minimum.name, minimum.value, minimum.config_source) == ("min.insync.replicas", "1", 3)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Changes settings of topics, all at once (AlterConfigs, KIP-133) or one by one (KIP-339)."""
+"""Changes settings of topics, all at once (AlterConfigs, KIP-133) or one by one (KIP-339).
+
+Where eligible leader replicas are kept, the cluster's min.insync.replicas can be changed, too (E-8).
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,8 +15,10 @@ from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
-from reference_broker.metadata.records import ConfigRecord
+from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
+from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.wire.errors import ErrorCode
 
@@ -21,6 +26,16 @@ Resource: TypeAlias = tuple[int, str]
 """(type, name)."""
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Each resource must appear at most once.")
+
+MIN_ISR_STAYS = Refusal(
+    ErrorCode.invalid_config, "The cluster's min.insync.replicas cannot be removed while ELR is enabled."
+)
+MIN_ISR_OF_BROKER = Refusal(
+    ErrorCode.invalid_config, "A broker's own min.insync.replicas cannot be altered while ELR is enabled."
+)
+ONLY_MIN_ISR = Refusal(
+    ErrorCode.invalid_request, "Of the settings of all brokers only min.insync.replicas can be changed while they run."
+)
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """AlterConfigOp.OpType of Kafka."""
@@ -61,7 +76,7 @@ class ConfigChange(Change[ConfigOutcomes]):
 
     wanted: Sequence[WantedConfigs]
     validate_only: bool
-    found: list[list[ConfigRecord] | Refusal] = field(default_factory=list)
+    found: list[list[ConfigRecord | ClearElrRecord] | Refusal] = field(default_factory=list)
 
     def plan(self, situation: Situation) -> Planning:
         times = Counter(one.resource for one in self.wanted)
@@ -79,18 +94,26 @@ class ConfigChange(Change[ConfigOutcomes]):
         return [each if isinstance(each, Refusal) else None for each in self.found]
 
 
-def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord] | Refusal:
-    problem = _resource_problem(situation.latest, wanted.resource)
+def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
+    """A new min.insync.replicas clears the eligible leader replicas that were kept by the old one (E-8)."""
+    latest = situation.latest
+    problem = _resource_problem(latest, wanted)
     if problem is not None:
         return problem
-    before = situation.latest.topic_configs(wanted.resource[1])
+    before = latest.configs.get(wanted.resource, {})
     after = wanted.after(before, situation.config)
     if isinstance(after, Refusal):
         return after
+    if wanted.resource == CLUSTER and [*after] != [MIN_ISR_KEY]:
+        return ONLY_MIN_ISR if MIN_ISR_KEY in after else MIN_ISR_STAYS
     try:
-        return _difference(wanted.resource, before, normalised(after))
+        after = normalised(after)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
+    records: list[ConfigRecord | ClearElrRecord] = [*_difference(wanted.resource, before, after)]
+    if keeps_eligible_leaders(latest) and before.get(MIN_ISR_KEY) != after.get(MIN_ISR_KEY):
+        records.append(ClearElrRecord(topic_name=wanted.resource[1]))
+    return records
 
 
 def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[str, str]) -> list[ConfigRecord]:
@@ -107,8 +130,13 @@ def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[st
     return records
 
 
-def _resource_problem(latest: MetadataImage, resource: Resource) -> Refusal | None:
-    kind, name = resource
+def _resource_problem(latest: MetadataImage, wanted: WantedConfigs) -> Refusal | None:
+    kind, name = wanted.resource
+    if kind == BROKER_RESOURCE and keeps_eligible_leaders(latest):
+        if wanted.resource == CLUSTER:
+            return None
+        if any(setting == MIN_ISR_KEY for setting, _, _ in wanted.steps):
+            return MIN_ISR_OF_BROKER
     if kind == BROKER_RESOURCE:
         return Refusal(
             ErrorCode.invalid_request, "The settings of brokers are fixed at their start: change their configuration."

@@ -1,4 +1,4 @@
-"""New levels of metadata.version and crucible.metadata.epoch (UpdateFeatures, KIP-584, KIP-778)."""
+"""New levels of the cluster's features (UpdateFeatures, KIP-584, KIP-778, KIP-966)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +7,15 @@ from typing import TypeAlias
 from reference_broker.controller.operations import Records
 from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import Refusal
-from reference_broker.metadata.features import supported_features
+from reference_broker.metadata.features import (
+    ELR_FEATURE,
+    ELR_FROM,
+    METADATA_VERSION_FEATURE,
+    supported_features,
+)
 from reference_broker.metadata.image import MetadataImage
-from reference_broker.metadata.records import FeatureLevelRecord
+from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
+from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
 from reference_broker.wire.errors import ErrorCode
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -46,13 +52,20 @@ class FeatureUpdates(Change[FeatureOutcomes | Refusal]):
             seen[one.feature] = None
             if problem is not None:
                 self.problems[one.feature] = problem
+        unmet = _unmet(latest, self.wanted)
+        if unmet is not None and not self.problems:
+            self.problems.update(dict.fromkeys((one.feature for one in self.wanted), unmet))
         if self.problems or self.validate_only:
             return ()
-        return [
+        records: list[MetadataRecord] = [
             FeatureLevelRecord(name=one.feature, feature_level=one.level)
             for one in self.wanted
             if latest.features.get(one.feature, 0) != one.level
         ]
+        begins = any(one.feature == ELR_FEATURE and one.level for one in self.wanted)
+        if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
+            records.append(cluster_min_isr_record(situation.config.min_insync_replicas))
+        return records
 
     def outcome(self, refused: Refusal | None) -> FeatureOutcomes | Refusal:
         return refused or self.problems
@@ -73,6 +86,17 @@ def _problem(
         return None
     return Refusal(
         ErrorCode.invalid_update_version, f"Invalid update version {wanted.level} for feature {name}. {reason}"
+    )
+
+
+def _unmet(latest: MetadataImage, wanted: Sequence[WantedLevel]) -> Refusal | None:
+    """Why the levels cannot stand together: the records of eligible leader replicas need their metadata.version."""
+    levels = {**latest.features, **{one.feature: one.level for one in wanted}}
+    if levels.get(ELR_FEATURE, 0) == 0 or levels.get(METADATA_VERSION_FEATURE, 0) >= ELR_FROM:
+        return None
+    return Refusal(
+        ErrorCode.invalid_update_version,
+        f"{ELR_FEATURE} {levels[ELR_FEATURE]} needs {METADATA_VERSION_FEATURE} {ELR_FROM} or higher.",
     )
 
 

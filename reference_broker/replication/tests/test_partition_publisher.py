@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.min_isr import CLUSTER
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
@@ -303,3 +305,20 @@ def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader() -> None:
     log.append_replicated(Now(0, 0), records)
     assert log.release(3)
     assert again.publish(replace(LED, leader_epoch=2)) == ["rests 0", "leads 0 in 2.0"]
+
+
+@pytest.mark.clause("E-8")
+def test_the_clusters_minimum_counts_for_topics_that_set_none_and_not_the_nodes_own() -> None:
+    world = World()
+    world.publish(LED)
+    for value, told in (("3", ["reconfigured 0 3"]), ("2", ["reconfigured 0 2"])):
+        configs = {CLUSTER: {"min.insync.replicas": value}}
+        delta = MetadataDelta(world.image)
+        delta.configs.update(configs)
+        world.image = replace(world.image, configs=configs)
+        assert world.tell(partial(world.publisher.publish, delta, world.image)) == told
+    for own, expected in (({}, 2), ({"min.insync.replicas": "1"}, 1)):
+        world = World()
+        world.image = replace(world.image, configs={**configs, (TOPIC_RESOURCE, "t"): own})
+        world.publish(LED)
+        assert world.partitions.by_name["t", 0].log.config.min_insync_replicas == expected

@@ -1,0 +1,121 @@
+"""The cluster's min.insync.replicas, and the feature that needs it (KIP-966, clause E-8)."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.controller.activation import activation
+from reference_broker.controller.planning.config_changes import DELETE, SET, ConfigChange, WantedConfigs
+from reference_broker.controller.planning.feature_updates import (
+    SAFE_DOWNGRADE,
+    UPGRADE,
+    FeatureUpdates,
+    WantedLevel,
+)
+from reference_broker.controller.refusal import Refusal
+from reference_broker.controller.tests.planned import after, brokers, records_of, situation
+from reference_broker.metadata.features import ELR_FEATURE, METADATA_VERSION, METADATA_VERSION_FEATURE
+from reference_broker.metadata.image import BROKER_RESOURCE, EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage
+from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record, min_isr_of
+from reference_broker.metadata.records import (
+    ClearElrRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    TopicRecord,
+)
+
+SUPPORTED = ((METADATA_VERSION_FEATURE, 1, METADATA_VERSION), (ELR_FEATURE, 0, 1))
+
+
+def cluster(*, elr: int = 1, version: int = METADATA_VERSION) -> MetadataImage:
+    image = brokers(1)
+    image = replace(image, brokers={1: replace(image.brokers[1], features=SUPPORTED)})
+    records: list[MetadataRecord] = [
+        FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=version),
+        FeatureLevelRecord(name=ELR_FEATURE, feature_level=elr),
+        TopicRecord(name="t", topic_id=b"t" * 16),
+    ]
+    return after(image, [*records, cluster_min_isr_record(2)] if elr else records)
+
+
+def altered(
+    image: MetadataImage, resource: tuple[int, str], operation: int, value: str | None, name: str = MIN_ISR_KEY
+) -> tuple[list[object], Refusal | None]:
+    """The records, and why there are none."""
+    change = ConfigChange([WantedConfigs(resource, ((name, operation, value),))], False)
+    records = records_of(change, situation(image))
+    (refusal,) = change.outcome(None)
+    return list(records), refusal
+
+
+@pytest.mark.clause("E-8")
+@pytest.mark.parametrize(("resource", "name"), [((TOPIC_RESOURCE, "t"), "t"), (CLUSTER, "")])
+def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_the_old_one(
+    resource: tuple[int, str], name: str
+) -> None:
+    records, refusal = altered(cluster(), resource, SET, "3")
+    assert refusal is None
+    assert records == [
+        ConfigRecord(resource_type=resource[0], resource_name=name, name=MIN_ISR_KEY, value="3"),
+        ClearElrRecord(topic_name=name),
+    ]
+    assert altered(cluster(), (TOPIC_RESOURCE, "t"), SET, "7", "retention.ms")[0] == [
+        ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="t", name="retention.ms", value="7")
+    ]
+
+
+@pytest.mark.clause("E-8")
+def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> None:
+    for resource, operation, value, name, error in (
+        (CLUSTER, DELETE, None, MIN_ISR_KEY, "invalid_config"),
+        (CLUSTER, SET, "0", MIN_ISR_KEY, "invalid_config"),
+        (CLUSTER, SET, "1", "retention.ms", "invalid_request"),
+        ((BROKER_RESOURCE, "1"), SET, "1", MIN_ISR_KEY, "invalid_config"),
+        ((BROKER_RESOURCE, "1"), SET, "1", "log.retention.ms", "invalid_request"),
+    ):
+        records, refusal = altered(cluster(), resource, operation, value, name)
+        assert records == []
+        assert refusal is not None
+        assert refusal.error.name == error
+    records, refusal = altered(cluster(elr=0), CLUSTER, SET, "3")
+    assert (records, refusal and refusal.error.name) == ([], "invalid_request"), "only while the feature is on"
+
+
+@pytest.mark.clause("E-8")
+def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum() -> None:
+    def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
+        change = FeatureUpdates([WantedLevel(*one) for one in levels], False)
+        records = records_of(change, situation(image, min_insync_replicas="2", default_replication_factor="2"))
+        return list(records), change.outcome(None)
+
+    on = FeatureLevelRecord(name=ELR_FEATURE, feature_level=1)
+    assert wanted(cluster(elr=0), (ELR_FEATURE, 1, UPGRADE)) == ([on, cluster_min_isr_record(2)], {})
+    assert wanted(cluster(elr=0, version=22), (ELR_FEATURE, 1, UPGRADE))[0] == []
+    both = ((METADATA_VERSION_FEATURE, 23, UPGRADE), (ELR_FEATURE, 1, UPGRADE))
+    assert wanted(cluster(elr=0, version=22), *both)[0][1:] == [on, cluster_min_isr_record(2)]
+    lowered = (METADATA_VERSION_FEATURE, 22, SAFE_DOWNGRADE)
+    records, problems = wanted(cluster(), lowered)
+    assert records == []
+    assert isinstance(problems, dict)
+    assert "needs metadata.version 23" in problems[METADATA_VERSION_FEATURE].message
+    assert len(wanted(cluster(), lowered, (ELR_FEATURE, 0, SAFE_DOWNGRADE))[0]) == 2
+
+
+@pytest.mark.clause("E-8")
+def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
+    assert activation(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (
+        FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=23),
+        FeatureLevelRecord(name=ELR_FEATURE, feature_level=1),
+        cluster_min_isr_record(2),
+    )
+    assert len(activation(EMPTY_IMAGE, False, 22, 0, 2).bootstrap) == 1
+    assert len(activation(EMPTY_IMAGE, False, 25, 0, 0).bootstrap) == 1
+
+
+def test_a_topics_own_minimum_goes_before_the_clusters() -> None:
+    image = cluster()
+    assert min_isr_of(image, "t") == 2
+    own = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="t", name=MIN_ISR_KEY, value="1")
+    assert min_isr_of(after(image, [own]), "t") == 1
+    assert min_isr_of(cluster(elr=0), "t") == 1
