@@ -3,7 +3,7 @@
 This is the hot path of a produce: no record is decoded and no byte of a payload is copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from reference_broker.records.batch import (
     patched_prefix,
     validate,
 )
-from reference_broker.records.rules import Rules, check_client_batch, check_keys
+from reference_broker.records.rules import Rules, check_client_batch, check_records
 from reference_broker.wire.errors import ErrorCode
 
 Batches = Sequence[tuple[int, BatchHeader]]
@@ -83,8 +83,20 @@ class Run(NamedTuple):
     log_append_time_ms: int
 
 
-def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin) -> Batches:
-    """Checks the batches that a leader is asked to append, and returns them. Raises RecordsRefused."""
+def looked_into(view: memoryview, rules: Rules, wall_ms: int) -> Generator[None, None, None]:
+    """Judges a client's batches with all their records, in slices. Raises RecordsRefused."""
+    try:
+        for at, header in validate(view):
+            check_client_batch(header, rules, wall_ms)
+            yield from check_records(view[at : at + header.size_bytes], rules, wall_ms)
+    except InvalidRecords as invalid:
+        raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
+
+
+def judged(
+    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, *, is_looked_into: bool = False
+) -> Batches:
+    """The batches that a leader may append. Raises RecordsRefused."""
     try:
         batches = validate(view)
         if not batches:
@@ -92,8 +104,10 @@ def judged(view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, orig
         if origin is Origin.CLIENT:
             for _, header in batches:
                 check_client_batch(header, rules, wall_ms)
-            if rules.keys_needed:
-                check_keys([view[at : at + header.size_bytes] for at, header in batches])
+            if rules.keys_needed and not is_looked_into:
+                for at, header in batches:
+                    for _ in check_records(view[at : at + header.size_bytes], rules, wall_ms):
+                        pass
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
     if origin is Origin.CLIENT and len(view) > config.segment_bytes:

@@ -14,11 +14,9 @@ from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
 from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
+from reference_broker.records.reader import MOST_PLAIN_BYTES
 from reference_broker.records.varint import INT64_END, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
-
-MOST_PLAIN_BYTES = 16 * 2**20
-"""So much of a batch is looked into."""
 
 SLICE_UNITS = 3000
 UNITS_PER_HEADER = 1

@@ -16,6 +16,7 @@ from reference_broker.log.appending import (
     Run,
     UnexpectedOffset,
     judged,
+    looked_into,
     marks_of_retry,
     next_run,
     numbered,
@@ -94,13 +95,31 @@ class PartitionLog(LogView):
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def append(self, now: Now, records: Buffer, leader_epoch: int, *, origin: Origin = Origin.CLIENT) -> Appended:
-        """Appends as the leader: judges, numbers and writes one or more batches, all of them or none.
+    @property
+    def looks_into_records(self) -> bool:
+        """Clients' records are decoded before they are appended, because the topic is compacted."""
+        return self._rules.keys_needed
+
+    def look_into(self, now: Now, records: Buffer) -> Generator[None, None, None]:
+        """Judges a client's batches with all their records, in slices. Raises RecordsRefused."""
+        return looked_into(memoryview(records), self._rules, now.wall_ms)
+
+    def append(
+        self,
+        now: Now,
+        records: Buffer,
+        leader_epoch: int,
+        *,
+        origin: Origin = Origin.CLIENT,
+        is_looked_into: bool = False,
+    ) -> Appended:
+        """As the leader: judges, numbers and writes one or more batches, all or nothing. ``is_looked_into`` says that
+        ``look_into`` has judged their records.
 
         Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
-        batches = judged(view, self._rules, self._config, now.wall_ms, origin)
+        batches = judged(view, self._rules, self._config, now.wall_ms, origin, is_looked_into=is_looked_into)
         if origin is Origin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.producers.expire(now.wall_ms)

@@ -1,14 +1,44 @@
 """Decodes the records of a batch. Clients, the cleaner and time look-ups use it; the broker's hot path never does."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, iterate, read_header
-from reference_broker.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
+from reference_broker.records.compression import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    TooLarge,
+    decompress,
+    decompressed_pieces,
+)
 from reference_broker.records.record import HeaderPair, Record
 from reference_broker.records.varint import INT64_END, read_zigzag, wrapped
 from reference_broker.wire.errors import ErrorCode
 
 __all__ = ["Record", "read_all", "read_records"]
+
+
+MOST_PLAIN_BYTES = 16 * 2**20
+MOST_RECORDS = 100_000
+"""The broker does not look into a batch that has more of either once it is unpacked, because a few bytes may unpack to
+any number of records."""
+
+
+def plain_records(header: BatchHeader, batch: memoryview) -> Generator[None, None, bytes | None]:
+    """The decompressed records of a batch; None if they are too many to look into. Yields after each piece but the
+    last, which takes a few milliseconds. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    body = batch[HEADER_BYTES : header.size_bytes]
+    if header.record_count > MOST_RECORDS:
+        return None
+    if header.compression == 0:
+        return bytes(body)
+    pieces: list[bytes] = []
+    try:
+        for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
+            if pieces:
+                yield
+            pieces.append(piece)
+    except TooLarge:
+        return None
+    return b"".join(pieces)
 
 
 def read_all(
@@ -35,10 +65,11 @@ def read_records(batch: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMP
         )
     body = view[HEADER_BYTES : header.size_bytes]
     plain = body if header.compression == 0 else decompress(header.compression, body, max_decompressed_bytes)
-    yield from _decode(bytes(plain), header)
+    yield from decoded(bytes(plain), header)
 
 
-def _decode(plain: bytes, header: BatchHeader) -> Iterator[Record]:
+def decoded(plain: bytes, header: BatchHeader) -> Iterator[Record]:
+    """The records of a batch, whose bytes are decompressed. Raises InvalidRecords (CORRUPT_MESSAGE)."""
     position = 0
     for _ in range(header.record_count):
         length, start = read_zigzag(plain, position)

@@ -1,7 +1,7 @@
 """The rules that a leader checks before it appends a client's batches. All but one look at batch headers only. The
-exception is ``check_keys``: each record of a compacted topic must have a key, so its batches are decoded."""
+exception is ``check_records``: each record of a compacted topic must have a key, so its batches are decoded."""
 
-from collections.abc import Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from reference_broker.records.batch import (
@@ -14,18 +14,22 @@ from reference_broker.records.batch import (
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     BatchHeader,
-    Buffer,
     InvalidRecords,
     read_header,
 )
-from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_records
+from reference_broker.records.compression import MOST_EXPANSION, Compression
+from reference_broker.records.reader import MOST_PLAIN_BYTES, MOST_RECORDS, decoded, plain_records
 from reference_broker.wire.errors import ErrorCode
 
 LAST_CODEC = int(max(Compression))
 MIN_RECORD_BYTES = 7
 """The size of the smallest record. Its seven fields take one byte each: length, attributes, two deltas, key length,
 value length, header count."""
+
+RECORDS_PER_SLICE = 500
+"""To look into so many takes some 2 ms."""
+MOST_RECORD_ERRORS = 1000
+"""An answer names so many wrong records of a batch."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -74,7 +78,7 @@ def _check_shape(header: BatchHeader, size: int) -> None:
         raise InvalidRecords(
             ErrorCode.invalid_record, f"a batch of {count} records has the last offset delta {header.last_offset_delta}"
         )
-    if codec == 0 and count * MIN_RECORD_BYTES > size - HEADER_BYTES:
+    if count * MIN_RECORD_BYTES > (size - HEADER_BYTES) * MOST_EXPANSION[codec]:
         raise InvalidRecords(ErrorCode.invalid_record, f"{count} records do not fit {size - HEADER_BYTES} bytes")
 
 
@@ -108,20 +112,40 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
         )
 
 
-def check_keys(batches: Sequence[Buffer]) -> None:
-    """Checks batches for a compacted topic. Compaction could not tell which record of a key is newest if a record had
-    no key, or an offset that is not the next in its batch. Raises InvalidRecords (INVALID_RECORD) with each such
-    record."""
-    for batch in batches:
-        first_offset = read_header(batch).base_offset
-        wrong = tuple(
-            (index, "a compacted topic needs keys" if record.key is None else "it is not at the batch's next offset")
-            for index, record in enumerate(read_records(batch))
-            if record.key is None or record.offset != first_offset + index
+def check_records(batch: memoryview, rules: Rules, now_ms: int) -> Generator[None, None, None]:
+    """Looks into a batch for a compacted topic, in slices. Raises InvalidRecords.
+
+    MESSAGE_TOO_LARGE says that it has too many records or bytes to be looked into, then and by the cleaner.
+    INVALID_RECORD and INVALID_TIMESTAMP name the first records that have no key, that are not at the next offset of the
+    batch (which record is newest would not be known), or whose time is not allowed.
+    """
+    header = read_header(batch)
+    plain = yield from plain_records(header, batch)
+    if plain is None:
+        raise InvalidRecords(
+            ErrorCode.message_too_large,
+            f"a batch for a compacted topic may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
         )
-        if wrong:
-            raise InvalidRecords(
-                ErrorCode.invalid_record,
-                f"{len(wrong)} records have no key or not the next offset of their batch",
-                wrong,
-            )
+    error: ErrorCode | None = None
+    wrong: list[tuple[int, str]] = []
+    for index, record in enumerate(decoded(plain, header)):
+        if index % RECORDS_PER_SLICE == RECORDS_PER_SLICE - 1:
+            yield
+        if record.key is None:
+            problem = "a compacted topic needs keys"
+        elif record.offset != header.base_offset + index:
+            problem = "it is not at the batch's next offset"
+        elif rules.create_time and not _is_timely(record.timestamp_ms, rules, now_ms):
+            problem, error = f"timestamp {record.timestamp_ms} is not allowed", ErrorCode.invalid_timestamp
+        else:
+            continue
+        if len(wrong) < MOST_RECORD_ERRORS:
+            wrong.append((index, problem))
+    if wrong:
+        raise InvalidRecords(
+            error or ErrorCode.invalid_record, "records have no key, a wrong offset or a wrong time", tuple(wrong)
+        )
+
+
+def _is_timely(timestamp_ms: int, rules: Rules, now_ms: int) -> bool:
+    return timestamp_ms == NO_TIMESTAMP or -rules.after_max_ms <= now_ms - timestamp_ms <= rules.before_max_ms

@@ -1,6 +1,11 @@
 """Produce: appends record batches to partitions.
 
 * The header and the CRC of a batch are checked. Its bytes are appended as they came.
+* The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
+  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE.
+* Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps that the header
+  does not tell are let through. Nothing of the broker relies on them. A count of records that the bytes cannot hold
+  with their codec is refused.
 * acks=0 is not answered. An error closes the connection, as in Kafka.
 * acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
   when the timeout of the request is over.
@@ -28,6 +33,7 @@ from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
@@ -50,6 +56,9 @@ ALL = -1
 """acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
 
 
+SMALL_BYTES = 4096
+"""An uncompressed batch of this size is looked into at once. It holds 576 records at most."""
+
 _Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
@@ -58,9 +67,51 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
 
 
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
-    """Every partition of the request gets its own error code; one refused partition does not stop the others."""
+    """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
+    batches for compacted topics are looked into first, in slices."""
+    large = _to_look_into(broker, body)
+    if not large:
+        return _append_all(broker, call, body, {})
+    verdicts: Verdicts = {}
+
+    def looked_into() -> None:
+        response = _append_all(broker, call, body, verdicts)
+        if response is not None:
+            call.respond(response)
+
+    run_slices(broker.outside, _look_into(broker, large, verdicts), looked_into)
+    return None
+
+
+def _to_look_into(broker: Needs, body: ProduceRequest) -> list[tuple[Partition, bytes | memoryview]]:
+    """What would take more than a slice to look into."""
+    large: list[tuple[Partition, bytes | memoryview]] = []
+    for topic in body.topics:
+        for wanted in topic.partitions:
+            records = wanted.records
+            if records is not None and (len(records) > SMALL_BYTES or (len(records) > 22 and records[22] & 7)):
+                partition = _partition(broker, topic, wanted.partition)
+                if partition is not None and partition.log.looks_into_records:
+                    large.append((partition, records))
+    return large
+
+
+def _look_into(broker: Needs, large: Sequence[tuple[Partition, bytes | memoryview]], verdicts: "Verdicts") -> Slices:
+    for partition, records in large:
+        try:
+            yield from partition.log.look_into(broker.now, records)
+            verdicts[id(records)] = None
+        except RecordsRefused as refused:
+            verdicts[id(records)] = refused
+
+
+Verdicts: TypeAlias = dict[int, RecordsRefused | None]
+"""Why batches were refused that were looked into, or None, by the identity of their bytes."""
+
+
+def _append_all(broker: Needs, call: Call, body: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
     written: list[tuple[Partition, bool, int]] = []
-    responses = [_append_topic(broker, body, topic, written) for topic in body.topics]
+    responses = [_append_topic(broker, body, topic, written, verdicts) for topic in body.topics]
     response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
@@ -155,6 +206,7 @@ def _append_topic(
     request: ProduceRequest,
     topic: ProduceTopic,
     written: list[tuple[Partition, bool, int]],
+    verdicts: Verdicts,
 ) -> ProduceTopicResponse:
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
@@ -162,7 +214,7 @@ def _append_topic(
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
     else:
-        answers = [_append(broker, request, topic, wanted, written) for wanted in topic.partitions]
+        answers = [_append(broker, request, topic, wanted, written, verdicts) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
@@ -172,6 +224,7 @@ def _append(
     topic: ProduceTopic,
     wanted: ProducePartition,
     written: list[tuple[Partition, bool, int]],
+    verdicts: Verdicts,
 ) -> ProducePartitionResponse:
     """``written`` gets the partition, whether something new was written, and where that ends.
 
@@ -182,10 +235,7 @@ def _append(
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
-    if topic.topic_id != NO_TOPIC_ID:
-        partition = broker.partitions.by_id.get((topic.topic_id, index))
-    else:
-        partition = broker.partitions.by_name.get((topic.topic, index))
+    partition = _partition(broker, topic, index)
     if partition is None:
         return _not_led(broker, topic, index)
     traffic = broker.traffic
@@ -200,7 +250,15 @@ def _append(
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return _refused(index, ErrorCode.not_enough_replicas, here)
     try:
-        appended = log.append(broker.now, wanted.records, partition.leader_epoch)
+        refusal = verdicts.get(id(wanted.records)) if verdicts else None
+        if refusal is not None:
+            raise refusal
+        appended = log.append(
+            broker.now,
+            wanted.records,
+            partition.leader_epoch,
+            is_looked_into=bool(verdicts) and id(wanted.records) in verdicts,
+        )
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
         return ProducePartitionResponse(
@@ -231,6 +289,12 @@ def _append(
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
+
+
+def _partition(broker: HasPartitions, topic: ProduceTopic, index: int) -> Partition | None:
+    if topic.topic_id != NO_TOPIC_ID:
+        return broker.partitions.by_id.get((topic.topic_id, index))
+    return broker.partitions.by_name.get((topic.topic, index))
 
 
 def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:

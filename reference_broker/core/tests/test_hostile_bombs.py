@@ -6,10 +6,9 @@ from reference_broker.core.tests.hostile_client import HostileClient, memory_of,
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld
 from reference_broker.core.tests.test_hostile_records import offset_at
-from reference_broker.log.lookup import MOST_PLAIN_BYTES
 from reference_broker.records.batch import iterate
 from reference_broker.records.compression import Compression
-from reference_broker.records.reader import read_all
+from reference_broker.records.reader import MOST_PLAIN_BYTES, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -153,3 +152,39 @@ def test_what_is_too_large_to_look_into_stays_and_the_rest_is_cleaned(codec: Com
     assert counts == [0, 10, 8 * MOST_PLAIN_BYTES // RECORD_BYTES, 1]
     assert log.cleaned_offset == log.log_end_offset
     assert cost.peak_bytes < 64 * 2**20
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, *PACKED])
+def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Compression) -> None:
+    world = NodeWorld(message_max_bytes="2000000")
+    world.create("t", cleanup_policy="compact")
+    batch = keyed(codec, 20_000, 0)
+    with slices_of(world) as cost:
+        appended = world.produce("t", 0, batch)
+    assert (appended.error_code, appended.base_offset) == (0, 0)
+    assert cost.slices > 20
+    assert cost.longest_ms < LONGEST_MS
+    assert world.produce("t", 0, keyed(codec, 1, 0)).base_offset == 20_000
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_bomb_for_a_compacted_topic_is_refused_and_so_is_what_has_no_keys(codec: Compression) -> None:
+    world = NodeWorld(message_max_bytes="2000000")
+    world.create("t", cleanup_policy="compact")
+    world.create("u")
+    assert world.produce("t", 0, bomb(codec, 300_000)).error_code == ErrorCode.message_too_large
+    large = raw_batch(raw_record(0, 0, b"k", bytes(2 * MOST_PLAIN_BYTES)), 1, codec)
+    assert world.produce("t", 0, large).error_code == ErrorCode.message_too_large
+    refused = world.produce("t", 0, bomb(codec, 2000))
+    assert (refused.error_code, len(refused.record_errors)) == (ErrorCode.invalid_record, 1000)
+    assert world.log("t").log_end_offset == 0
+    assert world.produce("u", 0, bomb(codec, 2000)).error_code == ErrorCode.none
+
+
+def test_batches_that_claim_all_offsets_are_refused_so_that_they_open_no_segments() -> None:
+    world = NodeWorld()
+    world.create("t")
+    garbage = raw_batch(b"", 2**31 - 1, Compression.GZIP, body=b"garbage")
+    for _ in range(10):
+        assert world.produce("t", 0, garbage).error_code == ErrorCode.invalid_record
+    assert len(world.log("t").segments) <= 1

@@ -19,15 +19,13 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices
 from reference_broker.records.batch import InvalidRecords, checked, iterate
-from reference_broker.records.reader import read_records
+from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
 from reference_broker.records.record import Record
 
 CHUNK_BYTES = 128 * 1024
 """How much is read at once. Its records are taken over several slices."""
 RECORDS_PER_SLICE = 200
 """They cost some 3 ms."""
-MOST_PLAIN_BYTES = 16 * 2**20
-"""A batch that decompresses to more counts as damaged. Coordinators write batches of 1 MiB, uncompressed."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from reference_broker.log.cleaner.cleanable import Cleanable
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap
-from reference_broker.log.cleaner.record_rows import plain_records, rows
+from reference_broker.log.cleaner.record_rows import rows
 from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
 from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.log.partition_log import PartitionLog
@@ -21,6 +21,7 @@ from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
+from reference_broker.records.reader import plain_records
 
 CHUNK_BYTES = 128 * 1024
 """How many bytes one read or one write has."""

@@ -1,11 +1,9 @@
 """Reads the records of a batch as rows over its decompressed bytes. The cleaner needs no more than a record's place,
 its key, and whether it has a value."""
 
-from collections.abc import Generator
 from typing import NamedTuple
 
-from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
-from reference_broker.records.compression import TooLarge, decompressed_pieces
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.varint import read_zigzag, wrapped, zigzag
 from reference_broker.wire.errors import ErrorCode
 
@@ -23,30 +21,6 @@ class Row(NamedTuple):
 
 
 _new = tuple.__new__
-
-
-MOST_PLAIN_BYTES = 16 * 2**20
-MOST_RECORDS = 100_000
-"""A batch that has more of either, once it is unpacked, is not looked into. It stays as it is."""
-
-
-def plain_records(header: BatchHeader, batch: memoryview) -> Generator[None, None, bytes | None]:
-    """The records' bytes, decompressed; None if they are too many to look into. Yields after each piece but the last.
-    Raises InvalidRecords (CORRUPT_MESSAGE)."""
-    body = batch[HEADER_BYTES : header.size_bytes]
-    if header.record_count > MOST_RECORDS:
-        return None
-    if header.compression == 0:
-        return bytes(body)
-    pieces: list[bytes] = []
-    try:
-        for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
-            if pieces:
-                yield
-            pieces.append(piece)
-    except TooLarge:
-        return None
-    return b"".join(pieces)
 
 
 def rows(plain: bytes, position: int, limit: int) -> tuple[list[Row], int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap, short
-from reference_broker.log.cleaner.record_rows import Row, plain_records, rows, shifted
+from reference_broker.log.cleaner.record_rows import Row, rows, shifted
 from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
@@ -25,6 +25,7 @@ from reference_broker.records.batch import (
     write_header,
 )
 from reference_broker.records.compression import Compression, compressed_pieces
+from reference_broker.records.reader import plain_records
 from reference_broker.records.varint import INT64_END, wrapped
 from reference_broker.wire.errors import ErrorCode
 

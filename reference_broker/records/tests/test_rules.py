@@ -8,7 +8,7 @@ from reference_broker.records.batch import BatchHeader, InvalidRecords, read_hea
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
-from reference_broker.records.rules import Rules, check_client_batch, check_keys
+from reference_broker.records.rules import MIN_RECORD_BYTES, Rules, check_client_batch, check_records
 from reference_broker.wire.errors import Error, ErrorCode
 
 NOW_MS = 1_700_000_000_000
@@ -85,11 +85,43 @@ def test_timestamps_too_far_from_the_clock() -> None:
     check_client_batch(old._replace(base_timestamp_ms=0), replace(day, create_time=False), NOW_MS)
 
 
+def look_into(batch: bytes, rules: Rules = RULES) -> None:
+    for _ in check_records(memoryview(batch), rules, NOW_MS):
+        pass
+
+
+def refused_records(batch: bytes, rules: Rules = RULES) -> tuple[Error, list[int]]:
+    with pytest.raises(InvalidRecords) as refused:
+        look_into(batch, rules)
+    return refused.value.error, [index for index, _ in refused.value.record_errors]
+
+
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compacted_topics_name_each_record_without_a_key(codec: Compression) -> None:
     keyed, bare = Record(key=b"k", value=b"v"), Record(value=b"v")
-    check_keys([build([keyed, keyed], compression=codec)])
-    with pytest.raises(InvalidRecords) as refused:
-        check_keys([build([bare, keyed, bare], compression=codec)])
-    assert refused.value.error == ErrorCode.invalid_record
-    assert [index for index, _ in refused.value.record_errors] == [0, 2]
+    look_into(build([keyed, keyed], compression=codec))
+    assert refused_records(build([bare, keyed, bare], compression=codec)) == (ErrorCode.invalid_record, [0, 2])
+
+
+def test_compacted_topics_look_at_the_time_of_each_record() -> None:
+    records = [Record(key=b"k", timestamp_ms=NOW_MS + at * 3_600_000) for at in (0, 1, 2)]
+    look_into(build(records[:2]))
+    assert refused_records(build(records)) == (ErrorCode.invalid_timestamp, [2])
+    look_into(build(records), replace(RULES, create_time=False))
+
+
+def test_a_batch_of_very_many_wrong_records_names_the_first_thousand() -> None:
+    error, named = refused_records(build([Record(value=b"v")] * 3000))
+    assert (error, named) == (ErrorCode.invalid_record, list(range(1000)))
+
+
+@pytest.mark.parametrize("codec", [each for each in Compression if each])
+def test_a_compressed_batch_may_not_claim_more_records_than_its_bytes_can_hold(codec: Compression) -> None:
+    """Nothing packs tighter than the same byte again and again, and its claim passes."""
+    plain_bytes = 4 * 2**20
+    packed = build([Record(value=bytes(plain_bytes))], compression=codec)
+    held = plain_bytes // MIN_RECORD_BYTES
+    header = read_header(packed)._replace(record_count=held, last_offset_delta=held - 1)
+    check_client_batch(header, replace(RULES, max_message_bytes=2**30, create_time=False), NOW_MS)
+    small = GOOD._replace(attributes=int(codec), record_count=2**31 - 1, last_offset_delta=2**31 - 2)
+    assert refusal(small) == ErrorCode.invalid_record
