@@ -1,4 +1,6 @@
-"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM."""
+"""``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM.
+
+The nodes end with it, even if it is killed: each waits for the end of a pipe that this process holds."""
 
 import json
 import sys
@@ -73,6 +75,7 @@ class Member:
                 str(self.node_id),
                 "--data",
                 str(self.data / f"node-{self.node_id}"),
+                "--end-with-stdin",  # Child holds the other end, so the node ends with us even if we are killed.
                 *words,
             ],
             self.data / f"node-{self.node_id}.log",

@@ -1,7 +1,10 @@
 """``crucible broker``: turns the options of the command line into a running node, and its end into an exit code."""
 
+import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,8 @@ from reference_broker.serve.standard_streams import hold_standard_descriptors
 if TYPE_CHECKING:
     from reference_broker.serve.server import Wrapper
 
+STDIN = 0
+
 
 def run_broker(
     listen: str,
@@ -23,12 +28,14 @@ def run_broker(
     metrics_listen: str | None = None,
     wrapper: "Wrapper | None" = None,
     wall_offset_ms: int = 0,
+    started: Callable[[], None] | None = None,
 ) -> int:
     """Runs one node, which is broker and controller, until SIGTERM. Returns the exit code: 0 for a clean end, 2 for a
     node that cannot start, 4 for a crash.
 
     It uses the whole process: its signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's
-    names, as a mapping or as a list of KEY=VALUE. ``wrapper`` is what fault injection and tracing add.
+    names, as a mapping or as a list of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is
+    called once signals are heard.
     """
     hold_standard_descriptors()
     leave_out()
@@ -42,7 +49,7 @@ def run_broker(
         except ConfigError as wrong:
             raise StartError(str(wrong)) from wrong
         options = Options(listen, Path(data), node_id, parsed, advertised, metrics_listen, wall_offset_ms)
-        return Server(options, print_ready, wrapper).run()
+        return Server(options, print_ready, wrapper, started).run()
     except StartError as wrong:
         tell_on_stderr(f"crucible broker: {wrong}")
         return 2
@@ -58,6 +65,21 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
+def end_with_stdin() -> None:
+    """Ends this process as SIGTERM does when its stdin ends.
+
+    Whoever started it holds the other end of that pipe. The system closes it even if that process is killed, so no node
+    outlives it.
+    """
+
+    def wait() -> None:
+        while os.read(STDIN, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="stdin", daemon=True).start()
+
+
 def main() -> int:
     """Runs ``python -m reference_broker.serve.main``, which has the options of ``crucible broker``."""
     import argparse
@@ -69,8 +91,12 @@ def main() -> int:
     parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--advertised", metavar="HOST:PORT")
     parser.add_argument("--metrics", metavar="HOST:PORT")
+    parser.add_argument("--end-with-stdin", action="store_true", help="End when stdin ends, as at SIGTERM.")
     given = parser.parse_args()
-    return run_broker(given.listen, given.data, given.node_id, given.config, given.advertised, given.metrics)
+    started = end_with_stdin if given.end_with_stdin else None
+    return run_broker(
+        given.listen, given.data, given.node_id, given.config, given.advertised, given.metrics, started=started
+    )
 
 
 if __name__ == "__main__":

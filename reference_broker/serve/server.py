@@ -81,9 +81,15 @@ class Server:
     """Runs once. ``announce`` gets the ready line's fields."""
 
     def __init__(
-        self, options: Options, announce: Callable[[dict[str, object]], None], wrapper: Wrapper | None = None
+        self,
+        options: Options,
+        announce: Callable[[dict[str, object]], None],
+        wrapper: Wrapper | None = None,
+        started: Callable[[], None] | None = None,
     ) -> None:
+        """``started`` is called once the end signals are heard."""
         self._options = options
+        self._started = started
         self._announce = announce
         self._wrapper = wrapper
         self._log = LogLines(options.node_id)
@@ -137,6 +143,8 @@ class Server:
         config = self._options.config
         self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
         disk = FileDisk(self._options.data, self._descriptors.files)
+        if self._started is not None:
+            self._started()
         try:
             self._build(loop, disk, host, bound_port(sockets[0]))
             await self._live(loop, host, sockets)

@@ -1,10 +1,12 @@
 """Children: started, stopped, continued, killed, and told apart when they end by themselves."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from chaos.live.agenda import Agenda
@@ -166,3 +168,27 @@ def test_only_a_first_start_that_is_refused_is_an_error_of_the_setup(
     with pytest.raises(kind, match="damaged"):
         node.await_ready()
     node.child.close()
+
+
+PAUSES = """
+import sys, time
+from pathlib import Path
+from chaos.live.processes import Child
+child = Child("node-7", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
+child.await_line("ready")
+print(child.pid, child.pause(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_stopped_child_goes_on_when_whoever_stopped_it_is_killed(tmp_path: Path) -> None:
+    ends = "import sys; print('{\"ready\": 1}', flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", PAUSES, str(tmp_path / "log"), ends]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        pid, state = runner.stdout.readline().split()
+        assert state == "T"
+        child = psutil.Process(int(pid))
+        runner.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
