@@ -94,7 +94,7 @@ def looked_into(view: memoryview, rules: Rules, wall_ms: int) -> Generator[None,
 
 
 def judged(
-    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, *, is_looked_into: bool = False
+    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int, origin: Origin, is_looked_into: bool
 ) -> Batches:
     """The batches that a leader may append. Raises RecordsRefused."""
     try:

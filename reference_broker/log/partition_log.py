@@ -55,7 +55,7 @@ class PartitionLog(LogView):
     """A log, with the methods that change it. ``LogView`` has its state and the methods that read it. ``open_log``
     opens one."""
 
-    __slots__ = ("_config", "_max_segment_ms", "_rules", "_stamps_append_time")
+    __slots__ = ("_config", "_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records")
 
     def __init__(self, config: LogConfig, recovered: Recovered) -> None:
         super().__init__(recovered)
@@ -84,6 +84,8 @@ class PartitionLog(LogView):
         self._config = config
         self._max_segment_ms = config.max_segment_ms
         self._stamps_append_time = config.is_log_append_time
+        self.looks_into_records = config.is_compacted
+        """Clients' records are decoded before they are appended."""
         self._rules = Rules(
             max_message_bytes=config.max_message_bytes,
             before_max_ms=config.message_timestamp_before_max_ms,
@@ -94,11 +96,6 @@ class PartitionLog(LogView):
         self.producers.configure(config)
 
     # --- append -----------------------------------------------------------------------------------------------------
-
-    @property
-    def looks_into_records(self) -> bool:
-        """Clients' records are decoded before they are appended, because the topic is compacted."""
-        return self._rules.keys_needed
 
     def look_into(self, now: Now, records: Buffer) -> Generator[None, None, None]:
         """Judges a client's batches with all their records, in slices. Raises RecordsRefused."""
@@ -119,7 +116,7 @@ class PartitionLog(LogView):
         Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
         view = memoryview(records)
-        batches = judged(view, self._rules, self._config, now.wall_ms, origin, is_looked_into=is_looked_into)
+        batches = judged(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
         if origin is Origin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.producers.expire(now.wall_ms)

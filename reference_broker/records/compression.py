@@ -1,6 +1,6 @@
 """The four codecs of record batches. Their libraries are loaded on first use. Decompression stops at a limit."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - struct names its class in lower case
@@ -30,15 +30,9 @@ class Compression(IntEnum):
     ZSTD = 4
 
 
-MOST_EXPANSION: Mapping[int, int] = {
-    Compression.NONE: 1,
-    Compression.GZIP: 1032,
-    Compression.SNAPPY: 22,
-    Compression.LZ4: 255,
-    Compression.ZSTD: 32_768,
-}
-"""No byte of a codec's format makes more plain bytes: a deflate match of 258 bytes takes two bits, a snappy copy of 64
-bytes takes three bytes, a length byte of lz4 stands for 255, and four bytes of zstd repeat one byte 131,072 times."""
+MOST_EXPANSION = (1, 1032, 22, 255, 32_768)
+"""By codec. No byte of its format makes more plain bytes: a deflate match of 258 bytes takes two bits, a snappy copy of
+64 bytes takes three bytes, a length byte of lz4 stands for 255, and four bytes of zstd repeat a byte 131,072 times."""
 
 PIECE_BYTES = 256 * 1024
 """Work in slices packs and unpacks so many bytes in one go, which takes some 3 ms at most."""

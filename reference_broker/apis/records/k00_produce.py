@@ -21,8 +21,8 @@ Version notes:
 KIPs: 98, 101, 467, 497, 516, 951, 966.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -34,7 +34,7 @@ from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, run_slices
-from reference_broker.records.batch import HEADER_BYTES, TRANSACTIONAL
+from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES, TRANSACTIONAL
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
@@ -59,7 +59,20 @@ ALL = -1
 SMALL_BYTES = 4096
 """An uncompressed batch of this size is looked into at once. It holds 576 records at most."""
 
+Written: TypeAlias = tuple[Partition, bool, int]
+"""The partition, whether something new was written, and where that ends."""
+
 _Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A batch that takes more than a slice to look into. ``postponed`` stands for its answer."""
+
+    topic: ProduceTopic
+    wanted: ProducePartition
+    partition: Partition
+    postponed: ProducePartitionResponse
 
 
 class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
@@ -68,56 +81,58 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
 
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
-    batches for compacted topics are looked into first, in slices."""
-    large = _to_look_into(broker, body)
+    batches for compacted topics are looked into in slices, and appended when the others are."""
+    written: list[Written] = []
+    large: list[_Large] = []
+    responses = [_append_topic(broker, body, topic, written, large) for topic in body.topics]
     if not large:
-        return _append_all(broker, call, body, {})
-    verdicts: Verdicts = {}
+        return _finish(broker, call, body, responses, written, written)
+    _tell(written)
 
-    def looked_into() -> None:
-        response = _append_all(broker, call, body, verdicts)
+    def look_into() -> Slices:
+        """A partition may be led elsewhere when its turn comes."""
+        new: list[Written] = []
+        answers: dict[int, ProducePartitionResponse] = {}
+        for each in large:
+            refusal = yield from _refusal(broker, each)
+            answers[id(each.postponed)] = _append(broker, body, each.topic, each.wanted, new, None, refusal)
+        settled = _changed(responses, lambda _, answer: answers.get(id(answer), answer))
+        response = _finish(broker, call, body, settled, new, written + new)
         if response is not None:
             call.respond(response)
 
-    run_slices(broker.outside, _look_into(broker, large, verdicts), looked_into)
+    run_slices(broker.outside, look_into())
     return None
 
 
-def _to_look_into(broker: Needs, body: ProduceRequest) -> list[tuple[Partition, bytes | memoryview]]:
-    """What would take more than a slice to look into."""
-    large: list[tuple[Partition, bytes | memoryview]] = []
-    for topic in body.topics:
-        for wanted in topic.partitions:
-            records = wanted.records
-            if records is not None and (len(records) > SMALL_BYTES or (len(records) > 22 and records[22] & 7)):
-                partition = _partition(broker, topic, wanted.partition)
-                if partition is not None and partition.log.looks_into_records:
-                    large.append((partition, records))
-    return large
+def _refusal(broker: Needs, large: _Large) -> Generator[None, None, RecordsRefused | None]:
+    try:
+        yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
+    except RecordsRefused as refused:
+        return refused
+    return None
 
 
-def _look_into(broker: Needs, large: Sequence[tuple[Partition, bytes | memoryview]], verdicts: "Verdicts") -> Slices:
-    for partition, records in large:
-        try:
-            yield from partition.log.look_into(broker.now, records)
-            verdicts[id(records)] = None
-        except RecordsRefused as refused:
-            verdicts[id(records)] = refused
+def _tell(written: Sequence[Written]) -> None:
+    for partition, is_new, _ in written:
+        if is_new:
+            partition.changed()
 
 
-Verdicts: TypeAlias = dict[int, RecordsRefused | None]
-"""Why batches were refused that were looked into, or None, by the identity of their bytes."""
-
-
-def _append_all(broker: Needs, call: Call, body: ProduceRequest, verdicts: Verdicts) -> ProduceResponse | None:
-    written: list[tuple[Partition, bool, int]] = []
-    responses = [_append_topic(broker, body, topic, written, verdicts) for topic in body.topics]
+def _finish(
+    broker: Needs,
+    call: Call,
+    body: ProduceRequest,
+    responses: list[ProduceTopicResponse],
+    new: Sequence[Written],
+    written: Sequence[Written],
+) -> ProduceResponse | None:
+    """Answers once it may. ``new`` is the part of ``written`` of which nobody knows yet."""
     response = _response(broker, responses, call.api_version)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
-    for partition, is_new, end in written:
-        if is_new:
-            partition.changed()
+    _tell(new)
+    for partition, _, end in written:
         if partition.followers is not None:
             replicated.append((partition, end))
         if must_be_durable(partition.log):
@@ -205,8 +220,8 @@ def _append_topic(
     broker: Needs,
     request: ProduceRequest,
     topic: ProduceTopic,
-    written: list[tuple[Partition, bool, int]],
-    verdicts: Verdicts,
+    written: list[Written],
+    large: list[_Large],
 ) -> ProduceTopicResponse:
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
@@ -214,7 +229,7 @@ def _append_topic(
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
     else:
-        answers = [_append(broker, request, topic, wanted, written, verdicts) for wanted in topic.partitions]
+        answers = [_append(broker, request, topic, wanted, written, large) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
@@ -223,19 +238,23 @@ def _append(
     request: ProduceRequest,
     topic: ProduceTopic,
     wanted: ProducePartition,
-    written: list[tuple[Partition, bool, int]],
-    verdicts: Verdicts,
+    written: list[Written],
+    large: list[_Large] | None,
+    refusal: RecordsRefused | None = None,
 ) -> ProducePartitionResponse:
-    """``written`` gets the partition, whether something new was written, and where that ends.
-
-    A duplicate changes nothing, but it is not acknowledged before its first writing may be.
+    """``written`` gets what was written. A duplicate changes nothing, but it is not acknowledged before its first
+    writing may be. ``large`` gets a batch that must be looked into first. It is None once that is done, and
+    ``refusal`` is what came of it.
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
         return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
         return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
-    partition = _partition(broker, topic, index)
+    if topic.topic_id != NO_TOPIC_ID:
+        partition = broker.partitions.by_id.get((topic.topic_id, index))
+    else:
+        partition = broker.partitions.by_name.get((topic.topic, index))
     if partition is None:
         return _not_led(broker, topic, index)
     traffic = broker.traffic
@@ -249,16 +268,14 @@ def _append(
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return _refused(index, ErrorCode.not_enough_replicas, here)
+    if log.looks_into_records and large is not None and _is_large(wanted.records):
+        postponed = ProducePartitionResponse(index, ErrorCode.none)
+        large.append(_Large(topic, wanted, partition, postponed))
+        return postponed
     try:
-        refusal = verdicts.get(id(wanted.records)) if verdicts else None
         if refusal is not None:
             raise refusal
-        appended = log.append(
-            broker.now,
-            wanted.records,
-            partition.leader_epoch,
-            is_looked_into=bool(verdicts) and id(wanted.records) in verdicts,
-        )
+        appended = log.append(broker.now, wanted.records, partition.leader_epoch, is_looked_into=large is None)
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
         return ProducePartitionResponse(
@@ -291,10 +308,9 @@ def _append(
     )
 
 
-def _partition(broker: HasPartitions, topic: ProduceTopic, index: int) -> Partition | None:
-    if topic.topic_id != NO_TOPIC_ID:
-        return broker.partitions.by_id.get((topic.topic_id, index))
-    return broker.partitions.by_name.get((topic.topic, index))
+def _is_large(records: bytes | memoryview) -> bool:
+    """The codec's number is in the attributes, which are big-endian at byte 21."""
+    return len(records) > SMALL_BYTES or (len(records) >= HEADER_BYTES and bool(records[22] & COMPRESSION_MASK))
 
 
 def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:

@@ -11,6 +11,8 @@ from reference_broker.records.compression import Compression
 from reference_broker.records.reader import MOST_PLAIN_BYTES, read_all
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 LONGEST_MS = 20
 PACKED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
@@ -188,3 +190,31 @@ def test_batches_that_claim_all_offsets_are_refused_so_that_they_open_no_segment
     for _ in range(10):
         assert world.produce("t", 0, garbage).error_code == ErrorCode.invalid_record
     assert len(world.log("t").segments) <= 1
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_request_with_large_and_small_batches_has_all_answers_in_its_order(acks: int) -> None:
+    world = NodeWorld()
+    world.create("t", 3, cleanup_policy="compact")
+    world.create("u", 1)
+    good, small, keyless = keyed(Compression.ZSTD, 5000, 0), keyed(Compression.NONE, 1, 0), bomb(Compression.ZSTD, 5000)
+    topics = [
+        ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(at, each) for at, each in enumerate((good, keyless, small))]),
+        ProduceTopic("u", NO_TOPIC_ID, [ProducePartition(0, keyless), ProducePartition(7, good)]),
+    ]
+    answer = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(acks, 1000, topics))
+    assert [[(one.partition, one.error_code) for one in topic.partitions] for topic in answer.responses] == [
+        [(0, 0), (1, ErrorCode.invalid_record), (2, 0)],
+        [(0, 0), (7, ErrorCode.unknown_topic_or_partition)],
+    ]
+    ends = [world.log(*place).log_end_offset for place in (("t", 0), ("t", 1), ("t", 2), ("u", 0))]
+    assert ends == [5000, 0, 1, 5000]
+
+
+def test_without_acknowledgement_a_refused_large_batch_closes_the_connection() -> None:
+    world = NodeWorld()
+    world.create("t", 1, cleanup_policy="compact")
+    topic = ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, bomb(Compression.ZSTD, 5000))])
+    world.send(ApiKey.PRODUCE, 9, ProduceRequest(0, 1000, [topic]), connection=77)
+    world.settle()
+    assert "INVALID_RECORD" in world.closed[77]
