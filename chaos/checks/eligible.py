@@ -39,6 +39,9 @@ class Eligible:
     ``members`` are the ISR and all that were in it since it last had the minimum. Of them ``tainted`` lost unsynced
     bytes since they joined, ``unclean`` came back after an unclean shutdown, and ``registered`` did so and the metadata
     shows it.
+
+    Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
+    had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
     """
 
     members: dict[int, None]
@@ -46,6 +49,7 @@ class Eligible:
     tainted: dict[int, None] = field(default_factory=dict)
     unclean: dict[int, None] = field(default_factory=dict)
     registered: dict[int, None] = field(default_factory=dict)
+    uncertain: int = 0
 
     @staticmethod
     def of(state: PartitionImage, min_isr: int) -> "Eligible":
@@ -54,7 +58,7 @@ class Eligible:
     @property
     def are_all_gone(self) -> bool:
         """Whether no member keeps the records any more."""
-        return all(member in self.unclean for member in self.members)
+        return sum(member not in self.unclean for member in self.members) <= self.uncertain
 
     def lost_bytes(self, node_id: int) -> None:
         if node_id in self.members:
@@ -70,17 +74,20 @@ class Eligible:
 
     def follow(self, before: PartitionImage, now: PartitionImage, min_isr: int) -> bool:
         """Takes in a newer state. Returns whether its leader is one that may lack committed records."""
+        self.min_isr = min(min_isr, len(now.replicas))
+        if now.partition_epoch > before.partition_epoch + 1:
+            self.uncertain = max(self.uncertain, len(self.members) - max(self.min_isr, len(now.isr)))
         is_new_leader = now.leader != NO_LEADER and now.leader_epoch > before.leader_epoch
         excuses = is_new_leader and now.leader in self.tainted and self.are_all_gone
         for member in now.isr:
             if member not in before.isr:
                 self._forget(member)
             self.members[member] = None
-        self.min_isr = min(min_isr, len(now.replicas))
         if len(now.isr) >= self.min_isr or excuses:
             for member in [each for each in self.members if each not in now.isr]:
                 del self.members[member]
                 self._forget(member)
+            self.uncertain = 0
         return excuses
 
     def _forget(self, member: int) -> None:

@@ -9,7 +9,7 @@ class HighWatermarkMonotonic(ReplicaCheck):
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if partition.ever_excused:
-            return
+            return  # E-7: nobody had kept what was committed, so a follower truncates below its high watermark.
         who = f"{partition.name} on node {copy.node_id}"
         if before.incarnation == now.incarnation and now.high_watermark < before.high_watermark:
             self.violated(at_us, f"{who}: it went back from {before.high_watermark} to {now.high_watermark}")

@@ -12,9 +12,10 @@ class InconsistentOffsets(Check):
 
     def end(self, history: History) -> None:
         if not history.writes_promised:
-            return
+            return  # Physical: the only replica lost its power, and nothing had been synced.
         found: dict[tuple[Place, int], tuple[str, int]] = {}
         for run in history.runs:
+            # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
             if run.first_offset < 0 or (run.kind == "send" and run.process in history.unpromised):
                 continue
             for value in expanded(run):

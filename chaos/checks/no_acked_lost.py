@@ -58,6 +58,7 @@ class NoAckedLost(ReplicaCheck):
                     topic_id = topic.topic_id.strip(b"\0") and topic.topic_id
                     key = (topic_id or node.broker.partitions.topic_ids.get(topic.topic, b""), each.partition)
                     partition = self.replicas.partitions.get(key)
+                    # E-7: once nobody had kept what was committed, offsets were written anew.
                     if partition is not None and not partition.ever_excused:
                         self._acknowledges(at_us, node.broker.node_id, partition, each.base_offset)
 
@@ -72,7 +73,9 @@ class NoAckedLost(ReplicaCheck):
             )
             return
         holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
-        if len(holders) < partition.eligible.min_isr and not partition.eligible.tainted:
+        # Physical: a member that lost its unsynced bytes held the batch when the leader counted it.
+        counted = dict.fromkeys((*holders, *partition.eligible.tainted))
+        if len(counted) < partition.eligible.min_isr:
             self.violated(
                 at_us,
                 f"{partition.name}: leader {node_id} acknowledged {batch.named}, which only {holders} hold; "
@@ -84,7 +87,7 @@ class NoAckedLost(ReplicaCheck):
             partition = self.replicas.partitions.get(key)
             leaders = [] if partition is None else [each for each in partition.copies.values() if each.leads]
             if partition is None or partition.ever_excused:
-                continue
+                continue  # The topic was deleted, or E-7: nobody had kept what was committed.
             for leader in leaders:
                 lost = [each for each in offsets if each >= leader.held.end_offset]
                 if lost and leader.held.leader_epoch == partition.leader_epoch:

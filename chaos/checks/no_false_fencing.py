@@ -22,6 +22,7 @@ class NoFalseFencing(QuorumCheck):
     def note(self, at_us: int, member: Member, note: Note) -> None:
         broker = int(dict(note.fields)["broker"])
         trouble, from_us = self.view.trouble, at_us - self._session_us
+        # Physical: heartbeats of a node that is dead, paused or cut off do not arrive.
         touched = (
             trouble.node_since(broker, from_us)
             or trouble.node_since(member.node_id, from_us)

@@ -12,9 +12,10 @@ class NonmonotonicSend(Check):
 
     def end(self, history: History) -> None:
         if not history.writes_promised:
-            return
+            return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, Place], int] = {}
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
+        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         sends = [run for run in sends if run.process not in history.unpromised]
         sends.sort(key=lambda run: (run.process, run.index, run.position))
         for run in sends:

@@ -28,7 +28,7 @@ class OneGroupLeader(Check):
 
     def trace(self, row: TraceRow) -> None:
         if self.around.replicas.offsets_excused:
-            return
+            return  # E-7: nobody had kept the groups of some partition, so their generations begin anew.
         fields = json.loads(row.detail)
         group = str(fields["group"])
         if row.what == MEMBER:
@@ -55,7 +55,7 @@ class OneGroupLeader(Check):
 
     def end(self, history: History) -> None:
         if self.around.replicas.offsets_excused:
-            return
+            return  # E-7: nobody had kept the groups of some partition, so their generations begin anew.
         owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
         for row in history.memberships:
             if row.event != "assigned" or row.generation < 0:

@@ -15,6 +15,7 @@ class StableIsr(ReplicaCheck):
         trouble, in_sync_us = self.replicas.trouble, self.around.settings.in_sync_us
         since_us = at_us - in_sync_us
         for member in before.isr:
+            # Physical: who was dead, paused or cut off could not fetch, serve or be heard (F-22).
             if member in now.isr or any(trouble.node_since(node, since_us) for node in now.replicas):
                 continue
             if any(trouble.touches_since(node, since_us) for node in (member, before.leader, now.leader)):

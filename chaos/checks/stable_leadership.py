@@ -40,6 +40,7 @@ class StableLeadership(QuorumCheck):
 
     def _untouched(self, leader: int, since_us: int, until_us: int) -> bool:
         trouble, from_us = self.view.trouble, until_us - self._settled_us
+        # Physical: a leader that is dead, paused or cut off from a majority cannot keep its office.
         if since_us > from_us or trouble.node_since(leader, from_us):
             return False
         with_it = [

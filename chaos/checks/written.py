@@ -13,13 +13,14 @@ def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
     Yields nothing if acknowledged writes need not survive.
     """
     if not history.writes_promised:
-        return
+        return  # Physical: the only replica lost its power, and nothing had been synced.
     read: set[tuple[Place, str, int]] = set()
     for run in history.runs:
         if run.kind == "read":
             read.update((place(run), value.writer, value.sequence) for value in expanded(run))
     for run, operation in history.with_operations(history.runs, "produce"):
         is_known = operation.type == "ok" and run.kind == "send" and run.first_offset >= 0
+        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         if is_known and run.process not in history.unpromised:
             for value in expanded(run):
                 if (place(run), value.writer, value.sequence) not in read:

@@ -18,6 +18,8 @@ class History:
 
     def __init__(self) -> None:
         self.state = START
+        self.records = 1
+        """How many changes are published at once."""
         self.eligible = Eligible.of(START, MIN_ISR)
 
     def becomes(self, *isr: int, leader: int | None = None) -> bool:
@@ -25,7 +27,8 @@ class History:
         before = self.state
         led = before.leader if leader is None else leader
         epoch = before.leader_epoch + (leader is not None)
-        self.state = replace(before, isr=isr, leader=led, leader_epoch=epoch)
+        number = before.partition_epoch + self.records
+        self.state = replace(before, isr=isr, leader=led, leader_epoch=epoch, partition_epoch=number)
         return self.eligible.follow(before, self.state, MIN_ISR)
 
     def powered_off(self, node: int) -> None:
@@ -98,6 +101,26 @@ def test_a_killed_holder_and_a_leader_without_power_excuse_a_loss_but_no_other_l
     history.eligible.came_back_uncleanly(2)
     history.becomes(leader=-1)
     assert history.becomes(1, leader=1)
+
+
+@pytest.mark.clause("E-1")
+def test_changes_that_were_published_at_once_may_have_cleared_all_but_the_minimum() -> None:
+    history = History()
+    history.records = 2
+    history.becomes(1)
+    history.records = 1
+    history.powered_off(1)
+    history.becomes(leader=-1)
+    assert not history.becomes(1, leader=1), "2 or 3 is still eligible"
+    history = History()
+    history.records = 2
+    history.becomes(1)
+    history.records = 1
+    for node in (1, 2):
+        history.powered_off(node)
+    history.becomes(leader=-1)
+    assert history.becomes(1, leader=1), "3 may have left while 1 and 2 were in sync"
+    assert history.eligible.uncertain == 0
 
 
 def registration(epoch: int) -> Any:
