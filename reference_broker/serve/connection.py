@@ -34,13 +34,15 @@ class Connection(asyncio.Protocol):
         "closing",
         "discarding",
         "last_active_us",
+        "listener",
         "number",
         "peer",
         "pumping",
         "transport",
     )
 
-    def __init__(self, driver: "Driver", max_frame_bytes: int) -> None:
+    def __init__(self, driver: "Driver", max_frame_bytes: int, listener: str = "") -> None:
+        self.listener = listener
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True

@@ -214,5 +214,5 @@ def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) 
         ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
     assert ended.returncode == 2
     (told,) = ended.stderr.splitlines()
-    assert told.startswith("crucible cluster: --listen: 127.0.0.1:")
+    assert told.startswith("crucible cluster: listeners: 127.0.0.1:")
     assert "is in use" in told
