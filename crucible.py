@@ -156,16 +156,20 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
 
 
 @main.command(epilog=_examples("broker --listen 127.0.0.1:9092 --data data --config num.partitions=8"))
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where clients connect; port 0 picks a free one.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where all connect (port 0: a free one), unless --config listeners is given."
+)
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the node's files.")
 @click.option("--node-id", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--advertise", metavar="HOST:PORT", help="The address that clients are told (default: that of --listen).")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
 @_CONFIG
 def broker(
-    listen: str, data: Path, node_id: int, advertise: str | None, metrics: str | None, config: dict[str, str]
+    listen: str | None, data: Path, node_id: int, advertise: str | None, metrics: str | None, config: dict[str, str]
 ) -> None:
     """Runs one combined node. It prints one JSON line when it serves, and shuts down cleanly at SIGTERM."""
+    if listen is None and "listeners" not in config:
+        raise click.UsageError("Missing option '--listen': give it, or --config listeners=NAME://HOST:PORT,...")
     from reference_broker.serve.main import run_broker
 
     sys.exit(run_broker(listen, data, node_id, config, advertised=advertise, metrics_listen=metrics))

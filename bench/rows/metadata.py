@@ -143,7 +143,7 @@ def _load_s(folder: Path) -> float:
         disk,
         ports,
         lambda purpose: KeyedRandom(1, purpose),
-        Endpoint("127.0.0.1", 1),
+        (Endpoint("127.0.0.1", 1),),
         Metrics(),
     )
     began = time.perf_counter()

@@ -16,7 +16,7 @@ from chaos.live.cluster_folder import claim
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.live.quorum import CLUSTER_ID_KEY, VOTERS_KEY, introductions
+from chaos.live.quorum import CLUSTER_ID_KEY, LISTENERS_KEY, VOTERS_KEY, introductions, separate_listeners
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reference_broker.serve.end_signals import await_end_signals
 
@@ -47,14 +47,18 @@ class ClusterPlan:
 
 @dataclass(slots=True)
 class Member:
-    """One node over all its incarnations. ``again_at`` is when it is started again, on the monotonic clock. It is None
-    while the node runs, or if it stays dead."""
+    """One node over all its incarnations. ``has_listeners`` says that ``config`` names its listeners.
+
+    ``again_at`` is when it is started again, on the monotonic clock. It is None while the node runs, or if it stays
+    dead.
+    """
 
     node_id: int
     listen: str
     advertised: str
     config: Mapping[str, str]
     data: Path
+    has_listeners: bool = False
     child: Child | None = None
     again_at: float | None = None
 
@@ -67,10 +71,7 @@ class Member:
                 sys.executable,
                 "-m",
                 "reference_broker.serve.main",
-                "--listen",
-                self.listen,
-                "--advertised",
-                self.advertised,
+                *(() if self.has_listeners else ("--listen", self.listen, "--advertised", self.advertised)),
                 "--node-id",
                 str(self.node_id),
                 "--data",
@@ -101,6 +102,8 @@ def check_plan(plan: ClusterPlan) -> None:
         raise SetupError(f"--nodes is {plan.nodes}: give 1, 3 or 5, so that a majority is left when a minority dies.")
     if VOTERS_KEY in plan.config:
         raise SetupError(f"--config {VOTERS_KEY}: the cluster names its voters itself; leave it out.")
+    if LISTENERS_KEY in plan.config:
+        raise SetupError(f"--config {LISTENERS_KEY}: each node needs its own, which the cluster names; leave it out.")
     if plan.port and plan.port + plan.nodes - 1 > 65_535:
         raise SetupError(f"--port is {plan.port}, and {plan.nodes} nodes need the ports from it on: give a lower one.")
 
@@ -151,15 +154,39 @@ def addresses_of(members: Sequence[Member]) -> tuple[str, ...]:
 
 
 def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> list[Member]:
-    """Plans where each node listens and how it dials the others. With ``links`` the proxies are made."""
+    """Plans where each node listens and how it dials the others. With ``links`` the proxies are made.
+
+    Without proxies, nodes of a quorum have listeners of their own for what nodes ask of brokers and of controllers.
+    With proxies, one listener takes all, so that whoever cuts a link cuts all that goes over it.
+    """
     nodes = range(plan.nodes)
+    separate = plan.nodes > 1 and links is None
     shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
     listen = shown if plan.port and links is None else [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
     advertised = (
         listen if links is None else [links.add("client", node, listen[node], shown[node]).listen for node in nodes]
     )
-    told = introductions(cluster_id, listen, plan.nodes, links)
-    return [Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes]
+    if not separate:
+        told = introductions(cluster_id, listen, plan.nodes, links)
+        return [
+            Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes
+        ]
+    ports = free_ports(2 * plan.nodes)
+    replication, controllers = (
+        [f"127.0.0.1:{port}" for port in each] for each in (ports[: plan.nodes], ports[plan.nodes :])
+    )
+    told = introductions(cluster_id, controllers, plan.nodes, None)
+    return [
+        Member(
+            node,
+            listen[node],
+            listen[node],
+            {**plan.config, **told[node], **separate_listeners(listen[node], replication[node], controllers[node])},
+            plan.data,
+            has_listeners=True,
+        )
+        for node in nodes
+    ]
 
 
 def _start_all(members: Sequence[Member], ending: threading.Event) -> None:

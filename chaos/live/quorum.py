@@ -9,6 +9,7 @@ from chaos.live.links import Links
 VOTERS_KEY = "controller.quorum.voters"
 PEERS_KEY = "crucible.peers"
 CLUSTER_ID_KEY = "crucible.cluster.id"
+LISTENERS_KEY = "listeners"
 
 
 def introductions(cluster_id: str, listen: Sequence[str], voters: int, links: Links | None) -> list[dict[str, str]]:
@@ -31,6 +32,15 @@ def introductions(cluster_id: str, listen: Sequence[str], voters: int, links: Li
         observers = [each for other, each in enumerate(dial) if other >= voters and other != node]
         told.append({**settings, PEERS_KEY: ",".join(observers)} if observers else settings)
     return told
+
+
+def separate_listeners(clients: str, brokers: str, controllers: str) -> dict[str, str]:
+    """Returns the settings of a node with a listener for each kind of peer. Each address is HOST:PORT."""
+    return {
+        LISTENERS_KEY: f"PLAINTEXT://{clients},REPLICATION://{brokers},CONTROLLER://{controllers}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "REPLICATION",
+    }
 
 
 def new_cluster_id() -> str:

@@ -11,6 +11,8 @@ class Call(Protocol):
     client_id: str
     client_host: str
     """The host that the request came from, as groups tell it of their members. This node's own requests have none."""
+    listener: str
+    """The name of the listener that it came to, or empty if the node has only one."""
     api_version: int
     closed: bool
     """True once it is answered or the connection is gone. Then ``respond`` does nothing."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
+from reference_broker.configuration.listeners import ListenerPlan, listener_plan
 from reference_broker.configuration.setting import (
     INT_MAX,
     TOPIC,
@@ -57,7 +58,7 @@ class BrokerConfig:
     """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
     defaults."""
 
-    advertised_listeners: str = setting("", "PLAINTEXT://HOST:PORT told to clients; empty: as listened.")
+    advertised_listeners: str = setting("", "NAME://HOST:PORT,... told to others; empty: as listened.")
     auto_create_topics_enable: bool = setting(True, "Whether asking for a topic's metadata creates it.")
     auto_leader_rebalance_enable: bool = setting(True, "Whether preferred leaders are elected by and by.")
     broker_heartbeat_interval_ms: int = setting(2000, "How often a broker tells that it lives, ms.", at_least=1)
@@ -65,6 +66,9 @@ class BrokerConfig:
     broker_session_timeout_ms: int = setting(9000, "Silence after which a broker is fenced, ms.", at_least=1)
     compression_type: str = default_of("compression.type")
     connections_max_idle_ms: int = setting(600_000, "Idle time before a connection is closed, ms.", kind=Kind.LONG)
+    controller_listener_names: str = setting(
+        "", "Names of the listeners that take only what nodes ask of controllers; empty: none is separate."
+    )
     controller_quorum_election_backoff_max_ms: int = setting(
         1000, "Most time between two elections without a winner, ms.", at_least=1
     )
@@ -128,9 +132,14 @@ class BrokerConfig:
     group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member, ms.", at_least=1)
     group_max_size: int = setting(INT_MAX, "Most members of a group.", at_least=1)
     group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a group member, ms.", at_least=1)
+    inter_broker_listener_name: str = setting(
+        "", "Name of the listener at which brokers reach each other; empty: PLAINTEXT, or the first one of brokers."
+    )
     leader_imbalance_check_interval_seconds: int = setting(
         300, "How often preferred leaders are looked for, seconds.", kind=Kind.LONG, at_least=1
     )
+    listener_security_protocol_map: str = setting("", "NAME:PLAINTEXT,...; empty: PLAINTEXT for every listener.")
+    listeners: str = setting("", "NAME://HOST:PORT,...: where this node listens; empty: a single one, given elsewhere.")
     log_cleaner_backoff_ms: int = setting(
         15_000, "Pause when there is nothing to compact, ms.", kind=Kind.LONG, at_least=0
     )
@@ -279,13 +288,15 @@ class BrokerConfig:
         """Returns (key, value, whether it was given) of every setting, in the order of their names."""
         return tuple((key, self.value(name), name in self.given) for name, key in BROKER_KEYS.items())
 
-    def advertised(self) -> tuple[str, int] | None:
-        """Returns the (host, port) that clients are told instead of the listen address, or None if none is
-        configured."""
-        if not self.advertised_listeners:
-            return None
-        host, _, port = self.advertised_listeners.rpartition("://")[2].rpartition(":")
-        return host.strip("[]"), int(port)
+    def listener_plan(self) -> ListenerPlan:
+        """Where this node listens, what it takes there, and what it tells others."""
+        return listener_plan(
+            self.listeners,
+            self.listener_security_protocol_map,
+            self.controller_listener_names,
+            self.inter_broker_listener_name,
+            self.advertised_listeners,
+        )
 
 
 def _finer_given(name: str, values: Mapping[str, Value]) -> bool:
@@ -298,21 +309,10 @@ def _built(values: dict[str, Value]) -> BrokerConfig:
     given = tuple(name for name in BROKER_KEYS if name in values)
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     config = BrokerConfig(given=given, **settings)
-    _check_listener(config)
+    config.listener_plan()
     _check_voters(config)
     _check_together(config)
     return config
-
-
-def _check_listener(config: BrokerConfig) -> None:
-    text = config.advertised_listeners
-    if not text:
-        return
-    scheme, separator, address = text.rpartition("://")
-    host, colon, port = address.rpartition(":")
-    good = bool(host) and bool(colon) and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    if not good or (separator and scheme != "PLAINTEXT"):
-        raise ConfigError(f"advertised.listeners is {text!r}: give one PLAINTEXT://HOST:PORT.")
 
 
 def _check_voters(config: BrokerConfig) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from reference_broker.configuration.listeners import DEFAULT_NAME
 from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.features import (
     ELR_FEATURE,
@@ -19,10 +20,11 @@ from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address at which clients reach this node."""
+    """The address at which others reach this node, on the listener ``name``."""
 
     host: str
     port: int
+    name: str = DEFAULT_NAME
 
 
 @dataclass(frozen=True, slots=True)

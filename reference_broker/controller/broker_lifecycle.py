@@ -23,7 +23,7 @@ from reference_broker.controller.planning.broker_changes import is_shut_down
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.features import supported_features
 from reference_broker.metadata.image import BrokerImage, MetadataImage
-from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.metadata.uuids import random_uuid, uuid_from_text
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.quorum.node_files import Identity
@@ -58,7 +58,7 @@ class BrokerLifecycle:
     _surroundings: Surroundings
     _config: BrokerConfig
     _identity: Identity
-    _endpoint: Endpoint
+    _endpoints: tuple[Endpoint, ...]
     channel: ControllerChannel
     incarnation_id: bytes = field(init=False)
     registered_epoch: int = NOT_REGISTERED
@@ -236,13 +236,14 @@ class BrokerLifecycle:
             broker_id=BrokerId(self._surroundings.node_id),
             cluster_id=self._identity.cluster_id,
             incarnation_id=UUID(bytes=self.incarnation_id),
-            listeners=(
+            listeners=tuple(
                 Listener(
-                    name=LISTENER_NAME,
-                    host=self._endpoint.host,
-                    port=u16(self._endpoint.port),
+                    name=each.name,
+                    host=each.host,
+                    port=u16(each.port),
                     security_protocol=i16(SECURITY_PROTOCOL_PLAINTEXT),
-                ),
+                )
+                for each in self._endpoints
             ),
             features=tuple(
                 Feature(name=name, min_supported_version=i16(low), max_supported_version=i16(high))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.records import LISTENER_NAME, SECURITY_PROTOCOL_PLAINTEXT
+from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.ports.node_ports import Ports
 from reference_broker.wire.drafts import (
     UpdateMetadataBroker1000,
@@ -61,18 +61,19 @@ def is_told(delta: MetadataDelta) -> bool:
     )
 
 
-def _address(broker: BrokerImage | None) -> tuple[int, str, int, str | None] | None:
+def _address(broker: BrokerImage | None) -> tuple[int, tuple[tuple[str, str, int], ...], str | None] | None:
     """Includes the broker epoch, because a new incarnation knows nothing and needs an update."""
     if broker is None or broker.fenced:
         return None
-    return broker.broker_epoch, broker.host, broker.port, broker.rack
+    return broker.broker_epoch, broker.endpoints, broker.rack
 
 
 def live_broker(broker: BrokerImage) -> UpdateMetadataBroker1000:
-    endpoint = UpdateMetadataEndpoint1000(
-        port=broker.port, host=broker.host, listener=LISTENER_NAME, security_protocol=SECURITY_PROTOCOL_PLAINTEXT
+    endpoints = tuple(
+        UpdateMetadataEndpoint1000(port=port, host=host, listener=name, security_protocol=SECURITY_PROTOCOL_PLAINTEXT)
+        for name, host, port in broker.endpoints
     )
-    return UpdateMetadataBroker1000(id=broker.broker_id, endpoints=(endpoint,), rack=broker.rack)
+    return UpdateMetadataBroker1000(id=broker.broker_id, endpoints=endpoints, rack=broker.rack)
 
 
 @dataclass(slots=True)

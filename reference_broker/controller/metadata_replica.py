@@ -39,15 +39,15 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """What a replica needs from its node. ``random_for`` gives one generator for each purpose. ``endpoint`` is where
-    clients connect."""
+    """What a replica needs from its node. ``random_for`` gives one generator for each purpose. ``endpoints`` are
+    the addresses that it registers, one for each listener of brokers."""
 
     node_id: int
     config: BrokerConfig
     disk: Disk
     ports: Ports
     random_for: Callable[[str], RandomSource]
-    endpoint: Endpoint
+    endpoints: tuple[Endpoint, ...]
     metrics: Metrics
 
 
@@ -145,7 +145,7 @@ class MetadataReplica:
             home.random_for("apis"),  # For placement. Under another name each seed would give another run.
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
-        self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoint, channel)
+        self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoints, channel)
         self.controller.on_activated = self._activated
         metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, metrics)

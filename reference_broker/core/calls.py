@@ -18,6 +18,7 @@ class LocalCall:
     _answer: Callable[[object], None]
     connection: int = NO_CONNECTION
     client_host: str = ""
+    listener: str = ""
     closed: bool = False
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:  # noqa: ARG002
@@ -45,14 +46,21 @@ class ActiveCall:
         "client_id",
         "closed",
         "connection",
+        "listener",
     )
 
     def __init__(
-        self, request: Request, effects: list[Effect], finished: Callable[[int], None], client_host: str = ""
+        self,
+        request: Request,
+        effects: list[Effect],
+        finished: Callable[[int], None],
+        client_host: str = "",
+        listener: str = "",
     ) -> None:
         self.connection = request.connection
         self.client_id = request.client_id
         self.client_host = client_host
+        self.listener = listener
         self.api_version = request.api_version
         self.closed = False
         self._request = request

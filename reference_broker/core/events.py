@@ -11,10 +11,12 @@ from reference_broker.wire.tags import Tag
 
 
 class Opened(NamedTuple):
-    """A client's connection was accepted. ``connection`` is a number never used twice by a driver."""
+    """A client's connection was accepted. ``connection`` is a number never used twice by a driver. ``listener`` is the
+    name of the listener that accepted it, or empty if the node has only one."""
 
     connection: int
     peer: str
+    listener: str = ""
 
 
 class Request(NamedTuple):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
+from reference_broker.apis.listener_scopes import takes
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
 from reference_broker.apis.registry import SERVED, serves
@@ -112,7 +113,8 @@ class _Outside:
 
 
 class Node:
-    """A broker, and a controller if it is one of the voters. ``host`` and ``port`` are what clients are told.
+    """A broker, and a controller if it is one of the voters. ``host`` and ``port`` are what clients are told, or
+    ``endpoints`` if the node has several listeners: each broker listener's name, host and port.
 
     ``listening``: the node takes part in the quorum, and a driver accepts connections from then on. ``ready``: it
     serves clients. ``stopped``: its shutdown has finished. ``seed`` determines every random choice; live it comes from
@@ -125,7 +127,14 @@ class Node:
     """
 
     def __init__(
-        self, node_id: int, config: BrokerConfig, disk: Disk, seed: int, host: str = "127.0.0.1", port: int = 9092
+        self,
+        node_id: int,
+        config: BrokerConfig,
+        disk: Disk,
+        seed: int,
+        host: str = "127.0.0.1",
+        port: int = 9092,
+        endpoints: Sequence[Endpoint] = (),
     ) -> None:
         self.listening = False
         self.ready = False
@@ -142,6 +151,11 @@ class Node:
         self._calls: dict[int, ActiveCall] = {}
         self._hosts: dict[int, str] = {}
         """The hosts of the open connections."""
+        plan = config.listener_plan()
+        self._scopes = plan.scopes
+        self._inter_broker = plan.inter_broker
+        self._listeners: dict[int, str] = {}
+        """The listener that accepted each open connection, if there are several."""
         outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
@@ -152,7 +166,7 @@ class Node:
                 disk,
                 outside,
                 lambda purpose: KeyedRandom(seed, purpose),
-                Endpoint(host, port),
+                tuple(endpoints) or (Endpoint(host, port),),
                 metrics,
             )
         )
@@ -214,10 +228,10 @@ class Node:
         return self.broker.metrics
 
     def registered_address(self, node_id: int) -> tuple[str, int] | None:
-        """The address that another broker registered, as far as this node knows."""
+        """The address at which another broker says that brokers reach it, as far as this node knows."""
         image = self.broker.loader.image if self.listening else EMPTY_IMAGE
         broker = image.brokers.get(node_id)
-        return None if broker is None else (broker.host, broker.port)
+        return None if broker is None else broker.address(self._inter_broker)
 
     def start(self, now: Now) -> Sequence[Effect]:
         """Starts the node. Called once, before anything else.
@@ -358,7 +372,11 @@ class Node:
     # Events
 
     def _request(self, event: Request) -> None:
-        call = ActiveCall(event, self._effects, self._finished, self._hosts.get(event.connection, ""))
+        listener = self._listeners.get(event.connection, "") if self._scopes else ""
+        call = ActiveCall(event, self._effects, self._finished, self._hosts.get(event.connection, ""), listener)
+        if listener and not takes(self._scopes[listener], event.api_key, event.body):
+            call.close(f"{api_name(event.api_key)} is not taken on the listener {listener}")
+            return
         if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
             return
@@ -409,9 +427,12 @@ class Node:
     def _opened(self, event: Opened) -> None:
         """Kafka tells hosts as Java writes addresses, with a leading slash."""
         self._hosts[event.connection] = f"/{event.peer.rpartition(':')[0] or event.peer}"
+        if event.listener:
+            self._listeners[event.connection] = event.listener
 
     def _closed(self, event: Closed) -> None:
         self._hosts.pop(event.connection, None)
+        self._listeners.pop(event.connection, None)
         call = self._calls.pop(event.connection, None)
         if call is not None:
             call.connection_closed()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from reference_broker.configuration.listeners import DEFAULT_NAME
 from reference_broker.quorum.offset_and_epoch import NOWHERE, Provenance
 
 NO_LEADER = -1
@@ -70,10 +71,30 @@ class BrokerImage:
     log_dirs: tuple[bytes, ...] = ()
     features: tuple[tuple[str, int, int], ...] = ()
     """The (name, lowest level, highest level) of each feature that it knows."""
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """The (name, host, port) of each advertised listener. It is empty if there is only one, of the default name;
+    ``host`` and ``port`` are always those of the first."""
+
+    @property
+    def endpoints(self) -> tuple[tuple[str, str, int], ...]:
+        return self.listeners or ((DEFAULT_NAME, self.host, self.port),)
+
+    def address(self, listener: str) -> tuple[str, int]:
+        """The (host, port) of a listener. If the broker has none of that name, it is that of the first."""
+        for name, host, port in self.listeners:
+            if name == listener:
+                return host, port
+        return self.host, self.port
 
     def supports(self, feature: str, level: int) -> bool:
         """Whether it announced that level."""
         return includes(self.features, feature, level)
+
+
+def named_listeners(endpoints: Iterable[tuple[str, str, int]]) -> tuple[tuple[str, str, int], ...]:
+    """What ``BrokerImage.listeners`` holds of these endpoints."""
+    found = tuple(endpoints)
+    return () if len(found) == 1 and found[0][0] == DEFAULT_NAME else found
 
 
 def includes(features: Iterable[tuple[str, int, int]], feature: str, level: int) -> bool:

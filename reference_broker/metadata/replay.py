@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
-from reference_broker.metadata.image import BrokerImage, PartitionImage
+from reference_broker.metadata.image import BrokerImage, PartitionImage, named_listeners
 from reference_broker.metadata.records import (
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
@@ -48,6 +48,7 @@ def _register_broker(delta: MetadataDelta, record: RegisterBrokerRecord) -> None
             rack=record.rack,
             log_dirs=record.log_dirs,
             features=tuple((one.name, one.min_supported_version, one.max_supported_version) for one in record.features),
+            listeners=named_listeners((one.name, one.host, one.port) for one in record.end_points),
         )
     )
 

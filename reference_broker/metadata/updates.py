@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from reference_broker.metadata.cache import NO_EPOCH, MetadataCache, MetadataUpdate
 from reference_broker.metadata.delta import MetadataFault, with_changes
-from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage
+from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage, named_listeners
 from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition1000, UpdateMetadataRequest1000
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -84,6 +84,7 @@ def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Sli
                 port=broker.endpoints[0].port,
                 fenced=False,
                 rack=broker.rack,
+                listeners=named_listeners((each.listener, each.host, each.port) for each in broker.endpoints),
             )
             for broker in request.live_brokers
             if broker.endpoints

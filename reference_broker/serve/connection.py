@@ -42,6 +42,7 @@ class Connection(asyncio.Protocol):
         "closing",
         "discarding",
         "last_active_us",
+        "listener",
         "number",
         "of_node",
         "peer",
@@ -49,7 +50,8 @@ class Connection(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, driver: "Driver", max_frame_bytes: int) -> None:
+    def __init__(self, driver: "Driver", max_frame_bytes: int, listener: str = "") -> None:
+        self.listener = listener
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True

@@ -19,6 +19,7 @@ from reference_broker.core.events import (
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
 from reference_broker.serve.clock import Clock
@@ -41,7 +42,7 @@ from reference_broker.wire.messages import empty_response, encode_response, has_
 from reference_broker.wire.writing import Buffers
 
 
-def nobody(_: int) -> None:
+def nobody(_: int, __: Channel) -> None:
     """No other nodes."""
 
 
@@ -123,9 +124,9 @@ class Driver:
             Note: lambda note: notes.take(note, clock.now().mono_us),
         }
 
-    def protocol(self) -> Connection:
-        """For ``create_server``."""
-        return Connection(self, self._max_frame_bytes)
+    def protocol(self, listener: str = "") -> Connection:
+        """For ``create_server``. ``listener`` is empty if the node has only one."""
+        return Connection(self, self._max_frame_bytes, listener)
 
     def start(self) -> None:
         self._guarded(lambda: self._outside_events(self._node.start))
@@ -174,7 +175,7 @@ class Driver:
         connection.number = self._last_connection
         self.connections[connection.number] = connection
         connection.last_active_us = self.clock.now().mono_us
-        self.give(Opened(connection.number, connection.peer))
+        self.give(Opened(connection.number, connection.peer, connection.listener))
         return True
 
     def decoded(self, connection: Connection, frame: memoryview) -> Request:

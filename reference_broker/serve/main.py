@@ -20,7 +20,7 @@ STDIN = 0
 
 
 def run_broker(
-    listen: str,
+    listen: str | None,
     data: str | Path,
     node_id: int = 0,
     config: Mapping[str, str] | Sequence[str] = (),
@@ -33,9 +33,9 @@ def run_broker(
     """Runs one node, which is broker and controller, until SIGTERM. Returns the exit code: 0 for a clean end, 2 for a
     node that cannot start, 4 for a crash.
 
-    It uses the whole process: its signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's
-    names, as a mapping or as a list of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is
-    called once signals are heard.
+    ``listen`` is None if ``config`` has ``listeners``, or for 127.0.0.1:9092. The node uses the whole process: its
+    signals, stdout for the ready line, and stderr for the log. ``config`` has Kafka's names, as a mapping or as a list
+    of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is called once signals are heard.
     """
     hold_standard_descriptors()
     leave_out()
@@ -85,7 +85,7 @@ def main() -> int:
     import argparse
 
     parser = argparse.ArgumentParser(prog="crucible broker", description="One combined node.")
-    parser.add_argument("--listen", default="127.0.0.1:9092", metavar="HOST:PORT")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="default: 127.0.0.1:9092, or what listeners says")
     parser.add_argument("--data", required=True, metavar="DIR")
     parser.add_argument("--node-id", type=int, default=0)
     parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE")

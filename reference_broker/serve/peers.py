@@ -133,7 +133,7 @@ class PeerChannel:
 
     def _dial(self) -> None:
         self._dialled_s = self._owner.loop.time()
-        address = self._owner.find_address(self._peer)
+        address = self._owner.find_address(self._peer, self._channel)
         if address is None:
             self.broke("no address is known for it")
             return

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.doors import Door, open_doors, told_endpoints
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
@@ -28,6 +30,7 @@ from reference_broker.serve.standard_streams import print_line
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
+    from reference_broker.controller.activation import Endpoint
     from reference_broker.core.node import Node
     from reference_broker.serve.driver import Driver, Meter, Watcher
     from reference_broker.serve.powers import DriverPowers
@@ -66,9 +69,12 @@ class Wrapper:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``listen``, ``advertised``, ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names, values as text."""
+    """``listen``, ``advertised``, ``metrics_listen`` are HOST:PORT. ``config`` has Kafka's names, values as text.
 
-    listen: str
+    ``listen`` is None if the configuration has ``listeners``, or for 127.0.0.1:9092.
+    """
+
+    listen: str | None
     data: Path
     node_id: int
     config: "BrokerConfig"
@@ -98,7 +104,7 @@ class Server:
         self._refusal = ""
         self._driver: Driver
         self._node: Node
-        self._listening: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
         self._metrics_listening: asyncio.Server | None = None
         self._stopping = False
         self._descriptors: DescriptorPlan
@@ -106,17 +112,19 @@ class Server:
 
     def run(self) -> int:
         """Serves until SIGTERM or SIGINT and returns the exit code. Raises StartError."""
-        host, port = parse_address(self._options.listen, "--listen")
-        if self._options.advertised is not None:
-            parse_address(self._options.advertised, "--advertise")
-        sockets = [listening_socket(host, port, "--listen")]
+        doors = open_doors(self._options.listen, self._options.config)
+        sockets = [door.socket for door in doors]
+        metrics: socket.socket | None = None
         folder: DataFolder | None = None
         try:
+            endpoints = told_endpoints(doors, self._options.config, self._options.advertised)
+            self._warn_of_doors(doors, endpoints)
             folder = DataFolder(self._options.data)
             if self._options.metrics_listen is not None:
-                sockets.append(listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics"))
+                metrics = listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics")
+                sockets.append(metrics)
             with asyncio.Runner(loop_factory=_new_loop) as runner:
-                runner.run(self._serve(host, sockets))
+                runner.run(self._serve(doors, endpoints, metrics))
         except DiskError as failure:
             told = failure.strerror or failure
             raise StartError(f"The data directory {self._options.data} cannot be used: {told}.") from failure
@@ -130,7 +138,20 @@ class Server:
             raise StartError(self._refusal)
         return self._exit_code
 
-    async def _serve(self, host: str, sockets: list[socket.socket]) -> None:
+    def _warn_of_doors(self, doors: Sequence[Door], endpoints: "Sequence[Endpoint]") -> None:
+        """Nothing but the loopback interface protects this broker."""
+        open_to_others = [f"{door.name}://{door.shown}" for door in doors if not door.is_loopback]
+        if open_to_others:
+            self._log.warn(
+                "listens_beyond_loopback",
+                listeners=",".join(open_to_others),
+                advertised=",".join(f"{each.name}://{shown_address(each.host, each.port)}" for each in endpoints),
+                reason="there is no TLS, no authentication and no ACL: whoever reaches these listeners may do anything",
+            )
+
+    async def _serve(
+        self, doors: Sequence[Door], endpoints: "Sequence[Endpoint]", metrics: socket.socket | None
+    ) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._callback_failed)
         self._ended = asyncio.Event()
@@ -146,30 +167,32 @@ class Server:
         if self._started is not None:
             self._started()
         try:
-            self._build(loop, disk, host, bound_port(sockets[0]))
-            await self._live(loop, host, sockets)
+            self._build(loop, disk, endpoints)
+            await self._live(loop, doors, metrics)
         finally:
             disk.close()
 
-    async def _live(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
+    async def _live(
+        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+    ) -> None:
         try:
             self._driver.start()
             self._progress()
             loop.call_later(PATIENCE_S, self._tell_waiting, PATIENCE_S)
             await self._listens.wait()
             if not self._stopping:
-                await self._open_doors(loop, sockets)
+                await self._open_doors(loop, doors, metrics)
             await self._is_ready.wait()
             if not self._stopping:
-                self._tell_ready(loop, host, sockets)
+                self._tell_ready(loop, doors, metrics)
             await self._ended.wait()
         finally:
-            for server in (self._listening, self._metrics_listening):
-                if server is not None:
-                    server.close()
+            self._close_doors()
+            if self._metrics_listening is not None:
+                self._metrics_listening.close()
             self._driver.end()
 
-    def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, host: str, port: int) -> None:
+    def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, endpoints: "Sequence[Endpoint]") -> None:
         # Late imports: the node and the schemas load while nothing else waits for them.
         from reference_broker.apis.registry import SERVED
         from reference_broker.core.node import Node
@@ -183,9 +206,8 @@ class Server:
         self._listens, self._is_ready = asyncio.Event(), asyncio.Event()
         powers = DriverPowers(self._clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
-        advertised = parse_address(options.advertised, "--advertise") if options.advertised else config.advertised()
         seed = SystemRandom().getrandbits(63)
-        self._node = Node(options.node_id, config, attached.disk, seed, *(advertised or (host, port)))
+        self._node = Node(options.node_id, config, attached.disk, seed, endpoints=endpoints)
         if self._wrapper is not None:
             self._wrapper.built(self._node)
         self._driver = Driver(
@@ -221,25 +243,38 @@ class Server:
             tell("fewer_connections", limit=possible, reason="the limit of open files (ulimit -n) is low")
         return min(wanted, possible)
 
-    async def _open_doors(self, loop: asyncio.AbstractEventLoop, sockets: list[socket.socket]) -> None:
+    async def _open_doors(
+        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+    ) -> None:
         """Lets nodes in, since a quorum forms before any node is ready. Clients are turned away until then."""
         collect_seldom()
-        self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
-        if len(sockets) > 1:
-            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
+        several = bool(self._options.config.listeners)
+        for door in doors:
+            protocol = partial(self._driver.protocol, door.name if several else "")
+            self._listening.append(await loop.create_server(protocol, sock=door.socket, backlog=1024))
+        if metrics is not None:
+            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=metrics)
 
-    def _tell_ready(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
+    def _close_doors(self) -> None:
+        for server in self._listening:
+            server.close()
+
+    def _tell_ready(
+        self, loop: asyncio.AbstractEventLoop, doors: Sequence[Door], metrics: socket.socket | None
+    ) -> None:
         from reference_broker.serve.warm_up import warm_up
 
         self._driver.watched = False
         ready: dict[str, object] = {
             "ready": True,
-            "listen": shown_address(host, bound_port(sockets[0])),
+            "listen": doors[0].shown,
             "node_id": self._options.node_id,
         }
-        if len(sockets) > 1:
+        if self._options.config.listeners:
+            ready["listeners"] = {door.name: door.shown for door in doors}
+        if metrics is not None:
             metrics_host = parse_address(self._options.metrics_listen or "", "--metrics")[0]
-            ready["metrics"] = shown_address(metrics_host, bound_port(sockets[1]))
+            ready["metrics"] = shown_address(metrics_host, bound_port(metrics))
         self._log.info("ready", listen=ready["listen"])
         self._announce(ready)
         collect_seldom()
@@ -272,8 +307,7 @@ class Server:
         self._stopping = True
         self._log.info("stopping")
         self._let_through()
-        if self._listening is not None:
-            self._listening.close()
+        self._close_doors()
         asyncio.get_running_loop().call_later(SHUTDOWN_LIMIT_S, self._shutdown_too_long)
         self._driver.shut_down()
         self._progress()

@@ -18,8 +18,13 @@ from bench.fleet.behaviours.bodies import ALL_TOPICS, create_topics_request, met
 from bench.ports import free_port
 from chaos.live.probe import probe
 from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.quorum.messages import begin_epoch
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 pytestmark = pytest.mark.live
 
@@ -84,7 +89,7 @@ class Admin:
     def __init__(self, bootstrap: list[str]) -> None:
         self._bootstrap = bootstrap
 
-    def create(self, topic: str, within_s: float = 20.0) -> int:
+    def create(self, topic: str, within_s: float = 20.0, replicas: int = 1) -> int:
         """The controller that took it."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
@@ -92,7 +97,7 @@ class Admin:
                 found = self._controller(address)
                 if found is None:
                     continue
-                body = create_topics_request([new_topic(topic, 1, 1, {})], 1000)
+                body = create_topics_request([new_topic(topic, 1, replicas, {})], 1000)
                 answer = ask(found[1], ApiKey.CREATE_TOPICS, 7, body)
                 if answer is not None and answer.topics[0].error_code in (
                     ErrorCode.none,
@@ -106,6 +111,17 @@ class Admin:
         answer = ask(address, ApiKey.METADATA, 12, ALL_TOPICS)
         return [] if answer is None else sorted(topic.name for topic in answer.topics)
 
+    def produce(self, topic: str) -> None:
+        """One record that all replicas must take."""
+        batch = build([Record(timestamp_ms=1, value=b"value")])
+        body = ProduceRequest(-1, 5000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(0, batch)])])
+
+        def taken() -> bool:
+            answers = [ask(address, ApiKey.PRODUCE, 9, body, 6_000_000) for address in self._bootstrap]
+            return any(each.responses[0].partitions[0].error_code == 0 for each in answers if each is not None)
+
+        until(taken)
+
     def _controller(self, address: str) -> tuple[int, str] | None:
         answer = ask(address, ApiKey.METADATA, 12, metadata_request(()))
         if answer is None:
@@ -115,14 +131,14 @@ class Admin:
         return (controller, brokers[controller]) if controller in brokers else None
 
 
-def ask(address: str, api_key: int, version: int, body: object) -> Any:
+def ask(address: str, api_key: int, version: int, body: object, within_us: int = 1_000_000) -> Any:
     host, _, port = address.rpartition(":")
     try:
         connection = Connection.open(host, int(port), 1_000_000)
     except TransportError:
         return None
     try:
-        return connection.call(api_key, version, "test", body, 1_000_000).body
+        return connection.call(api_key, version, "test", body, within_us).body
     except TransportError:
         return None
     finally:
@@ -185,6 +201,18 @@ def test_without_restart_a_death_is_told_and_a_second_start_finds_everything(tmp
     assert again.end() == ""
 
 
+def test_nodes_replicate_and_elect_over_listeners_of_their_own(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "c", 3)
+    admin = Admin(cluster.bootstrap)
+    leader = admin.create("replicated", replicas=3)
+    admin.produce("replicated")
+    forged = begin_epoch("anything", -1, leader, 2**31 - 1)
+    assert [ask(address, ApiKey.BEGIN_QUORUM_EPOCH, 1, forged) for address in cluster.bootstrap] == [None] * 3
+    cluster.node(leader).kill()
+    assert admin.create("after", replicas=2) != leader
+    assert "ended by SIGKILL" in cluster.end()
+
+
 def test_a_cluster_ends_when_its_last_node_has_died(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 1)
     cluster.node(0).kill()
@@ -214,7 +242,7 @@ def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) 
         ended = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
     assert ended.returncode == 2
     (told,) = ended.stderr.splitlines()
-    assert told.startswith("crucible cluster: --listen: 127.0.0.1:")
+    assert told.startswith("crucible cluster: listeners: 127.0.0.1:")
     assert "is in use" in told
 
 

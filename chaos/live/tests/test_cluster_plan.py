@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaos.live.cluster import ClusterPlan, plan_members, run_cluster
+from chaos.live.cluster import ClusterPlan, check_plan, plan_members, run_cluster
 from chaos.live.cluster_folder import claim
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
@@ -42,14 +42,22 @@ def test_nodes_dial_each_other_straight_where_no_proxy_is_asked_for(tmp_path: Pa
     members = plan_members(ClusterPlan(tmp_path, 3, port=20_000, config={"num.partitions": "4"}), "id", None)
     assert [member.listen for member in members] == ["127.0.0.1:20000", "127.0.0.1:20001", "127.0.0.1:20002"]
     assert [member.advertised for member in members] == [member.listen for member in members]
-    for member in members:
+    plans = [BrokerConfig.parse(member.config).listener_plan() for member in members]
+    addresses = [{each.name: f"{each.host}:{each.port}" for each in plan.listeners} for plan in plans]
+    for member, plan, address in zip(members, plans, addresses, strict=True):
+        assert address["PLAINTEXT"] == member.listen
+        assert (plan.controllers, plan.inter_broker) == (("CONTROLLER",), "REPLICATION")
         assert dial_map(member.config["controller.quorum.voters"]) == {
-            0: "127.0.0.1:20000",
-            1: "127.0.0.1:20001",
-            2: "127.0.0.1:20002",
+            node: each["CONTROLLER"] for node, each in enumerate(addresses)
         }
         assert member.config["crucible.cluster.id"] == "id"
         assert member.config["num.partitions"] == "4"
+    assert len({each for address in addresses for each in address.values()}) == 9
+
+
+def test_listeners_cannot_be_the_same_on_all_nodes(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="listeners"):
+        check_plan(ClusterPlan(tmp_path, 3, config={"listeners": "PLAINTEXT://127.0.0.1:0"}))
 
 
 def test_with_toxiproxy_each_directed_link_has_a_proxy_of_its_own(tmp_path: Path) -> None:

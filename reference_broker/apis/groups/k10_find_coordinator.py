@@ -40,7 +40,7 @@ class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse:  # noqa: ARG001
+def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
@@ -48,14 +48,14 @@ def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoord
     elif body.key_type != GROUP:
         found = [_nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE) for key in body.coordinator_keys]
     else:
-        found = [_coordinator(broker, key) for key in body.coordinator_keys]
+        found = [_coordinator(broker, key, call.listener) for key in body.coordinator_keys]
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 
 API = Api.of(FindCoordinatorRequest, handle)
 
 
-def _coordinator(broker: Needs, group_id: str) -> Coordinator:
+def _coordinator(broker: Needs, group_id: str, listener: str) -> Coordinator:
     """As this broker tells its clients the metadata."""
     if not fits(group_id):
         return _nobody(group_id, ErrorCode.invalid_group_id, "No record can hold a group ID of this length.")
@@ -67,11 +67,12 @@ def _coordinator(broker: Needs, group_id: str) -> Coordinator:
     leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
     for each in cache.live_brokers():
         if each.broker_id == leader:
+            host, port = each.address(listener)
             return Coordinator(
                 key=group_id,
                 node_id=BrokerId(leader),
-                host=each.host,
-                port=i32(each.port),
+                host=host,
+                port=i32(port),
                 error_code=ErrorCode.none,
                 error_message="",
             )

@@ -41,6 +41,7 @@ from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000
@@ -71,13 +72,10 @@ def handle(
     if call.api_version < OFFLINE_REPLICAS_FROM:
         topics = [_of_live_replicas(topic) for topic in topics]
     if call.api_version >= FIRST_DRAFT_VERSION:
-        return _draft(cache, answers, topics)
+        return _draft(cache, answers, topics, call.listener)
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=tuple(
-            MetadataResponseBroker(node_id=BrokerId(one.broker_id), host=one.host, port=i32(one.port), rack=one.rack)
-            for one in cache.live_brokers()
-        ),
+        brokers=tuple(_broker(one, call.listener) for one in cache.live_brokers()),
         cluster_id=cache.cluster_id,
         controller_id=BrokerId(cache.controller_id),
         topics=tuple(topics),
@@ -88,12 +86,20 @@ def handle(
 API = Api(MetadataRequest, lambda broker: partial(handle, broker, TopicAnswers()))
 
 
-def _draft(cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic]) -> MetadataResponse1000:
+def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
+    """With its address on the listener that the client came to."""
+    host, port = broker.address(listener)
+    return MetadataResponseBroker(node_id=BrokerId(broker.broker_id), host=host, port=i32(port), rack=broker.rack)
+
+
+def _draft(
+    cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic], listener: str
+) -> MetadataResponse1000:
     """With the epoch of what is told (M-4)."""
+    brokers = (_broker(one, listener) for one in cache.live_brokers())
     return MetadataResponse1000(
         brokers=tuple(
-            MetadataBroker1000(node_id=one.broker_id, host=one.host, port=one.port, rack=one.rack)
-            for one in cache.live_brokers()
+            MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in brokers
         ),
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,

@@ -2,6 +2,7 @@
 
 * A version that is not served is answered in the layout of version 0, with UNSUPPORTED_VERSION and the range of
   ApiVersions itself, so that the client can ask again.
+* A listener announces only what it takes.
 * Private drafts lie outside the ranges. They are announced as supported features.
 
 Version notes:
@@ -12,7 +13,7 @@ KIPs: 35, 511, 584.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
@@ -26,6 +27,7 @@ from kio.static.primitive import i16, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
+from reference_broker.apis.listener_scopes import takes_api
 from reference_broker.apis.parts import HasConfig, HasLoader
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.registry import SERVED
@@ -58,13 +60,14 @@ def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVer
     ):
         return _refusal(ErrorCode.invalid_request, {})
     image = broker.loader.image
+    taken = _taken_on(broker, call.listener)
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=_ranges(SERVED),
+        api_keys=_ranges({key: SERVED[key] for key in SERVED if taken(key)}),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
-            for name, low, high in (*supported_features(broker.config), *_drafts(broker))
+            for name, low, high in (*supported_features(broker.config), *_drafts(broker, taken))
             if low > 0 or call.api_version >= LEVEL_0_FROM
         ),
         finalized_features_epoch=i64(image.provenance.offset),
@@ -78,12 +81,22 @@ def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVer
 API: Api[ApiVersionsRequest | None] = Api.of((ApiVersionsRequest, type(None)), handle)
 
 
-def _drafts(broker: HasConfig) -> list[tuple[str, int, int]]:
+def _taken_on(broker: HasConfig, listener: str) -> Callable[[int], bool]:
+    """Whether requests of an API are taken on the listener that the client came to."""
+    if not listener:
+        return lambda _: True
+    scope = broker.config.listener_plan().scopes[listener]
+    return lambda api_key: takes_api(scope, api_key)
+
+
+def _drafts(broker: HasConfig, taken: Callable[[int], bool]) -> list[tuple[str, int, int]]:
     """Each private draft that is served, as a feature with the one level 1."""
     return [
         (feature, 1, 1)
         for draft, feature in DRAFTS.items()
-        if draft[0] in SERVED and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
+        if draft[0] in SERVED
+        and taken(draft[0])
+        and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
     ]
 
 

@@ -29,7 +29,7 @@ class Needs(HasMetadata, HasLoader, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:  # noqa: ARG001
+def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
     """The brokers come in the order of their IDs."""
     if body.endpoint_type == CONTROLLERS:
         return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
@@ -45,12 +45,13 @@ def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeC
         brokers=tuple(
             DescribeClusterBroker(
                 broker_id=BrokerId(one.broker_id),
-                host=one.host,
-                port=i32(one.port),
+                host=host,
+                port=i32(port),
                 rack=one.rack,
                 is_fenced=one.fenced,
             )
             for one in known
+            for host, port in (one.address(call.listener),)
         ),
         cluster_authorized_operations=i32(CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED),
     )

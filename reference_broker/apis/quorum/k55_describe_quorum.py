@@ -27,7 +27,6 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasLoader, HasNodeId, HasOutside, HasQuorum
 from reference_broker.apis.passing_on import comes_from_node
-from reference_broker.metadata.records import LISTENER_NAME
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.messages import METADATA_TOPIC, names_metadata
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -124,7 +123,7 @@ def _nodes(broker: Needs, voters: list[int]) -> tuple[Node, ...]:
     return tuple(
         Node(
             node_id=BrokerId(one.broker_id),
-            listeners=(Listener(name=LISTENER_NAME, host=one.host, port=u16(one.port)),),
+            listeners=tuple(Listener(name=name, host=host, port=u16(port)) for name, host, port in one.endpoints),
         )
         for _, one in sorted(broker.loader.image.brokers.items())
         if one.broker_id in voters

@@ -72,4 +72,4 @@ def _answer(broker: Needs, request: SnapshotRequest, piece: Piece, is_draft: boo
 def _address(broker: Needs, leader_id: int) -> tuple[str, int] | None:
     """Where clients reach the leader, or None if it has never registered."""
     known = broker.loader.image.brokers.get(leader_id)
-    return None if known is None else (known.host, known.port)
+    return None if known is None else known.address("")

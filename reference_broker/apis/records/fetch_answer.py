@@ -29,7 +29,9 @@ Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
 """What an answer tells of each partition, in its order."""
 
 
-def response(broker: HasController, api_version: int, session: FetchSession, told: Told) -> FetchResponse:
+def response(
+    broker: HasController, api_version: int, session: FetchSession, told: Told, listener: str = ""
+) -> FetchResponse:
     """Makes the answer, with topics in the order of the partitions. A topic in two places of the list is named twice.
 
     Only the first revision carries flags. Versions that name the leaders of partitions that are led elsewhere tell
@@ -57,7 +59,7 @@ def response(broker: HasController, api_version: int, session: FetchSession, tol
         0,
         session.session_id,
         topics,
-        node_endpoints=endpoints_of(broker, leaders) if leaders else [],
+        node_endpoints=endpoints_of(broker, leaders, listener) if leaders else [],
         response_flags=_flags(session) if session.revision.name == "first" else 0,
     )
 

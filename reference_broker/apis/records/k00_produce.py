@@ -133,7 +133,7 @@ def _finish(
     written: Sequence[Written],
 ) -> ProduceResponse | None:
     """Answers once it may. ``new`` is the part of ``written`` of which nobody knows yet."""
-    response = _response(broker, responses, call.api_version)
+    response = _response(broker, responses, call)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
     _tell(new)
@@ -169,7 +169,7 @@ def _acknowledge(
     """Responds once all replicas in sync have what was written."""
 
     def answered(errors: dict[Partition, Error]) -> None:
-        call.respond(_marked(broker, call.api_version, response, errors) if errors else response)
+        call.respond(_marked(broker, call, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, answered)
     if abandon is not None:
@@ -177,7 +177,7 @@ def _acknowledge(
 
 
 def _marked(
-    broker: HasController, api_version: int, response: ProduceResponse, errors: dict[Partition, Error]
+    broker: HasController, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
 ) -> ProduceResponse:
     """Adds the errors of what was appended and may not be replicated. A client that tries again may find it written."""
     by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
@@ -192,7 +192,7 @@ def _marked(
             leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
         return replace(answer, error_code=error, current_leader=leader)
 
-    return _response(broker, _changed(response.responses, marked), api_version)
+    return _response(broker, _changed(response.responses, marked), call)
 
 
 def _changed(topics: Sequence[ProduceTopicResponse], change: _Change) -> list[ProduceTopicResponse]:
@@ -207,7 +207,7 @@ def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -
     return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
 
 
-def _response(broker: HasController, topics: list[ProduceTopicResponse], api_version: int) -> ProduceResponse:
+def _response(broker: HasController, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
     """A version that can tell who leads instead also tells the address of that node."""
     leaders: dict[int, None] = {}
     for topic in topics:
@@ -216,9 +216,9 @@ def _response(broker: HasController, topics: list[ProduceTopicResponse], api_ver
                 leaders[answer.current_leader.leader_id] = None
     if not leaders:
         return ProduceResponse(topics)
-    if api_version < LEADERS_FROM:
+    if call.api_version < LEADERS_FROM:
         return ProduceResponse(_changed(topics, lambda _, answer: replace(answer, current_leader=None)))
-    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders))
+    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders, call.listener))
 
 
 def _append_topic(

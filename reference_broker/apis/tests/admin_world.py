@@ -41,6 +41,7 @@ class AdminCall:
     connection = 1
     client_id = "admin"
     client_host = ""
+    listener = ""
     closed = False
 
     def __init__(self, api_version: int, answered: Callable[[Any], None] | None = None) -> None:
@@ -113,7 +114,7 @@ class AdminWorld:
             self.metadata.around(seed + 3),
             parsed,
             Identity("cluster", 1, DIRECTORY_ID),
-            Endpoint("127.0.0.1", 9092),
+            (Endpoint("127.0.0.1", 9092),),
             channel,
         )
         metrics, partitions = Metrics(), Partitions()

@@ -113,6 +113,7 @@ class FakeCall:
         self.connection = connection
         self.client_id = client_id
         self.client_host = ""
+        self.listener = ""
         self.api_version = api_version
         self.closed = False
         self.answers: list[Any] = []

@@ -27,6 +27,7 @@ from reference_broker.wire.messages import body_class
 @dataclass
 class Call:
     api_version: int = 1000
+    listener: str = ""
     answers: list[Any] = field(default_factory=list)
 
     def respond(self, body: object) -> None:

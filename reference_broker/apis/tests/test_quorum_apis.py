@@ -13,7 +13,7 @@ from reference_broker.apis.quorum import k52_vote, k53_begin_quorum_epoch, k54_e
 from reference_broker.apis.quorum import k55_describe_quorum as k55
 from reference_broker.apis.registry import serves
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.metadata.image import EMPTY_IMAGE
+from reference_broker.metadata.image import EMPTY_IMAGE, BrokerImage
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.channels import Channel
 from reference_broker.quorum.values import QuorumDescription, ReplicaDescription
@@ -68,6 +68,7 @@ class Quorum:
 @dataclass
 class Call:
     client_id: str = "admin"
+    listener: str = ""
     api_version: int = 2
     answers: list[Any] = field(default_factory=list)
 
@@ -79,10 +80,7 @@ class World:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:
         self.quorum = Quorum(is_leader, leader_id)
         self.sent: list[Asked] = []
-        brokers = {
-            each: SimpleNamespace(broker_id=each, host=f"h{each}", port=9000 + each, incarnation_id=bytes(16))
-            for each in (1, 2, 7)
-        }
+        brokers = {each: BrokerImage(each, 1, bytes(16), f"h{each}", 9000 + each, fenced=False) for each in (1, 2, 7)}
         loader = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
         self.broker: Any = SimpleNamespace(
             node_id=1,

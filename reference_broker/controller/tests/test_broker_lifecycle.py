@@ -45,7 +45,7 @@ class Life:
         self.config = BrokerConfig()
         self.channel = ControllerChannel(around, self.config, cast("Controller", self.controller))
         self.lifecycle = BrokerLifecycle(
-            around, self.config, Identity("cluster", 3, DIRECTORY), Endpoint("h", 9092), self.channel
+            around, self.config, Identity("cluster", 3, DIRECTORY), (Endpoint("h", 9092),), self.channel
         )
 
     def asked(self) -> tuple[ApiKey, Any, Callable[[object], None], Callable[[], None]]:

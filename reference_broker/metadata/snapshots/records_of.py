@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage
 from reference_broker.metadata.records import (
-    LISTENER_NAME,
     SECURITY_PROTOCOL_PLAINTEXT,
     BrokerEndpoint,
     BrokerFeature,
@@ -49,14 +48,14 @@ def _metadata_epoch(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def _registration(broker: BrokerImage) -> MetadataRecord:
-    endpoint = BrokerEndpoint(
-        name=LISTENER_NAME, host=broker.host, port=broker.port, security_protocol=SECURITY_PROTOCOL_PLAINTEXT
-    )
     return RegisterBrokerRecord(
         broker_id=broker.broker_id,
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.broker_epoch,
-        end_points=(endpoint,),
+        end_points=tuple(
+            BrokerEndpoint(name=name, host=host, port=port, security_protocol=SECURITY_PROTOCOL_PLAINTEXT)
+            for name, host, port in broker.endpoints
+        ),
         features=tuple(
             BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
             for name, low, high in broker.features

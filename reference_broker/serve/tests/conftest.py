@@ -16,14 +16,18 @@ import pytest
 READY_LIMIT_S = 20.0
 
 
+def _listen(listen: str) -> list[str]:
+    return ["--listen", listen] if listen else []
+
+
 class Broker:
-    """One broker process of a test; ``listen`` is HOST:PORT."""
+    """One broker process of a test; ``listen`` is HOST:PORT, or empty if the configuration has listeners."""
 
     def __init__(self, data: Path, log: Path, *words: str, listen: str = "127.0.0.1:0") -> None:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "reference_broker.serve.main", "--listen", listen, "--data", str(data), *words],
+                [sys.executable, "-m", "reference_broker.serve.main", *_listen(listen), "--data", str(data), *words],
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

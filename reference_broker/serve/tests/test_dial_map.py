@@ -1,6 +1,7 @@
 """Where a node dials the others: fixed addresses first, and for the rest what brokers said of themselves."""
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.channels import Channel
 from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
 
 
@@ -14,7 +15,7 @@ def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_regi
     )
     registered = {1: ("registered", 1), 3: ("registered", 3), 4: ("registered", 4)}
     find = dial_map(config, 1, registered.get)
-    assert [find(number) for number in (1, 2, 3, 4, 5)] == [
+    assert [find(number, Channel.RAFT) for number in (1, 2, 3, 4, 5)] == [
         ("voter", 1),
         ("voter", 2),
         ("peer", 3),
@@ -23,12 +24,30 @@ def test_voters_are_dialled_as_configured_then_peers_then_where_brokers_are_regi
     ]
 
 
+def test_with_a_listener_of_controllers_only_what_they_are_asked_goes_to_the_voters_addresses() -> None:
+    config = BrokerConfig.parse(
+        {
+            "listeners": "PLAINTEXT://h:9092,CONTROLLER://h:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@voter:1,2@voter:2",
+            "crucible.cluster.id": "cluster",
+            "crucible.peers": "3@peer:3",
+        }
+    )
+    find = dial_map(config, 1, {2: ("registered", 2)}.get)
+    assert [find(2, channel) for channel in Channel] == [
+        ("voter", 2) if channel in (Channel.RAFT, Channel.CONTROLLER, Channel.FORWARD) else ("registered", 2)
+        for channel in Channel
+    ]
+    assert (find(3, Channel.RAFT), find(3, Channel.REPLICA)) == (None, ("peer", 3))
+
+
 def test_what_is_registered_is_looked_up_at_each_dial() -> None:
     registered: dict[int, tuple[str, int]] = {}
     find = dial_map(BrokerConfig(), 1, registered.get)
-    assert find(2) is None
+    assert find(2, Channel.REPLICA) is None
     registered[2] = ("moved", 9)
-    assert find(2) == ("moved", 9)
+    assert find(2, Channel.REPLICA) == ("moved", 9)
 
 
 def test_a_reply_may_be_as_large_as_what_a_follower_asks_for_and_one_batch_that_came_in_a_request() -> None:

@@ -46,6 +46,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.peer = "peer"
+        self.listener = ""
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = self.aborted = False
 

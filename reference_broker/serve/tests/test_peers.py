@@ -41,7 +41,7 @@ class World:
         self.on_event: Callable[[Event], None] = lambda _: None
         addresses = {} if address is None else {PEER: address}
         loop = asyncio.get_running_loop()
-        self.peers = Peers(addresses.get, loop, LogLines(7, self.log), self._given, 1 << 20)
+        self.peers = Peers(lambda peer, _: addresses.get(peer), loop, LogLines(7, self.log), self._given, 1 << 20)
         self._sending = False
 
     def _given(self, event: Event) -> None:

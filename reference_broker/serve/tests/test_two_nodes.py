@@ -103,7 +103,7 @@ def play(tmp_path: Path, nodes: Sequence[Node], scene: Scene) -> None:
                 lambda: None,
                 failures.append,
                 failures.append,
-                addresses.get,
+                lambda peer, _: addresses.get(peer),
             )
             drivers.append(driver)
         servers = [

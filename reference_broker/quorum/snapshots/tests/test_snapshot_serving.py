@@ -45,7 +45,7 @@ class Served:
             snapshots=self.replica.store,
             snapshot_checks=SnapshotChecks(self.replica.around, self.replica.store),
             now=Now(7, 7),
-            loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(host="h", port=9)})),
+            loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(address=lambda _: ("h", 9))})),
         )
         call: Any = SimpleNamespace(api_version=version, respond=answers.append)
         answer = k59_fetch_snapshot.handle(broker, call, body)

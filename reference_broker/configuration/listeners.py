@@ -1,0 +1,154 @@
+"""The listeners of a node: where it accepts connections, which requests it takes there, and what it tells others.
+
+The settings are Kafka's: ``listeners``, ``listener.security.protocol.map``, ``controller.listener.names``,
+``inter.broker.listener.name`` and ``advertised.listeners`` (KIP-103, KIP-291, KIP-595). PLAINTEXT is the only protocol.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from reference_broker.configuration.setting import ConfigError
+
+DEFAULT_NAME = "PLAINTEXT"
+_OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+ANY_ADDRESS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
+"""Addresses that stand for all interfaces. One can listen there, but nobody can connect to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """``host`` is empty for all interfaces. Port 0 lets the system choose."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is taken on one listener. A listener of brokers takes clients' requests, too, as in Kafka."""
+
+    name: str
+    clients: bool = True
+    brokers: bool = True
+    """What brokers ask of brokers: fetches of followers, UpdateMetadata."""
+    controllers: bool = True
+    """What nodes ask of controllers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerPlan:
+    """``listeners`` is empty if the node has a single listener, which its command line names. That one takes all
+    requests. ``controllers`` holds the names of the listeners that only nodes use to reach controllers."""
+
+    listeners: tuple[Listener, ...]
+    controllers: tuple[str, ...]
+    inter_broker: str
+    advertised: tuple[Listener, ...]
+
+    @property
+    def scopes(self) -> dict[str, Scope]:
+        """By name. It is empty for a single listener, where nothing is refused."""
+        return {each.name: self._scope(each.name) for each in self.listeners}
+
+    def _scope(self, name: str) -> Scope:
+        if name in self.controllers:
+            return Scope(name, clients=False, brokers=False, controllers=True)
+        is_inter_broker = name == self.inter_broker
+        return Scope(name, brokers=is_inter_broker, controllers=is_inter_broker and not self.controllers)
+
+
+def listener_plan(
+    listeners: str, protocols: str, controller_names: str, inter_broker: str, advertised: str
+) -> ListenerPlan:
+    """Reads the five settings. Raises ConfigError if they do not fit together."""
+    found = _listeners("listeners", listeners)
+    names = [each.name for each in found]
+    controllers = tuple(_words(controller_names))
+    _check_protocols(protocols, [*names, *controllers])
+    told = _listeners("advertised.listeners", advertised)
+    if not found:
+        return _single(controllers, inter_broker, advertised, told)
+    ports = [each.port for each in found if each.port]
+    if len(dict.fromkeys(names)) != len(names) or len(dict.fromkeys(ports)) != len(ports):
+        raise ConfigError(f"listeners is {listeners!r}: each listener must have another name and another port.")
+    missing = [name for name in controllers if name not in names]
+    if missing:
+        raise ConfigError(f"controller.listener.names has {missing[0]}, which is none of the listeners: add it there.")
+    of_brokers = [name for name in names if name not in controllers]
+    if not of_brokers:
+        raise ConfigError("listeners has only listeners of controllers: this node is a broker, too, so give one more.")
+    chosen = inter_broker or (DEFAULT_NAME if DEFAULT_NAME in of_brokers else of_brokers[0])
+    _check_advertised(told, of_brokers, chosen)
+    return ListenerPlan(found, controllers, chosen, told)
+
+
+def _single(controllers: Sequence[str], inter_broker: str, advertised: str, told: tuple[Listener, ...]) -> ListenerPlan:
+    names = {"controller.listener.names": ",".join(controllers), "inter.broker.listener.name": inter_broker}
+    for name, given in names.items():
+        if given:
+            raise ConfigError(f"{name} is {given!r}: it needs listeners that have this name.")
+    if len(told) > 1 or (told and (told[0].name != DEFAULT_NAME or not told[0].host or not told[0].port)):
+        raise ConfigError(f"advertised.listeners is {advertised!r}: give one PLAINTEXT://HOST:PORT.")
+    _check_advertised(told, [DEFAULT_NAME], DEFAULT_NAME)
+    return ListenerPlan((), (), DEFAULT_NAME, told)
+
+
+def _check_advertised(told: Sequence[Listener], of_brokers: Sequence[str], inter_broker: str) -> None:
+    names = [each.name for each in told] or of_brokers
+    unknown = [name for name in names if name not in of_brokers]
+    if unknown:
+        raise ConfigError(
+            f"advertised.listeners has {unknown[0]}, which is no listener of brokers: the valid names are "
+            f"{','.join(of_brokers)}."
+        )
+    if inter_broker not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name is {inter_broker!r}: it must be an advertised listener of brokers, which are "
+            f"{','.join(names)}."
+        )
+    for each in told:
+        if each.host in ANY_ADDRESS:
+            raise ConfigError(
+                f"advertised.listeners cannot use the nonroutable meta-address {each.host}: give an address that "
+                "others can connect to."
+            )
+        if not each.host or not each.port:
+            raise ConfigError(f"advertised.listeners has {each.name} without a host or port: give both.")
+
+
+def _listeners(setting: str, text: str) -> tuple[Listener, ...]:
+    return tuple(_listener(setting, text, each) for each in _words(text))
+
+
+def _listener(setting: str, text: str, word: str) -> Listener:
+    name, separator, address = word.rpartition("://")
+    host, colon, port = address.rpartition(":")
+    good = colon and port.isascii() and port.isdigit() and int(port) < 65536 and name.replace("_", "").isalnum()
+    if separator and good:
+        return Listener(name.upper(), host.strip("[]"), int(port))
+    if setting == "advertised.listeners":  # A bare HOST:PORT is understood, too, for the single listener.
+        if not separator and colon and host and port.isascii() and port.isdigit() and int(port) < 65536:
+            return Listener(DEFAULT_NAME, host.strip("[]"), int(port))
+        raise ConfigError(f"{setting} is {text!r}: give one PLAINTEXT://HOST:PORT.")
+    raise ConfigError(f"{setting} is {text!r}: give NAME://HOST:PORT,...")
+
+
+def _check_protocols(text: str, names: Sequence[str]) -> None:
+    """Without a map every name stands for PLAINTEXT, except the names of the protocols that are not served."""
+    known: dict[str, str] = {}
+    for word in _words(text):
+        name, colon, protocol = word.partition(":")
+        if not colon or not name:
+            raise ConfigError(f"listener.security.protocol.map is {text!r}: give NAME:PLAINTEXT,...")
+        known[name] = protocol
+    for name in names:
+        protocol = known.get(name, "" if known else name if name in _OTHER_PROTOCOLS else DEFAULT_NAME)
+        if not protocol:
+            raise ConfigError(f"listener.security.protocol.map has no protocol for {name}: add {name}:PLAINTEXT.")
+        if protocol != DEFAULT_NAME:
+            raise ConfigError(f"The listener {name} has the protocol {protocol}: only PLAINTEXT is served.")
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

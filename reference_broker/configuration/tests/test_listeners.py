@@ -1,0 +1,89 @@
+"""The listeners of a node, as Kafka's settings name them."""
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
+from reference_broker.configuration.listeners import Listener, Scope
+
+THREE = {
+    "listeners": "CLIENTS://h:1, REPLICATION://h:2, CONTROLLER://h:3",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "REPLICATION",
+}
+
+
+def test_a_node_without_listeners_takes_everything_on_a_single_one() -> None:
+    plan = BrokerConfig.parse({}).listener_plan()
+    assert (plan.listeners, plan.scopes, plan.inter_broker) == ((), {}, "PLAINTEXT")
+
+
+def test_each_listener_takes_what_it_is_for() -> None:
+    plan = BrokerConfig.parse(THREE).listener_plan()
+    assert plan.listeners == (
+        Listener("CLIENTS", "h", 1),
+        Listener("REPLICATION", "h", 2),
+        Listener("CONTROLLER", "h", 3),
+    )
+    assert plan.scopes == {
+        "CLIENTS": Scope("CLIENTS", clients=True, brokers=False, controllers=False),
+        "REPLICATION": Scope("REPLICATION", clients=True, brokers=True, controllers=False),
+        "CONTROLLER": Scope("CONTROLLER", clients=False, brokers=False, controllers=True),
+    }
+
+
+def test_brokers_meet_at_plaintext_or_else_at_the_first_listener_of_brokers() -> None:
+    two = {"listeners": "EXTERNAL://h:1,PLAINTEXT://h:2,C://h:3", "controller.listener.names": "C"}
+    assert BrokerConfig.parse(two).listener_plan().inter_broker == "PLAINTEXT"
+    other = {"listeners": "C://h:3,EXTERNAL://h:1,LAN://h:2", "controller.listener.names": "C"}
+    assert BrokerConfig.parse(other).listener_plan().inter_broker == "EXTERNAL"
+
+
+def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_asked() -> None:
+    config = {"listeners": "PLAINTEXT://h:1,LAN://h:2", "inter.broker.listener.name": "LAN"}
+    scopes = BrokerConfig.parse(config).listener_plan().scopes
+    assert [(each.brokers, each.controllers) for each in scopes.values()] == [(False, False), (True, True)]
+
+
+def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:
+    plan = BrokerConfig.parse({"listeners": "PLAINTEXT://:9092,LAN://[::1]:9093"}).listener_plan()
+    assert [each.host for each in plan.listeners] == ["", "::1"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"listeners": "h:1"}, "give NAME://HOST:PORT"),
+        ({"listeners": "A://h:99999"}, "give NAME://HOST:PORT"),
+        ({"listeners": "A://h:1,A://h:2", "controller.listener.names": ""}, "another name and another port"),
+        ({"listeners": "A://h:1,B://h:1", "controller.listener.names": ""}, "another name and another port"),
+        ({"controller.listener.names": "NOBODY"}, "has NOBODY, which is none of the listeners"),
+        ({"listeners": "CONTROLLER://h:1"}, "this node is a broker, too"),
+        ({"inter.broker.listener.name": "CONTROLLER"}, "which are CLIENTS,REPLICATION"),
+        ({"inter.broker.listener.name": "LAN"}, "which are CLIENTS,REPLICATION"),
+        ({"advertised.listeners": "CONTROLLER://h:3"}, "is no listener of brokers"),
+        ({"advertised.listeners": "CLIENTS://h:3"}, "inter.broker.listener.name is 'REPLICATION'"),
+        ({"advertised.listeners": "CLIENTS://0.0.0.0:3,REPLICATION://h:2"}, "nonroutable meta-address 0.0.0.0"),
+        ({"advertised.listeners": "CLIENTS://:3,REPLICATION://h:2"}, "without a host or port"),
+        (
+            {"listener.security.protocol.map": "CLIENTS:SSL,REPLICATION:PLAINTEXT,CONTROLLER:PLAINTEXT"},
+            "only PLAINTEXT",
+        ),
+        ({"listener.security.protocol.map": "CLIENTS:PLAINTEXT"}, "has no protocol for REPLICATION"),
+        ({"listener.security.protocol.map": "CLIENTS"}, "give NAME:PLAINTEXT"),
+        ({"listeners": "SSL://h:1,REPLICATION://h:2,CONTROLLER://h:3"}, "has the protocol SSL"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_a_sentence(changed: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        BrokerConfig.parse(THREE | changed)
+
+
+@pytest.mark.parametrize("name", ["controller.listener.names", "inter.broker.listener.name"])
+def test_names_without_listeners_mean_nothing(name: str) -> None:
+    with pytest.raises(ConfigError, match="needs listeners"):
+        BrokerConfig.parse({name: "CONTROLLER"})
+
+
+def test_a_single_listener_does_not_advertise_the_address_of_all_interfaces() -> None:
+    with pytest.raises(ConfigError, match=r"nonroutable meta-address 0\.0\.0\.0"):
+        BrokerConfig.parse({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"})

@@ -1,0 +1,117 @@
+"""Where a node listens, and what it tells others of that."""
+
+import json
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.quorum.messages import begin_epoch
+from reference_broker.serve.doors import Door, open_doors, told_endpoints
+from reference_broker.serve.errors import StartError
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.messages import encode_request
+
+if TYPE_CHECKING:
+    from reference_broker.serve.tests.conftest import Broker
+
+LISTENERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,REPLICATION://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "REPLICATION",
+}
+
+
+def told(listen: str | None, advertise: str | None = None, **config: str) -> tuple[Sequence[Door], Sequence[Endpoint]]:
+    parsed = BrokerConfig.parse({key.replace("_", "."): value for key, value in config.items()})
+    doors = open_doors(listen, parsed)
+    try:
+        return doors, told_endpoints(doors, parsed, advertise)
+    finally:
+        for door in doors:
+            door.socket.close()
+
+
+def test_the_simple_way_is_one_listener_that_is_told_as_it_is() -> None:
+    (door,), (endpoint,) = told("127.0.0.1:0")
+    assert (door.name, endpoint.name, endpoint.host) == ("PLAINTEXT", "PLAINTEXT", "127.0.0.1")
+    assert endpoint.port > 0
+    assert told("127.0.0.1:0", "outside:7")[1] == (Endpoint("outside", 7),)
+    assert told("127.0.0.1:0", advertised_listeners="PLAINTEXT://outside:7")[1] == (Endpoint("outside", 7),)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]"])
+def test_a_node_on_all_interfaces_tells_the_name_of_its_machine(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    """Nobody can connect to the address of all interfaces, so Kafka refuses it."""
+    monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
+    _, (endpoint,) = told(f"{host}:0")
+    assert endpoint.host == "localhost"
+    with pytest.raises(StartError, match="give an address that others can connect to"):
+        told("127.0.0.1:0", f"{host}:9092")
+
+
+def test_a_machine_without_a_name_must_be_told_where_others_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getfqdn", lambda: "no.such.host.invalid")
+    with pytest.raises(StartError, match="say with --advertise"):
+        told("0.0.0.0:0")
+    assert told("0.0.0.0:0", "127.0.0.1:7")[1] == (Endpoint("127.0.0.1", 7),)
+
+
+def test_only_one_of_both_ways_is_taken() -> None:
+    for listen, advertise in (("127.0.0.1:0", None), (None, "127.0.0.1:7")):
+        with pytest.raises(StartError, match="are both given"):
+            told(listen, advertise, listeners="PLAINTEXT://127.0.0.1:0")
+
+
+def test_loopback_is_known_by_the_address_that_is_bound() -> None:
+    assert [told(listen)[0][0].name for listen in ("127.0.0.1:0",)] == ["PLAINTEXT"]
+    parsed = BrokerConfig.parse({"listeners": "A://127.0.0.1:0,B://localhost:0,C://:0"})
+    doors = open_doors(None, parsed)
+    try:
+        assert [door.is_loopback for door in doors] == [True, True, False]
+    finally:
+        for door in doors:
+            door.socket.close()
+
+
+def asked(address: str, frame: bytes) -> bytes:
+    """The first bytes of the answer; none if the connection is closed instead."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.sendall(frame)
+        try:
+            return sock.recv(8)
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.live
+def test_a_stranger_on_the_clients_listener_asks_nothing_of_the_quorum(start_broker: "Callable[..., Broker]") -> None:
+    words = [word for key, value in LISTENERS.items() for word in ("--config", f"{key}={value}")]
+    broker = start_broker(*words, listen="")
+    listeners = broker.ready["listeners"]
+    assert list(listeners) == ["PLAINTEXT", "REPLICATION", "CONTROLLER"]
+    assert broker.ready["listen"] == listeners["PLAINTEXT"]
+    body = begin_epoch("anything", -1, 1, 2**31 - 1)
+    forged = b"".join(bytes(each) for each in encode_request(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, "x", body))
+    assert [bool(asked(address, forged)) for address in listeners.values()] == [False, False, True]
+    assert len(broker.await_log("connection_closed", 2)) == 2
+    api_versions = struct.pack(">ihhih", 10, 18, 0, 7, -1)
+    assert all(asked(address, api_versions) for address in listeners.values())
+    assert not broker.log_events("listens_beyond_loopback")
+    assert broker.stop() == 0
+
+
+@pytest.mark.live
+def test_a_node_that_listens_elsewhere_than_on_loopback_says_what_that_means(
+    start_broker: "Callable[..., Broker]",
+) -> None:
+    broker = start_broker("--advertised", "127.0.0.1:9", listen="0.0.0.0:0")
+    (line,) = broker.log_events("listens_beyond_loopback")
+    assert line["level"] == "warn"
+    assert "no authentication" in line["reason"]
+    assert json.dumps(line["advertised"]) == '"PLAINTEXT://127.0.0.1:9"'
