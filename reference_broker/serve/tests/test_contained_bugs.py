@@ -40,6 +40,8 @@ class Echo:
 
 
 class FakeConnection:
+    listener = ""
+
     def __init__(self) -> None:
         self.peer = "peer"
         self.number = self.last_active_us = -1
