@@ -69,6 +69,10 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "divergence_unseen": "replicas-equal",
     "unclean_restart_stays_in_sync": "replicas-equal",
     "leader_from_outside_the_isr": "replicas-equal",
+    "elr_not_kept": "replicas-equal",
+    "unclean_restart_keeps_elr": "isr-honest",
+    "high_watermark_below_min_isr": "isr-honest",
+    "leads_without_directory": "replicas-equal",
     "epoch_overflows_to_negative": "session-epoch-order",
     "epoch_wraps_to_zero": "session-epoch-order",
     # Who comes back to another's session hears of its partitions, or nothing of its own.
