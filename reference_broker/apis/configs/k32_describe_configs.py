@@ -2,6 +2,7 @@
 
 * The answer holds all settings, or those whose keys the request names.
 * Each setting has its source and type. It has synonyms and documentation if the request asks for them.
+* A resource that is named twice is told once, with the keys that are named first.
 * The empty broker name means dynamic settings of the whole cluster, of which there are none.
 * Unlike Kafka: the settings of a broker are fixed at its start. Broker loggers, client metrics and groups get
   INVALID_REQUEST.
@@ -23,35 +24,67 @@ from kio.static.primitive import i8
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
-from reference_broker.apis.parts import HasConfig, HasController, HasNodeId
+from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
 from reference_broker.controller.refusal import UNKNOWN_TOPIC
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from reference_broker.metadata.min_isr import CLUSTER
 from reference_broker.metadata.topic_names import name_problem
+from reference_broker.ports.timing import run_slices
 from reference_broker.wire.errors import ErrorCode
 
+RESOURCES_A_SLICE = 20
+"""So many are described in one event, or fewer if their settings are many."""
 
-class Needs(HasConfig, HasController, HasNodeId, Protocol):
+
+class Needs(HasConfig, HasController, HasNodeId, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse:  # noqa: ARG001
-    """Answers with one result for each resource, in the order of the request."""
-    return DescribeConfigsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(_result(broker, body, resource) for resource in body.resources)
-    )
+def handle(broker: Needs, call: Call, body: DescribeConfigsRequest) -> DescribeConfigsResponse | None:
+    """Answers with one result for each resource, in the order of the request. Many are described in slices and answered
+    through ``call``."""
+    answering = _answered(broker, body)
+    if len(body.resources) <= RESOURCES_A_SLICE:
+        return in_one_go(answering)
+    run_slices(broker.outside, respond_in_slices(call, answering))
+    return None
 
 
 API = Api.of(DescribeConfigsRequest, handle)
 
 
-def _result(broker: Needs, body: DescribeConfigsRequest, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+def _answered(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
+    results: dict[tuple[int, str], DescribeConfigsResult] = {}
+    made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
+    for number, resource in enumerate(body.resources, 1):
+        key = resource.resource_type, resource.resource_name
+        if key not in results:
+            results[key] = _result(broker, body, resource, made)
+        if number % RESOURCES_A_SLICE == 0:
+            yield
+    return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results.values()))
+
+
+def _result(
+    broker: Needs,
+    body: DescribeConfigsRequest,
+    resource: DescribeConfigsResource,
+    made: dict[ConfigRow, DescribeConfigsResourceResult],
+) -> DescribeConfigsResult:
+    """``made`` holds the settings that were told already: most topics have those of the broker."""
     rows = _rows(broker, resource)
+    configs: list[DescribeConfigsResourceResult] = []
+    for row in () if isinstance(rows, Refusal) else rows:
+        told = made.get(row)
+        if told is None:
+            told = made[row] = _row(row, body)
+        configs.append(told)
     return DescribeConfigsResult(
         resource_type=i8(resource.resource_type),
         resource_name=resource.resource_name,
-        configs=() if isinstance(rows, Refusal) else tuple(_row(row, body) for row in rows),
+        configs=tuple(configs),
         **verdict(rows),
     )
 

@@ -1,6 +1,7 @@
 """Metadata: tells brokers, topics and leaders. It also creates missing topics if that is allowed.
 
 * Null for the topics means all of them.
+* Unlike Kafka: a request may name 100,000 topics.
 * A topic that is created gets UNKNOWN_TOPIC_OR_PARTITION in this answer, because the active controller creates it
   later. Clients ask again, as with Kafka.
 
@@ -12,6 +13,7 @@ Version notes:
 KIPs: 4, 232, 320, 430, 516, 526.
 """
 
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -31,56 +33,95 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
 from reference_broker.apis.metadata.topic_answers import TopicAnswers, missing_error
-from reference_broker.apis.parts import HasMetadata
+from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import (
     NO_THROTTLE,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
 )
+from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
+from reference_broker.ports.timing import run_slices
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000
+from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000, MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
 
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
 """Older versions leave out replicas that are not live, and have an error for them."""
+FEW_TOPICS = 1000
+"""So many topics, or partitions of them, are described in one event."""
+MOST_TOPICS = 100_000
+"""A request that names more closes its connection."""
 MOST_CREATED_AT_ONCE = 100
 """One request starts to create at most so many topics, because each is a change of its own. Clients ask again for the
 others."""
 
 
-class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
+class Needs(CreatesOffsetsTopic, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
 def handle(
     broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest
-) -> MetadataResponse | MetadataResponse1000:
-    """The topics come in the order of the request, each once, or all of them in the order of their creation."""
+) -> MetadataResponse | MetadataResponse1000 | None:
+    """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
+    looked up in slices and answered through ``call``. A request for more than MOST_TOPICS closes its connection."""
+    wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
+    count = len(broker.metadata.topics) if wants_all else len(body.topics or ())
+    answering = _answered(broker, answers, call, body, wants_all)
+    if count <= FEW_TOPICS:
+        return in_one_go(answering)
+    if not wants_all and count > MOST_TOPICS:
+        call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
+        return None
+    run_slices(broker.outside, respond_in_slices(call, answering))
+    return None
+
+
+def _answered(
+    broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest, wants_all: bool
+) -> Sliced[MetadataResponse | MetadataResponse1000]:
+    """All of it tells the same state of the metadata, also where that changes between slices."""
+    api_version, listener = call.api_version, call.listener
     cache = broker.metadata
     operations = TOPIC_OPERATIONS if body.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
-    if body.topics is None or (call.api_version == 0 and not body.topics):
-        topics = [answers.find(cache, topic, operations) for topic in cache.topics.values()]
+    if wants_all:
+        topics = yield from _all(cache, answers, operations)
     else:
-        topics = _asked(broker, answers, call.api_version, body, body.topics, operations)
-    if call.api_version < OFFLINE_REPLICAS_FROM:
-        topics = [_of_live_replicas(topic) for topic in topics]
-    if call.api_version >= FIRST_DRAFT_VERSION:
-        return _draft(cache, answers, topics, call.listener)
+        topics = yield from _asked(broker, cache, answers, api_version, body, operations)
+    if api_version < OFFLINE_REPLICAS_FROM:
+        for at, topic in enumerate(topics):
+            topics[at] = _of_live_replicas(topic)
+            if at % FEW_TOPICS == FEW_TOPICS - 1:
+                yield
+    if api_version >= FIRST_DRAFT_VERSION:
+        return (yield from _draft(cache, answers, topics, listener))
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=tuple(_broker(one, call.listener) for one in cache.live_brokers()),
+        brokers=tuple(_broker(one, listener) for one in cache.live_brokers()),
         cluster_id=cache.cluster_id,
         controller_id=BrokerId(cache.controller_id),
         topics=tuple(topics),
         error_code=ErrorCode.none,
     )
+
+
+def _all(cache: MetadataCache, answers: TopicAnswers, operations: int) -> Sliced[list[MetadataResponseTopic]]:
+    topics: list[MetadataResponseTopic] = []
+    partitions = 0
+    for topic in cache.topics.values():
+        topics.append(answers.find(cache, topic, operations))
+        partitions += 1 + len(topic.partitions)
+        if partitions >= FEW_TOPICS:
+            partitions = 0
+            yield
+    return topics
 
 
 API = Api(MetadataRequest, lambda broker: partial(handle, broker, TopicAnswers()))
@@ -94,9 +135,14 @@ def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
 
 def _draft(
     cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic], listener: str
-) -> MetadataResponse1000:
+) -> Sliced[MetadataResponse1000]:
     """With the epoch of what is told (M-4)."""
     brokers = (_broker(one, listener) for one in cache.live_brokers())
+    told: list[MetadataTopic1000] = []
+    for number, topic in enumerate(topics, 1):
+        told.append(answers.find_draft(topic))
+        if number % FEW_TOPICS == 0:
+            yield
     return MetadataResponse1000(
         brokers=tuple(
             MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in brokers
@@ -104,23 +150,30 @@ def _draft(
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
         metadata_epoch=cache.metadata_epoch,
-        topics=tuple(answers.find_draft(topic) for topic in topics),
+        topics=tuple(told),
     )
 
 
 def _asked(
     broker: Needs,
+    cache: MetadataCache,
     answers: TopicAnswers,
     api_version: int,
     body: MetadataRequest,
-    topics: tuple[MetadataRequestTopic, ...],
     operations: int,
-) -> list[MetadataResponseTopic]:
-    cache = broker.metadata
+) -> Sliced[list[MetadataResponseTopic]]:
     told: list[MetadataResponseTopic] = []
-    missing: list[str] = []
-    found: dict[str, None] = {}  # An ID may be given with any number of names, which do not count.
-    for entry in dict.fromkeys(topics):
+    missing: dict[str, int] = {}
+    seen: dict[MetadataRequestTopic | str, None] = {}
+    work = 0
+    for entry in body.topics or ():
+        work += 1
+        if work >= FEW_TOPICS:
+            work = 0
+            yield
+        if entry in seen:
+            continue
+        seen[entry] = None
         topic_id = None if entry.topic_id is None else entry.topic_id.bytes
         if topic_id is not None and api_version >= TOPIC_IDS_FROM:
             name = cache.topic_names.get(topic_id)
@@ -131,35 +184,38 @@ def _asked(
         else:
             topic = cache.topics.get(entry.name)
         if topic is not None:
-            if topic.name not in found:
-                found[topic.name] = None
+            if topic.name not in seen:  # An ID may be given with any number of names, which do not count.
+                seen[topic.name] = None
                 told.append(answers.find(cache, topic, operations))
+                work += len(topic.partitions)
         elif topic_id is not None:
             told.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
         else:
             assert entry.name is not None, "an entry has a name or an ID"
-            missing.append(entry.name)
+            missing[entry.name] = len(told)
             told.append(_error(missing_error(entry.name), entry.name, None))
     if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        return _created(broker, told, missing)
+        yield from _created(broker, told, missing)
     return told
 
 
-def _created(broker: Needs, answers: list[MetadataResponseTopic], missing: list[str]) -> list[MetadataResponseTopic]:
-    """Asks the active controller to create the missing topics. A topic that cannot be created gets the reason as its
-    error."""
-    refused: dict[str, ErrorCode] = {}
+def _created(
+    broker: Needs, answers: list[MetadataResponseTopic], missing: Mapping[str, int]
+) -> Generator[None, None, None]:
+    """Asks the active controller to create the missing topics, whose answers stand at these places. A topic that cannot
+    be created gets the reason as its error."""
     created = 0
-    for name in missing:
+    for number, (name, at) in enumerate(missing.items(), 1):
         if created == MOST_CREATED_AT_ONCE:
-            break
+            return
         problem = request_problem(broker.config, WantedTopic(name))
         if problem is None:
             _ask_to_create(broker, name)
             created += 1
         else:
-            refused[name] = problem.error
-    return [_error(refused[answer.name], answer.name, None) if answer.name in refused else answer for answer in answers]
+            answers[at] = _error(problem.error, TopicName(name), None)
+        if number % FEW_TOPICS == 0:
+            yield
 
 
 def _ask_to_create(broker: Needs, name: str) -> None:

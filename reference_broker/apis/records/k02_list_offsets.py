@@ -41,9 +41,10 @@ from reference_broker.apis.records.fetch_reading import (
     readable_end,
     reader_of,
 )
+from reference_broker.apis.sliced import respond_in_slices
 from reference_broker.log.lookup import FoundOffset, Overtaken, Search, Work
 from reference_broker.ports.disk import DiskError
-from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.ports.timing import later, run_slices
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -90,21 +91,11 @@ def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsRe
     except StopIteration as end:
         answer: ListOffsetsResponse = end.value
         return answer
-    later(broker.outside, 0, lambda: run_slices(broker.outside, _respond(call, answering)))
+    later(broker.outside, 0, lambda: run_slices(broker.outside, respond_in_slices(call, answering)))
     return None
 
 
 API = Api.of(ListOffsetsRequest, handle)
-
-
-def _respond(call: Call, answering: Search[ListOffsetsResponse]) -> Slices:
-    while not call.closed:
-        try:
-            next(answering)
-        except StopIteration as end:
-            call.respond(end.value)
-            return
-        yield
 
 
 def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[ListOffsetsResponse]:

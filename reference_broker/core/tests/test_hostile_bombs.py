@@ -14,7 +14,8 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
-LONGEST_MS = 20
+LONGEST_MS = 40
+"""A slice takes some 5 ms. A busy machine may need several times as long."""
 PACKED = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 RECORD_BYTES = len(raw_record(key=None, value=None))
 
@@ -134,7 +135,7 @@ def test_large_batches_are_cleaned_in_slices(codec: Compression) -> None:
     assert log.cleaned_offset == 45_000
     keys = [record.key for _, record in read_all(log.read(0, 1 << 24, log.log_end_offset))]
     assert len(keys) == 25_000
-    assert cost.longest_ms < 2 * LONGEST_MS
+    assert cost.longest_ms < LONGEST_MS
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD])

@@ -4,17 +4,22 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from reference_broker.apis.groups.k15_describe_groups import MOST_MEMBER_BYTES
-from reference_broker.core.tests.hostile_client import HostileClient
+from reference_broker.apis.tests.test_group_apis import filled
+from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 ASSIGNMENT_BYTES = 900_000
+LONGEST_MS = 40
+"""A slice takes some 5 ms. A busy machine may need several times as long."""
 
 
 def large_group(client: HostileClient, group_id: str) -> None:
@@ -76,6 +81,67 @@ def test_an_offset_that_is_asked_for_many_times_is_told_once() -> None:
         ("g", [("t", 1)])
     ]
     assert found[0].topics[0].partitions[0].metadata == "m" * 4000
+
+
+@pytest.mark.parametrize("version", [0, 1, 4, 9, 12, 1000])
+def test_many_names_are_looked_up_in_slices(version: int) -> None:
+    world = NodeWorld(auto_create_topics_enable="true")
+    world.create("t", 3)
+    names = ["t", *(f"missing-{number}" for number in range(20_000)), "t", "not a name"]
+    asked = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(name)) for name in names)
+    body = MetadataRequest(topics=asked, include_topic_authorized_operations=False, allow_auto_topic_creation=False)
+    client = HostileClient(world)
+    with slices_of(world) as cost:
+        answer = client.say(ApiKey.METADATA, version, body)
+    assert [len(one.partitions) for one in answer.topics] == [3, *[0] * 20_001]
+    assert cost.slices > 15
+    assert cost.longest_ms < LONGEST_MS
+
+
+def test_more_names_than_there_may_be_close_the_connection() -> None:
+    entry = MetadataRequestTopic(topic_id=None, name=TopicName("t"))
+    body = MetadataRequest(topics=(entry,) * 100_001, include_topic_authorized_operations=False)
+    client = HostileClient(NodeWorld())
+    assert client.say(ApiKey.METADATA, 9, body) is None
+    assert client.say(ApiKey.METADATA, 9, MetadataRequest(topics=(), include_topic_authorized_operations=False))
+
+
+def test_all_topics_are_told_in_slices() -> None:
+    world = NodeWorld()
+    for number in range(4):
+        world.create(f"t{number}", 1000)
+    client = HostileClient(world)
+    body = MetadataRequest(topics=None, include_topic_authorized_operations=False)
+    assert [len(one.partitions) for one in client.say(ApiKey.METADATA, 9, body).topics] == [1000] * 4
+
+
+def test_settings_of_many_topics_are_told_in_slices_and_once_for_each() -> None:
+    world = NodeWorld()
+    for number in range(3):
+        world.create(f"t{number}")
+    names = [f"t{number % 3}" for number in range(6000)]
+    resources = [{"resource_type": 2, "resource_name": name, "configuration_keys": None} for name in names]
+    client = HostileClient(world)
+    with slices_of(world) as cost:
+        results = client.ask(
+            ApiKey.DESCRIBE_CONFIGS, 4, resources=resources, include_synonyms=True, include_documentation=True
+        ).results
+    assert [one.resource_name for one in results] == ["t0", "t1", "t2"]
+    assert cost.longest_ms < LONGEST_MS
+
+
+def test_settings_that_topics_share_take_no_memory_for_each_topic() -> None:
+    world = NodeWorld()
+    for number in range(60):
+        world.create(f"t{number}")
+    named = tuple(
+        filled(DescribeConfigsResource, {"resource_type": 2, "resource_name": f"t{number}", "configuration_keys": None})
+        for number in range(60)
+    )
+    answer = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, DescribeConfigsRequest(resources=named))
+    first, *others = answer.results
+    assert len(first.configs) > 15
+    assert all(one is two for other in others for one, two in zip(first.configs, other.configs, strict=True))
 
 
 def test_a_topic_that_is_asked_for_by_one_id_and_many_names_is_told_once() -> None:
