@@ -44,6 +44,7 @@ TIMED_KINDS = (
     "node_cut_from_controller",
     "disk_slowed",
     "disk_full",
+    "disk_bit_flipped",
     "link_cut",
     "link_delayed",
     "link_reset",
@@ -56,6 +57,7 @@ TIMED_KINDS = (
 )
 """Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
 
+- ``disk_bit_flipped`` ends the node by SIGTERM, turns over one bit of its records, and starts it again.
 - ``node_isolated`` cuts all links between this node and the other nodes, both ways.
 - ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
   nodes and clients still reach the node.
@@ -68,6 +70,7 @@ NEEDED_BY_KIND = {
     "disk_write_failed": "disk",
     "disk_slowed": "disk",
     "disk_full": "disk",
+    "disk_bit_flipped": "disk",
     "node_isolated": "proxy",
     "node_cut_from_controller": "proxy",
 }

@@ -3,6 +3,7 @@
 from chaos.mutants import (
     acknowledgements,
     cleaning,
+    damage,
     fetch_sessions,
     first_revision,
     groups,
@@ -18,7 +19,7 @@ from scenarios.model import Scenario
 
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
-    *(acknowledgements, replication, metadata_epochs, groups, cleaning),
+    *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage),
 )
 
 
