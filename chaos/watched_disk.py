@@ -24,7 +24,7 @@ class WatchedDisk:
     unless it fails with UndoFailed."""
 
     def __init__(self, inner: Disk, before_write: BeforeWrite) -> None:
-        self._inner = inner
+        self.inner = inner
         self._before_write = before_write
         self.list = inner.list
         self.exists = inner.exists
@@ -36,43 +36,43 @@ class WatchedDisk:
         self.make_durable = inner.make_durable
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        existed = self._inner.exists(path)
-        position = self._inner.size(path) if existed else 0
+        existed = self.inner.exists(path)
+        position = self.inner.size(path) if existed else 0
         strike = self._before_write(path, position, sum(len(each) for each in buffers))
         if strike is None:
-            return self._inner.append(path, buffers)
+            return self.inner.append(path, buffers)
         data = _written(b"".join(buffers), strike)
-        self._inner.append(path, [data[: strike.kept]])
+        self.inner.append(path, [data[: strike.kept]])
         try:
             strike.act()
         except UndoFailed:
             raise
         except OSError:
             if existed:
-                self._inner.truncate(path, position)
+                self.inner.truncate(path, position)
             else:
-                self._inner.delete(path)
+                self.inner.delete(path)
             raise
-        self._inner.append(path, [data[strike.kept :]])
+        self.inner.append(path, [data[strike.kept :]])
         return position
 
     def write(self, path: str, data: Buffer) -> None:
         strike = self._before_write(path, 0, len(data))
         if strike is None:
-            self._inner.write(path, data)
+            self.inner.write(path, data)
             return
-        before = self._inner.read(path, 0, self._inner.size(path)) if self._inner.exists(path) else None
+        before = self.inner.read(path, 0, self.inner.size(path)) if self.inner.exists(path) else None
         data = _written(bytes(data), strike)
-        self._inner.write(path, data[: strike.kept])
+        self.inner.write(path, data[: strike.kept])
         try:
             strike.act()
         except OSError:
             if before is None:
-                self._inner.delete(path)
+                self.inner.delete(path)
             else:
-                self._inner.write(path, before)
+                self.inner.write(path, before)
             raise
-        self._inner.write(path, data)
+        self.inner.write(path, data)
 
 
 def _written(data: bytes, strike: Strike) -> bytes:

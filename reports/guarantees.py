@@ -117,6 +117,7 @@ _INSIDE = (
     _inside("high-watermark-monotonic", "A replica's high watermark went back, or lay outside its log."),
     _inside("isr-honest", "An in-sync replica lacked something that was committed."),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
+    _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
     _inside("no-committed-lost", "A coordinator lost an offset that was told to be committed."),

@@ -45,6 +45,7 @@ TIMED_KINDS = (
     "directory_missing",
     "disk_slowed",
     "disk_full",
+    "disk_bit_flipped",
     "link_cut",
     "link_delayed",
     "link_reset",
@@ -57,6 +58,7 @@ TIMED_KINDS = (
 )
 """Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
 
+- ``disk_bit_flipped`` ends the node by SIGTERM, turns over one bit of its records, and starts it again.
 - ``node_isolated`` cuts all links between this node and the other nodes, both ways.
 - ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
   nodes and clients still reach the node.

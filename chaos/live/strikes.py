@@ -22,7 +22,7 @@ from scenarios.model import Fault, Scenario
 ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
-RESTARTED = ("node_killed", "node_terminated")
+RESTARTED = ("node_killed", "node_terminated", "disk_bit_flipped")
 BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing")
 """These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")
@@ -64,6 +64,10 @@ class Strikes:
         """Starts the node's next incarnation, if the one before has ended."""
         self._progress(f"node-{node} is started again")
         self._crew.restart(node)
+
+    def folder(self, node: int) -> Path:
+        """Returns the node's data folder. Only a stopped node's may be changed."""
+        return Path(self._crew.nodes[node].spec.data)
 
     def addresses(self) -> tuple[str, ...]:
         """Returns HOST:PORT of each node in the order of the numbers, without a proxy before it."""

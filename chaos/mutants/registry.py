@@ -3,6 +3,7 @@
 from chaos.mutants import (
     acknowledgements,
     cleaning,
+    damage,
     eligible_leaders,
     fetch_sessions,
     first_revision,
@@ -19,7 +20,7 @@ from scenarios.model import Scenario
 
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
-    *(acknowledgements, replication, metadata_epochs, groups, cleaning, eligible_leaders),
+    *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
 )
 
 

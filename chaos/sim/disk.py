@@ -39,6 +39,8 @@ class SimDisk:
         self.capacity_bytes = -1
         self.broken = False
         self.used_bytes = 0
+        self.damaged: list[tuple[str, bytes]] = []
+        """What ``flip`` made of files."""
         self._random = random
         self._names = Names()
 
@@ -144,7 +146,13 @@ class SimDisk:
 
     def flip(self, path: str, bit: int) -> None:
         """Damages the file: its bit with this number, counted from its start, is another one from now on."""
-        self._file(path).content[bit // 8] ^= 1 << bit % 8
+        content = self._file(path).content
+        content[bit // 8] ^= 1 << bit % 8
+        self.damaged.append((path, bytes(content)))
+
+    def all_files(self) -> Sequence[tuple[str, bytes]]:
+        """Each path with its content, sorted."""
+        return [(path, bytes(file.content)) for path, file in sorted(self._names.files.items())]
 
     def _tear(self, file: File) -> None:
         random = self._random

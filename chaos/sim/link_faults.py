@@ -60,6 +60,14 @@ def _directory_missing(fault: Fault, place: Place) -> Iterator[None]:
     machine.start()
 
 
+def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
+    machine = place.machine
+    machine.terminate()
+    yield
+    machine.stop_and_flip()
+    machine.start()
+
+
 def _paused(fault: Fault, place: Place) -> Iterator[None]:
     place.machine.pause(int(fault.sim_duration_s * 1_000_000))
     yield  # The node goes on by itself.
@@ -134,6 +142,7 @@ _KINDS: dict[str, Callable[[Fault, Place], Iterator[None]]] = {
     "node_killed": _ended,
     "node_powered_off": _ended,
     "node_terminated": _ended,
+    "disk_bit_flipped": _bit_flipped,
     "node_paused": _paused,
     "directory_missing": _directory_missing,
     "node_isolated": _cut,

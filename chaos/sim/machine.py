@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from chaos.bit_flips import aim
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
+from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
@@ -173,6 +175,17 @@ class Machine:
     def _shut_down(self, node: Node) -> None:
         now = self.now
         self._done(now, None, node.shutdown(now))
+
+    def stop_and_flip(self) -> None:
+        """Turns over a bit of the records of a node that has ended in good order. One that took too long is killed: its
+        log's end may be torn then, so damage would prove nothing."""
+        if self.node is not None:
+            self._die(power_loss=False)
+        elif self.disk.exists(CLEAN_SHUTDOWN_FILE):
+            flip = aim(self.disk.all_files(), self._random)
+            if flip is not None:
+                self.disk_fails = True
+                self.disk.flip(flip.path, flip.bit)
 
     def pause(self, for_us: int) -> None:
         until_us = self.agenda.now_us + for_us

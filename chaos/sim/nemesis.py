@@ -24,7 +24,7 @@ AT_SPREAD = (80, 120)
 """A timed fault begins between 80 % and 120 % of its ``at_s``, as drawn from the seed."""
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
-ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated")
+ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
 
 
 class Nemesis:

@@ -32,6 +32,7 @@ CAUGHT_FIRST = {
     ("08-killed-while-downloading", "append_after_torn_tail"): 14,
     ("08-killed-while-downloading", "download_restarts_at_zero"): 10,
     ("10-snapshot-superseded", "position_kept_with_new_id"): 14,
+    ("12-snapshot-disk-faults", "deleted_before_log_start_is_durable"): 5,
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("leader-loses-power", "leader_from_outside_the_isr"): 2,
@@ -116,6 +117,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "newest_record_cleaned": "replicas-equal",
     "superseded_record_kept": "replicas-equal",
     "cleaned_above_high_watermark": "replicas-equal",
+    "any_damage_cut": "damage-kept",
+    "deleted_before_log_start_is_durable": "quorum-converges",
 }
 
 

@@ -411,10 +411,16 @@ class PartitionLog(LogView):
             self._delete_retired()
 
     def close_cleanly(self) -> None:
-        """Writes the index files, so that the next start need not make them anew. The caller must sync ``sync_point()``
-        afterwards."""
+        """Writes the index files, so that a clean start need not scan. Sync the ``sync_point()`` afterwards.
+
+        Called again when all is synced, it moves the recovery point to the log's end, which needs one more sync. So
+        even if the next start dies before it has read the log, nobody takes durable records for a torn end.
+        """
         for segment in self.segments:
             self.segments.write_indexes(segment)
+        end = self.log_end_offset
+        if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
+            self.durability.changed(self._checkpoints.raise_recovery_point(end))
 
 
 def open_log(

@@ -267,6 +267,22 @@ def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
     assert opened(disk.copy(), SMALL, clean=False).quarantine == again.quarantine
 
 
+def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start_dies_early() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+    log.close_cleanly()
+    assert log.sync_point().paths == ()
+    assert opened(disk.copy(), SMALL).recovery_point == log.log_end_offset
+    last = log.segments[-1]
+    disk.files[last.path][16] ^= 1
+    again = opened(disk, SMALL, clean=False)
+    assert again.quarantine is not None
+    assert disk.exists(f"{last.path}.damaged")
+
+
 def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)

@@ -1,0 +1,35 @@
+"""The node gets SIGTERM and shuts down cleanly. One bit of its records is turned over, and it is started again after
+``restart_after_s``."""
+
+from pathlib import Path
+from random import Random
+
+from chaos.bit_flips import aim, is_aimed_at
+from chaos.faults.timed import End, Ended, Place, node_of
+from chaos.live.targets import Target
+
+
+def begin(place: Place, target: Target) -> End:
+    node = node_of(target)
+    how = place.child(node).terminate()
+
+    def end() -> Ended:
+        done = damaged(place.folder(node), Random(target.fault.name))
+        place.restart(node)
+        return Ended(f"{how}; {done}" if how and done else "")
+
+    return end
+
+
+def damaged(folder: Path, random: Random) -> str:
+    """Turns over a bit, and returns which. It is empty if the node holds no records."""
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.log"))
+    flip = aim([(path, (folder / path).read_bytes()) for path in paths if is_aimed_at(path)], random)
+    if flip is None:
+        return ""
+    with (folder / flip.path).open("r+b") as file:
+        file.seek(flip.bit // 8)
+        byte = file.read(1)[0]
+        file.seek(flip.bit // 8)
+        file.write(bytes([byte ^ 1 << flip.bit % 8]))
+    return f"turned over {flip}"

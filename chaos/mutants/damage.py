@@ -1,0 +1,20 @@
+"""Mutants of what relies on durable names, and of what a start does with damaged files."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+
+
+@mutant("reference_broker.log.recovery:Recovery._was_durable")
+def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
+    """A start takes all damage for a torn end of the log, and deletes what stands behind it."""
+    return False
+
+
+@mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
+def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
+    """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""
+    original(self, count)
+    self.segments.delete_retired(self.log_end_offset)

@@ -1,0 +1,47 @@
+"""Which bit the fault ``disk_bit_flipped`` turns over, and that it does so in the files of a live node."""
+
+from pathlib import Path
+from random import Random
+
+from chaos.bit_flips import aim, is_aimed_at
+from chaos.faults.disk_bit_flipped import damaged
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.ports.now import Now
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.serve.disk import FileDisk
+
+NOW = Now(0, 0)
+CONFIG = LogConfig(segment_bytes=300)
+
+
+def test_only_records_of_clients_are_aimed_at() -> None:
+    assert is_aimed_at("hot-0/00000000000000000000.log")
+    for path in (
+        "hot-0/00000000000000000000.index",
+        "hot-0/00000000000000000000.log.damaged",
+        "hot-0.0f-delete/00000000000000000000.log",
+        "__cluster_metadata-0/00000000000000000000.log",
+        "meta.log",
+    ):
+        assert not is_aimed_at(path)
+    assert aim([("hot-0/00000000000000000000.log", b"")], Random(1)) is None
+
+
+def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path, 8)
+    log = run_to_end(open_log(disk, "hot-0", CONFIG, NOW, True))
+    for _ in range(9):
+        log.append(NOW, build([Record(timestamp_ms=0, value=b"v")]), 0)
+    log.close_cleanly()
+    disk.close()
+    assert damaged(tmp_path / "nobody", Random(1)) == ""
+    for seed in range(8):
+        said = damaged(tmp_path, Random(seed))
+        assert said.startswith("turned over bit ")
+        opened = run_to_end(open_log(FileDisk(tmp_path, 8), "hot-0", CONFIG, NOW, True))
+        assert opened.quarantine is not None
+        if not opened.segments or opened.log_end_offset == 0:
+            return
+    raise AssertionError("each flip takes at least one segment away")
