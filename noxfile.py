@@ -53,6 +53,12 @@ def peer(session: nox.Session) -> None:
 
 
 @nox.session
+def hostile(session: nox.Session) -> None:
+    """500 hostile peers of each kind at once, against one node and three, with kill -9 in their midst."""
+    session.run(sys.executable, "-m", "bench.hostile", *session.posargs, external=True)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Every scenario with real processes, control and mutants."""
     _crucible(session, "run", "--all", "--with-mutants")
