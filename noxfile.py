@@ -53,6 +53,12 @@ def peer(session: nox.Session) -> None:
 
 
 @nox.session
+def hostile(session: nox.Session) -> None:
+    """500 hostile peers of each kind at once, against one node and three, with kill -9 in their midst."""
+    session.run(sys.executable, "-m", "bench.hostile", *session.posargs, external=True)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Plays every scenario with real processes, without a mutant and with each of its own."""
     _crucible(session, "run", "--all", "--with-mutants")

@@ -18,11 +18,12 @@ ROWS = (
     "cleaner",
     "failover",
     "metadata",
+    "hostile",
 )
 """Names of the measurements, in the order in which they run; ``bench/rows`` has a file for each."""
 ALONE = ("ladder", "start", "memory", "records")
 """What is measured when there is no peer and nothing was chosen."""
-OURS = ("failover", "metadata")
+OURS = ("failover", "metadata", "hostile")
 """What only the reference broker is measured for, and only if it was chosen."""
 NODES = (1, 3)
 
@@ -72,6 +73,9 @@ class Sizes:
     metadata_creations: int = 7
     metadata_changes: int = 100_000
     metadata_loads: int = 7
+    hostile_peers: int = 500
+    """Of each kind."""
+    hostile_s: float = 45.0
 
 
 QUICK = Sizes(
@@ -109,6 +113,8 @@ QUICK = Sizes(
     metadata_creations=2,
     metadata_changes=5_000,
     metadata_loads=2,
+    hostile_peers=20,
+    hostile_s=4.0,
 )
 """Sizes that only show that everything works. No figure of such a run is worth quoting."""
 

@@ -4,6 +4,7 @@ import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from reference_broker.serve.turns import HEAVY_BYTES
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.writing import Buffers
@@ -36,6 +37,7 @@ class Connection(asyncio.Protocol):
         "_request_bytes",
         "_unread_since_s",
         "_waiting_bytes",
+        "_weight_bytes",
         "_write_full",
         "busy",
         "closed",
@@ -60,6 +62,8 @@ class Connection(asyncio.Protocol):
         self._waiting_bytes = 0
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
+        self._weight_bytes = HEAVY_BYTES + 1
+        """Size of the last request and its answer."""
         self._frame_since_s = 0.0
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
@@ -95,6 +99,8 @@ class Connection(asyncio.Protocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
+        elif self.is_heavy:
+            self.want_turn()
         else:
             self._serve_one()
         self._driver.memory.changed(self)
@@ -106,10 +112,20 @@ class Connection(asyncio.Protocol):
         self._driver.memory.changed(self)
 
     def want_turn(self) -> None:
-        """Asks for a turn if there may be a complete frame. Whoever ends a request in a later event calls it."""
-        if not (self._queued or self._blocked) and (self._reader.buffered_bytes or not self._reading):
+        """Asks for a turn if a complete frame is there, and goes on reading if not."""
+        if self._queued or self._blocked:
+            return
+        if self._reader.has_frame():
             self._queued = True
             self._driver.turns.add(self)
+            return
+        self._waiting_bytes = 0
+        if not self._reading:
+            self._read_again()
+
+    @property
+    def is_heavy(self) -> bool:
+        return self._weight_bytes > HEAVY_BYTES and not self.of_node
 
     @property
     def _blocked(self) -> bool:
@@ -121,17 +137,17 @@ class Connection(asyncio.Protocol):
         many requests at once does not keep the others waiting."""
         if self._blocked:
             return
+        if self._driver.memory.is_full(self):
+            self.want_turn()
+            return
         self.serving = True
         try:
             frame = self._reader.next_frame()
             if frame is None:
-                self._waiting_bytes = 0
-                if not self._reading:
-                    self._read_again()
                 return
             self._frame_since_s = monotonic()
             request = self._driver.decoded(self, frame)
-            self._request_bytes = len(frame)
+            self._request_bytes = self._weight_bytes = len(frame)
             self.busy = True
             self._driver.handle(request)
         except ProtocolError as broken:
@@ -145,6 +161,7 @@ class Connection(asyncio.Protocol):
         if not self.transport.get_write_buffer_size():
             self._unread_since_s = monotonic()
         self.transport.writelines(buffers)
+        self._weight_bytes += sum(map(len, buffers))
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""
@@ -167,11 +184,13 @@ class Connection(asyncio.Protocol):
             return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
         return self._unread_since_s if unread else None
 
-    def evict(self, reason: str) -> None:
+    def evict(self, reason: str) -> int:
         self.closing = True
         self._reader.drop()
         self._driver.evicted(self, reason)
+        unread_bytes = self.transport.get_write_buffer_size()
         self.transport.abort()
+        return unread_bytes
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""

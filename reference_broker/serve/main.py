@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reference_broker.serve.allocator import return_large_blocks
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.lean_start import collect_nothing, leave_out
 from reference_broker.serve.log_lines import tell_on_stderr
@@ -38,6 +39,7 @@ def run_broker(
     of KEY=VALUE. ``wrapper`` is what fault injection and tracing add. ``started`` is called once signals are heard.
     """
     hold_standard_descriptors()
+    return_large_blocks()
     leave_out()
     collect_nothing()
     try:

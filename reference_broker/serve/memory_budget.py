@@ -12,6 +12,8 @@ FREED_SHARE: Final = 8
 WORTH_CLOSING_BYTES: Final = 16 << 10
 """Connections that hold less come last, since closing them frees next to nothing."""
 
+REASON: Final = "queued.max.request.bytes is reached, and this connection has held memory longest"
+
 
 class Holder(Hashable, Protocol):
     """A connection, as the budget sees it."""
@@ -27,8 +29,8 @@ class Holder(Hashable, Protocol):
         """Since when its oldest frame is unfinished, or its oldest answer unread. None if it waits for this node."""
         ...
 
-    def evict(self, reason: str) -> None:
-        """Ends the connection and lets go of its memory at once."""
+    def evict(self, reason: str) -> int:
+        """Ends the connection. Returns how many bytes it holds until it is gone, which is a moment later."""
         ...
 
 
@@ -60,8 +62,16 @@ class MemoryBudget:
         """Called when the connection may hold more than before. It may be closed by this call, as may others."""
         self._shares[holder.of_node].changed(holder)
 
+    def is_full(self, holder: Holder) -> bool:
+        """Whether a new request must wait, because connections that were closed still hold what they held.
+
+        Without that, all requests that arrive in one turn of the event loop could be answered before any memory is
+        free again.
+        """
+        return self._shares[holder.of_node].is_full
+
     def forget(self, holder: Holder) -> None:
-        """The connection is closed, or another share counts it from now on."""
+        """The connection is gone, or another share counts it from now on."""
         for share in self._shares.values():
             share.forget(holder)
 
@@ -74,8 +84,16 @@ class Share:
         self._limit_bytes = limit_bytes
         self._closed = closed
         self._held: dict[Holder, int] = {}
+        self._ending: dict[Holder, int] = {}
+        """What connections hold that were closed and are not gone yet."""
+
+    @property
+    def is_full(self) -> bool:
+        return bool(self._ending) and self.total_bytes + sum(self._ending.values()) > self._limit_bytes
 
     def changed(self, holder: Holder) -> None:
+        if holder in self._ending:
+            return
         held_bytes = holder.held_bytes()
         self.total_bytes += held_bytes - self._held.get(holder, 0)
         if held_bytes:
@@ -87,6 +105,7 @@ class Share:
 
     def forget(self, holder: Holder) -> None:
         self.total_bytes -= self._held.pop(holder, 0)
+        self._ending.pop(holder, None)
 
     def counted_again(self) -> int:
         """Asks each connection anew, and returns what they hold together."""
@@ -101,7 +120,8 @@ class Share:
         for holder in sorted(self._held, key=self._rank):
             self._closed.value += 1
             self.forget(holder)
-            holder.evict("queued.max.request.bytes is reached, and this connection has held memory longest")
+            self._ending[holder] = 0
+            self._ending[holder] = holder.evict(REASON)
             if self.total_bytes <= target_bytes:
                 return
 

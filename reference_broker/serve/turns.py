@@ -8,7 +8,14 @@ REQUESTS_PER_PASS: Final = 32
 """How many requests are served before the event loop looks at its sockets again."""
 
 
+HEAVY_BYTES: Final = 128 << 10
+"""A connection is heavy if its last request and answer together were larger, or if it was never served."""
+
+
 class TakesTurns(Protocol):
+    @property
+    def is_heavy(self) -> bool: ...
+
     def take_turn(self) -> None:
         """Serves at most one request. Asks for another turn if more requests may be there."""
         ...
@@ -18,18 +25,21 @@ class Turns:
     """A queue of connections. A connection that has sent a thousand requests is served as often as one that has sent
     two.
 
-    A request that arrives on a connection without a backlog does not queue. Its connection serves it when it arrives,
-    which is between two passes. So it waits for at most one pass, whatever the others have sent.
+    A request that arrives on a light connection without a backlog does not queue. Its connection serves it when it
+    arrives, which is between two passes. So it waits for at most one pass, whatever the others have sent. A pass serves
+    one heavy connection, since a single fetch of 50 MiB takes as long as hundreds of small requests. Who was never
+    served counts as heavy, so that new connections cannot keep out those that behave well.
     """
 
     def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._call_soon = call_soon
-        self._waiting: deque[TakesTurns] = deque()
+        self._light: deque[TakesTurns] = deque()
+        self._heavy: deque[TakesTurns] = deque()
         self._pass_comes = False
 
     def add(self, connection: TakesTurns) -> None:
         """The connection must not be in the queue."""
-        self._waiting.append(connection)
+        (self._heavy if connection.is_heavy else self._light).append(connection)
         self._ask_for_pass()
 
     def _ask_for_pass(self) -> None:
@@ -38,10 +48,12 @@ class Turns:
             self._call_soon(self._pass)
 
     def _pass(self) -> None:
-        for _ in range(REQUESTS_PER_PASS):
-            if not self._waiting:
+        if self._heavy:
+            self._heavy.popleft().take_turn()
+        for _ in range(REQUESTS_PER_PASS - 1):
+            if not self._light:
                 break
-            self._waiting.popleft().take_turn()
+            self._light.popleft().take_turn()
         self._pass_comes = False
-        if self._waiting:
+        if self._light or self._heavy:
             self._ask_for_pass()

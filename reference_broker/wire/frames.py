@@ -56,24 +56,34 @@ class FrameReader:
             self._chunk = data
             self._position = 0
 
+    def has_frame(self) -> bool:
+        """Whether ``next_frame`` would return a frame, or raise."""
+        if self._frame_bytes < 0:
+            if self.buffered_bytes < 4:
+                return False
+            if len(self._chunk) - self._position < 4:
+                self._gather()
+            length = int.from_bytes(self._chunk[self._position : self._position + 4], "big", signed=True)
+            if not 0 <= length <= self._max_frame_bytes:
+                return True
+            self._frame_bytes = length
+            self._position += 4
+        if self.buffered_bytes >= self._frame_bytes:
+            return True
+        if self._growing is None and self._frame_bytes >= _LARGE_BYTES:
+            self._grow()
+        return False
+
     def next_frame(self) -> memoryview | None:
         """Returns the next frame as a read-only view that stays valid, or None while the frame is incomplete.
 
         Raises ProtocolError as soon as it has read a length that is negative or above the limit.
         """
-        available = self.buffered_bytes
-        if self._frame_bytes < 0:
-            if available < 4:
-                return None
-            if len(self._chunk) - self._position < 4:
-                self._gather()
-            self._frame_bytes = self._length()
-            self._position += 4
-            available -= 4
-        if available < self._frame_bytes:
-            if self._growing is None and self._frame_bytes >= _LARGE_BYTES:
-                self._grow()
+        if not self.has_frame():
             return None
+        if self._frame_bytes < 0:
+            length = int.from_bytes(self._chunk[self._position : self._position + 4], "big", signed=True)
+            raise ProtocolError(f"a frame of {length} bytes; the limit is {self._max_frame_bytes}")
         length, self._frame_bytes = self._frame_bytes, -1
         if self._growing is not None:
             return self._grown(length)
@@ -87,12 +97,6 @@ class FrameReader:
         elif length >= _LARGE_BYTES:  # What is left is small, and must not keep the frame's memory.
             self._chunk, self._position = self._chunk[end:], 0
         return frame
-
-    def _length(self) -> int:
-        length = int.from_bytes(self._chunk[self._position : self._position + 4], "big", signed=True)
-        if not 0 <= length <= self._max_frame_bytes:
-            raise ProtocolError(f"a frame of {length} bytes; the limit is {self._max_frame_bytes}")
-        return length
 
     def _gather(self) -> None:
         """Joins the pieces into one chunk, once a length or a whole frame has arrived. Each byte is copied once per

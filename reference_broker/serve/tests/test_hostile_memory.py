@@ -28,8 +28,8 @@ MIB = 1 << 20
 LIMIT = 32 * MIB
 SMALL = ("--config", f"queued.max.request.bytes={LIMIT}", "--config", f"socket.request.max.bytes={8 * MIB}")
 PEERS = 40
-GROWS = LIMIT + 16 * MIB
-"""The bound, and what else a node needs meanwhile."""
+GROWS = LIMIT + 24 * MIB
+"""The bound, and what else a node needs meanwhile: an answer that is being made, and what the allocator keeps."""
 
 
 def closed_for_memory(broker: "Broker") -> int:

@@ -25,9 +25,10 @@ class Peer:
     def waits_since_s(self) -> float | None:
         return self.since_s
 
-    def evict(self, reason: str) -> None:
+    def evict(self, reason: str) -> int:
         self.evicted = reason
-        self.holds = 0
+        held, self.holds = self.holds, 0
+        return held
 
 
 def full(budget: MemoryBudget, peers: list[Peer]) -> list[int]:
@@ -115,3 +116,15 @@ def test_metrics_tell_what_is_used_and_free_and_who_was_closed() -> None:
 @pytest.mark.parametrize("limit", [0, 1000])
 def test_a_bound_that_is_always_full_still_works(limit: int) -> None:
     assert full(MemoryBudget(limit, Metrics()), [Peer(2000), Peer(2000)]) == [0, 1]
+
+
+def test_requests_wait_until_those_that_were_closed_are_gone() -> None:
+    budget = MemoryBudget(LIMIT, Metrics())
+    peers = [Peer(4 * MIB) for _ in range(13)]
+    assert full(budget, peers) == [0, 1, 2]
+    newcomer, node = Peer(0), Peer(0, of_node=True)
+    assert budget.is_full(newcomer)
+    assert not budget.is_full(node)
+    budget.changed(peers[0])
+    budget.forget(peers[0])
+    assert not budget.is_full(newcomer), "40 MiB are held, and 8 MiB by those that are going"

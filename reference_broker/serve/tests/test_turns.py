@@ -2,13 +2,13 @@
 
 import struct
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import READ_AHEAD_BYTES, Connection
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import REQUESTS_PER_PASS, Turns
+from reference_broker.serve.turns import HEAVY_BYTES, REQUESTS_PER_PASS, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
 
@@ -48,6 +48,8 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def writelines(self, buffers: Sequence[bytes]) -> None: ...
+
 
 class Answering:
     """As a connection sees its driver: it answers at once, or keeps requests (``keeps``)."""
@@ -58,6 +60,7 @@ class Answering:
         self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
         self.keeps = False
+        self.answer_bytes = 10
         self._number = 0
 
     def opened(self, connection: Connection) -> bool:
@@ -72,15 +75,21 @@ class Answering:
     def handle(self, request: Connection) -> None:
         self.served.append(request.number)
         request.busy = self.keeps
+        request.send([bytes(self.answer_bytes)])
 
     def answer(self, connection: Connection) -> None:
         connection.done()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
 
-    def connected(self) -> tuple[Connection, Transport]:
+    def connected(self, served_before: bool = True) -> tuple[Connection, Transport]:
         connection, transport = Connection(cast(Any, self), 1000), Transport()
         connection.connection_made(cast(Any, transport))
+        if served_before:
+            connection.data_received(FRAME)
+            while self.loop.soon:
+                self.loop.once()
+            assert self.served.pop() == connection.number
         return connection, transport
 
 
@@ -96,9 +105,9 @@ def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
 def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at() -> None:
     driver = Answering()
     greedy = [driver.connected()[0] for _ in range(100)]
+    modest, _ = driver.connected()
     for each in greedy:
         each.data_received(FRAME * 50)
-    modest, _ = driver.connected()
     for _ in range(20):
         before = len(driver.served)
         driver.loop.once()
@@ -153,3 +162,46 @@ def test_a_closed_connection_is_served_no_more() -> None:
     driver.loop.once()
     assert driver.served == [greedy.number]
     assert not driver.loop.soon
+
+
+def test_a_pass_serves_one_heavy_connection_and_light_ones_do_not_wait_for_the_others() -> None:
+    driver = Answering()
+    driver.answer_bytes = HEAVY_BYTES + 1
+    heavy = [driver.connected()[0] for _ in range(100)]
+    driver.answer_bytes = 10
+    light, _ = driver.connected()
+    driver.answer_bytes = HEAVY_BYTES + 1
+    for each in heavy:
+        each.data_received(FRAME)
+    assert driver.served == [], "none of them is served when its request arrives"
+    driver.answer_bytes = 10
+    for _ in range(50):
+        before = len(driver.served)
+        light.data_received(FRAME)
+        driver.loop.once()
+        assert len(driver.served) - before == 2
+    while driver.loop.soon:
+        driver.loop.once()
+    assert all(each.number in driver.served for each in heavy)
+
+
+def test_new_connections_do_not_keep_out_those_that_were_served_before() -> None:
+    driver = Answering()
+    known, _ = driver.connected()
+    newcomers = [driver.connected(served_before=False)[0] for _ in range(100)]
+    for each in newcomers:
+        each.data_received(FRAME)
+    known.data_received(FRAME)
+    assert driver.served == [known.number]
+    while driver.loop.soon:
+        driver.loop.once()
+    assert driver.served[1:] == [each.number for each in newcomers]
+
+
+def test_a_connection_of_a_node_is_never_heavy() -> None:
+    driver = Answering()
+    driver.answer_bytes = HEAVY_BYTES + 1
+    node, _ = driver.connected()
+    node.of_node = True
+    node.data_received(FRAME)
+    assert driver.served == [node.number]

@@ -1,0 +1,174 @@
+"""One course: a cluster, the honest client, hostile peers of each kind at once, kill -9 in their midst, and the end."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from bench.hostile.honest import Honest, numbered
+from bench.hostile.lives import KINDS, TOPIC
+from bench.hostile.swarm import SwarmProcess, swarming
+from bench.peers.cluster import Cluster, System
+from bench.peers.errors import PeerError
+from bench.peers.retrying_client import RetryingClient
+from bench.peers.systems import REFERENCE
+from bench.rows.context import make_topic
+
+MIB = 1 << 20
+BUDGET_BYTES = 256 * MIB
+"""``queued.max.request.bytes``, as it is by default."""
+BESIDE_BUDGET_BYTES = 100 * MIB
+"""What a node may take beside the budget: everything that is no request and no answer."""
+READY_AGAIN_S = 60.0
+LOOK_EVERY_S = 0.1
+LOAD = 20
+LOAD_BYTES = 1_000_000
+"""LOAD values of this size are written before the swarm comes, so that there is something to ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``peers`` of each kind attack for ``seconds``, spread over all nodes. With ``kills`` each node is killed once in
+    the meantime, one after the other. ``config`` holds further settings of the nodes."""
+
+    nodes: int
+    peers: int
+    seconds: float
+    kills: bool = True
+    kinds: Sequence[str] = tuple(KINDS)
+    seed: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """``longest_wait_s`` is the honest client's while no node was down. ``broken`` says what did not hold."""
+
+    written: int = 0
+    longest_wait_s: float = 0.0
+    longest_wait_across_kills_s: float = 0.0
+    quiet_wait_s: float = 0.0
+    """The longest wait before the swarm came."""
+    largest_rss_bytes: int = 0
+    kills: int = 0
+    swarm: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        waits = f"{self.longest_wait_s * 1000:.0f} ms (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
+        across = f", across {self.kills} kills {self.longest_wait_across_kills_s * 1000:.0f} ms)" if self.kills else ")"
+        lives = ", ".join(f"{kind} {told['lives']}" for kind, told in self.swarm.items())
+        sent = sum(told["sent_bytes"] for told in self.swarm.values()) // MIB
+        return (
+            f"{self.written} writes acknowledged, longest wait {waits}{across}; largest node "
+            f"{self.largest_rss_bytes // MIB} MiB; lives: {lives}; {sent} MiB sent"
+        )
+
+
+class _Memory(threading.Thread):
+    """Looks at the resident memory of the nodes, ten times a second."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(name="memory", daemon=True)
+        self.largest_bytes = 0
+        self._cluster = cluster
+        self._stops = threading.Event()
+
+    def run(self) -> None:
+        while not self._stops.wait(LOOK_EVERY_S):
+            for member in self._cluster.members:
+                process = member.process
+                if process is None or process.poll() is not None:
+                    continue
+                with suppress(psutil.Error):
+                    self.largest_bytes = max(self.largest_bytes, psutil.Process(process.pid).memory_info().rss)
+
+    def stop(self) -> None:
+        self._stops.set()
+        self.join()
+
+
+def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: System = REFERENCE) -> Outcome:
+    """Plays the course. Raises PeerError if the cluster cannot be had at all."""
+    outcome = Outcome()
+    replicas = {"min.insync.replicas": "2", "default.replication.factor": "3"} if plan.nodes >= 3 else {}
+    with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
+        make_topic(cluster, TOPIC, 1, plan.nodes)
+        _load(cluster.ports)
+        honest, memory = Honest(cluster.ports), _Memory(cluster)
+        honest.start()
+        memory.start()
+        time.sleep(1.0)
+        began = time.monotonic()
+        outcome.quiet_wait_s = honest.longest_s(until_s=began)
+        down: list[tuple[float, float]] = []
+        with swarming(SwarmProcess(cluster.ports, plan.peers, plan.kinds, plan.seed)) as swarm:
+            _attack(plan, cluster, down, progress)
+            outcome.swarm = swarm.end()
+        ended = time.monotonic()
+        memory.stop()
+        honest.stop()
+        _judge(plan, outcome, cluster, honest)
+    edges = [began, *(edge for times in down for edge in times), ended]
+    between = list(zip(edges[::2], edges[1::2], strict=True))
+    outcome.longest_wait_s = max(honest.longest_s(since_s, until_s) for since_s, until_s in between)
+    outcome.longest_wait_across_kills_s = honest.longest_s(began, ended)
+    outcome.largest_rss_bytes = memory.largest_bytes
+    outcome.kills = len(down)
+    if memory.largest_bytes > BUDGET_BYTES + BESIDE_BUDGET_BYTES:
+        outcome.broken.append(f"a node took {memory.largest_bytes // MIB} MiB")
+    return outcome
+
+
+def _load(ports: Sequence[int]) -> None:
+    """Writes values that nobody looks for, since they have no number of their own."""
+    with RetryingClient(ports) as client:
+        for _ in range(LOAD):
+            client.acknowledged(TOPIC, 0, numbered(-1, LOAD_BYTES), READY_AGAIN_S)
+
+
+def _attack(plan: Plan, cluster: Cluster, down: list[tuple[float, float]], progress: Callable[[str], None]) -> None:
+    """Lets the swarm do its work, and kills nodes meanwhile. ``down`` gets from when to when one was missing."""
+    strikes = len(cluster.members) if plan.kills else 0
+    pause_s = plan.seconds / (strikes + 1)
+    time.sleep(pause_s)
+    for member in cluster.members[:strikes]:
+        progress(f"node {member.node_id} is killed among {plan.peers} peers of each kind")
+        killed = time.monotonic()
+        member.strike(signal.SIGKILL)
+        member.back()
+        down.append((killed, time.monotonic()))
+        time.sleep(pause_s)
+
+
+def _judge(plan: Plan, outcome: Outcome, cluster: Cluster, honest: Honest) -> None:
+    outcome.written = len(honest.acknowledged)
+    if honest.failure:
+        outcome.broken.append(f"the honest client was not served: {honest.failure}")
+    if not outcome.written:
+        outcome.broken.append("nothing was acknowledged, so nothing was proven")
+    idle = [kind for kind in plan.kinds if not outcome.swarm.get(kind, {}).get("lives")]
+    if idle:
+        outcome.broken.append(f"peers of these kinds did nothing: {', '.join(idle)}")
+    for member in cluster.members:
+        process = member.process
+        if process is None or process.poll() is not None:
+            status = None if process is None else process.returncode
+            outcome.broken.append(f"node {member.node_id} ended by itself (status {status})")
+            continue
+        try:
+            with RetryingClient([member.port], READY_AGAIN_S) as client:
+                client.led(TOPIC, 0, READY_AGAIN_S)
+        except PeerError as refusal:
+            outcome.broken.append(f"node {member.node_id} does not serve: {refusal}")
+    try:
+        missing = honest.missing()
+        if missing:
+            outcome.broken.append(f"{len(missing)} acknowledged values are gone, the first is number {missing[0]}")
+    except (PeerError, OSError) as refusal:
+        outcome.broken.append(f"what was written cannot be read back: {refusal}")

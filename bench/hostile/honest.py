@@ -1,0 +1,99 @@
+"""The honest client: it writes numbered values, remembers which were acknowledged and how long each took, and reads
+them all back at the end."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.hostile.lives import TOPIC
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import FETCH_VERSION, RawConnection
+from bench.peers.retrying_client import RetryingClient
+from reference_broker.records.builder import build
+from reference_broker.records.reader import read_all
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchResponse, FetchTopic
+
+VALUE_BYTES = 1000
+WRITE_LIMIT_S = 60.0
+TRY_S = 5.0
+BETWEEN_S = 0.005
+FETCH_BYTES = 4 << 20
+
+
+@dataclass(slots=True)
+class Honest:
+    """A thread that writes to partition 0 of the topic with acks=all until ``stop``. ``ports`` are those of all nodes.
+
+    ``waits_s`` holds the time of each write, from its request to its acknowledgement, with the time when it began.
+    """
+
+    ports: Sequence[int]
+    acknowledged: list[int] = field(default_factory=list)
+    waits_s: list[tuple[float, float]] = field(default_factory=list)
+    failure: str = ""
+    _stops: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._write_on, name="honest", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stops.set()
+        if self._thread is not None:
+            self._thread.join(WRITE_LIMIT_S + TRY_S)
+
+    def longest_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> float:
+        """The longest wait that began and ended between two times of ``time.monotonic``."""
+        inside = [took for began, took in list(self.waits_s) if began >= since_s and began + took <= until_s]
+        return max(inside, default=0.0)
+
+    def missing(self) -> list[int]:
+        """Returns the acknowledged numbers that the topic does not hold. Raises PeerError."""
+        held = dict.fromkeys(read_back(self.ports))
+        return [number for number in self.acknowledged if number not in held]
+
+    def _write_on(self) -> None:
+        with RetryingClient(self.ports, TRY_S) as client:
+            number = 0
+            while not self._stops.is_set():
+                began = time.monotonic()
+                try:
+                    client.acknowledged(TOPIC, 0, numbered(number), WRITE_LIMIT_S)
+                except PeerError as refusal:
+                    self.failure = str(refusal)
+                    return
+                self.waits_s.append((began, time.monotonic() - began))
+                self.acknowledged.append(number)
+                number += 1
+                time.sleep(BETWEEN_S)
+
+
+def numbered(number: int, size_bytes: int = VALUE_BYTES) -> bytes:
+    """One batch with one value, which begins with the number."""
+    return build([Record(offset=0, timestamp_ms=0, value=b"%d " % number + bytes(size_bytes))])
+
+
+def read_back(ports: Sequence[int]) -> list[int]:
+    """The numbers of all values that the leader of the partition serves. Raises PeerError."""
+    with RetryingClient(ports) as client:
+        led = client.led(TOPIC, 0, WRITE_LIMIT_S)
+    numbers: list[int] = []
+    offset = 0
+    with RawConnection(ports[led.leader]) as connection:
+        while True:
+            wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, offset, FETCH_BYTES)])
+            request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, topics=[wanted])
+            answer = connection.call(ApiKey.FETCH, FETCH_VERSION, request)
+            assert isinstance(answer, FetchResponse)
+            partition = answer.responses[0].partitions[0]
+            if partition.error_code:
+                raise PeerError(f"reading back was refused with error {partition.error_code}")
+            if not partition.records:
+                return numbers
+            records = [record for _, record in read_all(partition.records)]
+            numbers += [int((record.value or b"-1 ").split(b" ", 1)[0]) for record in records]
+            offset = records[-1].offset + 1

@@ -1,0 +1,184 @@
+"""The kinds of hostile peers. A life is one connection of one peer: it connects, misbehaves, and returns or is closed.
+
+Each kind is a coroutine over a plain socket. What a broker does to the connection is no error: it may close it whenever
+it likes. No kind sends anything that a client on the network could not send.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Final, TypeAlias
+
+from bench.fleet.behaviours.bodies import ALL_TOPICS, API_VERSIONS_REQUEST, metadata_request
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+from reference_broker.wire.messages import encode_request
+
+HOST: Final = "127.0.0.1"
+TOPIC: Final = "honest"
+"""The topic of the honest client, which hostile peers read, too."""
+CLIENT_ID: Final = "hostile"
+MIB: Final = 1 << 20
+TINY_BUFFER: Final = 4096
+"""Of a peer that does not read, so that the broker keeps what the system does not take."""
+HOLD_S: Final = (1.0, 5.0)
+"""How long a peer keeps what it has begun."""
+BREATH_S: Final = (0.2, 1.0)
+"""Between two deeds of a peer that is to be a nuisance and not a benchmark."""
+
+Frames: TypeAlias = Callable[[Random], bytes]
+"""Makes whole frames that a broker must be able to decode, or must refuse."""
+
+
+class Peer:
+    """One connection. The loop's socket calls are used, because a stream would read what a hostile peer leaves."""
+
+    def __init__(self, port: int, random: Random) -> None:
+        self.random = random
+        self.sent_bytes = 0
+        self._port = port
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+
+    async def connect(self, receive_buffer: int = 0) -> None:
+        if receive_buffer:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await self._loop.sock_connect(self._socket, (HOST, self._port))
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._socket, data)
+        self.sent_bytes += len(data)
+
+    async def read_some(self) -> bytes:
+        return await self._loop.sock_recv(self._socket, 1 << 16)
+
+    async def pause(self, bounds_s: tuple[float, float]) -> None:
+        await asyncio.sleep(self.random.uniform(*bounds_s))
+
+    def reset(self) -> None:
+        """Closes with a TCP reset instead of a FIN."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+Life: TypeAlias = Callable[[Peer], Awaitable[None]]
+
+
+def _request(api_key: int, version: int, body: object, client_id: str = CLIENT_ID) -> bytes:
+    return b"".join(encode_request(api_key, version, 1, client_id, body))
+
+
+_API_VERSIONS: Final = _request(ApiKey.API_VERSIONS, 3, API_VERSIONS_REQUEST)
+_METADATA: Final = _request(ApiKey.METADATA, 9, ALL_TOPICS)
+
+
+def _fetch_all(max_wait_ms: int = 0) -> bytes:
+    wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 50 * MIB)])
+    return _request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=max_wait_ms, max_bytes=50 * MIB, topics=[wanted]))
+
+
+async def half_frame(peer: Peer) -> None:
+    """A frame of megabytes that never gets its second half."""
+    await peer.connect()
+    length = peer.random.choice([MIB // 2, MIB, 4 * MIB])
+    await peer.send(struct.pack(">i", length) + bytes(length // 2))
+    await peer.pause(HOLD_S)
+
+
+async def huge_length(peer: Peer) -> None:
+    """A length that nothing follows: the largest that is allowed, or one that is not."""
+    await peer.connect()
+    await peer.send(struct.pack(">i", peer.random.choice([104_857_600, 0x7FFFFFFF, -1])) + b"abc")
+    await peer.pause(HOLD_S)
+
+
+async def pipelining(peer: Peer) -> None:
+    """Hundreds of requests at once, again and again; their answers are read by nobody."""
+    await peer.connect(TINY_BUFFER)
+    for _ in range(10):
+        await peer.send(peer.random.choice([_API_VERSIONS, _METADATA]) * 300)
+        await peer.pause(BREATH_S)
+
+
+async def unread_answers(peer: Peer) -> None:
+    """Asks for all records of a topic, and reads nothing."""
+    await peer.connect(TINY_BUFFER)
+    await peer.send(_fetch_all() * 2)
+    await peer.pause(HOLD_S)
+
+
+async def slow_loris(peer: Peer) -> None:
+    """A valid request, byte by byte."""
+    await peer.connect()
+    for byte in _METADATA:
+        await peer.send(bytes([byte]))
+        await peer.pause((0.05, 0.2))
+    await peer.read_some()
+
+
+async def reset_in_the_middle(peer: Peer) -> None:
+    """A reset while a request is on its way, or while its answer is awaited."""
+    await peer.connect()
+    request = peer.random.choice([_METADATA, _fetch_all(500), _API_VERSIONS])
+    await peer.send(request[: peer.random.randrange(1, len(request) + 1)])
+    await peer.pause((0.0, 0.2))
+    peer.reset()
+    await peer.pause(BREATH_S)
+
+
+async def garbage(peer: Peer) -> None:
+    """Random bytes: alone, behind a length that fits, or behind a header that fits."""
+    await peer.connect()
+    noise = peer.random.randbytes(peer.random.choice([3, 60, 5000]))
+    header = struct.pack(">hhih", peer.random.randrange(-1, 80), peer.random.randrange(-1, 14), 1, -1)
+    framed = peer.random.choice([noise, struct.pack(">i", len(noise)) + noise])
+    if peer.random.random() < 0.5:
+        framed = struct.pack(">i", len(header + noise)) + header + noise
+    await peer.send(framed)
+    await peer.pause(BREATH_S)
+
+
+async def flood(peer: Peer) -> None:
+    """Comes and goes."""
+    await peer.connect()
+    await peer.pause((0.0, 0.3))
+
+
+def valid_frames(random: Random) -> bytes:
+    """Requests by hand. Requests made from schemas take their place in KINDS with one line: any ``Frames`` will do."""
+    names = [random.choice([TOPIC, "", "x" * 30_000, "no-such-topic"]) for _ in range(random.choice([1, 10, 40]))]
+    asked = _request(ApiKey.METADATA, 9, metadata_request(names))
+    return random.choice([_API_VERSIONS, _METADATA, _fetch_all(), asked])
+
+
+def requests(frames: Frames) -> Life:
+    """Valid but hostile requests, each of which is answered or closes the connection."""
+
+    async def life(peer: Peer) -> None:
+        await peer.connect()
+        for _ in range(5):
+            await peer.send(frames(peer.random))
+            if not await peer.read_some():
+                return
+            await peer.pause(BREATH_S)
+
+    return life
+
+
+KINDS: Final[Mapping[str, Life]] = {
+    "half-frame": half_frame,
+    "huge-length": huge_length,
+    "pipelining": pipelining,
+    "unread-answers": unread_answers,
+    "slow-loris": slow_loris,
+    "reset": reset_in_the_middle,
+    "garbage": garbage,
+    "flood": flood,
+    "requests": requests(valid_frames),
+}

@@ -1,0 +1,79 @@
+"""A small course: twenty hostile peers of each kind. The full one is ``nox -s hostile``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bench.hostile import course
+from bench.hostile.course import MIB, Outcome, Plan, play
+from bench.hostile.honest import Honest
+from bench.hostile.lives import KINDS, valid_frames
+from bench.peers.cluster import Cluster
+from bench.peers.node import BrokerNode
+from reference_broker.wire.frames import FrameReader
+
+PEERS = 20
+SECONDS = 3.0
+
+
+def quiet(_: str) -> None: ...
+
+
+@pytest.mark.live
+def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(tmp_path: Path) -> None:
+    outcome = play(Plan(1, PEERS, SECONDS), tmp_path / "c", quiet)
+    assert outcome.broken == [], str(outcome)
+    assert outcome.written > 10
+    assert outcome.kills == 1
+    assert all(outcome.swarm[kind]["lives"] >= PEERS // 2 for kind in KINDS), str(outcome)
+
+
+@pytest.mark.live
+def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
+    config = {"queued.max.request.bytes": "-1"}
+    plan = Plan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
+    outcome = play(plan, tmp_path / "c", quiet)
+    assert [each for each in outcome.broken if "MiB" in each], str(outcome)
+
+
+def test_what_was_acknowledged_and_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(ports: Sequence[int]) -> list[int]:
+        return [0, 2, 2, -1] if ports == [9] else []
+
+    monkeypatch.setattr("bench.hostile.honest.read_back", held)
+    assert Honest([9], acknowledged=[0, 2]).missing() == []
+    honest = Honest([9], acknowledged=[0, 1, 2])
+    assert honest.missing() == [1]
+
+
+def test_a_node_that_ended_and_a_client_that_was_not_served_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("bench.hostile.honest.read_back", lambda _: [])
+    honest = Honest([9], acknowledged=[4], failure="no node answered")
+    outcome = Outcome()
+    gone = BrokerNode("n", 0, 9, [], tmp_path / "log")
+    course._judge(Plan(1, 1, 1.0, kinds=("flood",)), outcome, Cluster("c", (gone,)), honest)
+    assert [each.split(":")[0] for each in outcome.broken] == [
+        "the honest client was not served",
+        "peers of these kinds did nothing",
+        "node 0 ended by itself (status None)",
+        "1 acknowledged values are gone, the first is number 4",
+    ]
+
+
+def test_waits_are_counted_where_they_lie_whole() -> None:
+    honest = Honest([], waits_s=[(0.0, 1.0), (2.0, 0.5), (3.0, 5.0)])
+    assert honest.longest_s() == 5.0
+    assert honest.longest_s(0.5, 4.0) == 0.5
+    assert honest.longest_s(10.0) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_frames_of_hostile_requests_are_whole(seed: int) -> None:
+    reader = FrameReader(100 * MIB)
+    reader.feed(valid_frames(Random(seed)))
+    assert reader.next_frame() is not None
+    assert reader.buffered_bytes == 0

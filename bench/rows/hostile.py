@@ -1,0 +1,43 @@
+"""Measures how long an honest client waits among hostile peers of every kind, on one node and on three.
+
+Only the reference broker is measured. The peers are those of ``bench/hostile``; nobody is killed here.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, Plan, play
+from bench.options import Options
+from bench.peers.cluster import System
+from bench.peers.errors import PeerError
+from bench.results import Figure, Results, Row
+from bench.rows.context import Progress, place
+
+GOAL_MS = 100.0
+MIB = 1 << 20
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    sizes = options.sizes
+    for nodes in options.nodes:
+        progress(f"hostile peers: {sizes.hostile_peers} of each kind against {place(nodes)}")
+        plan = Plan(nodes, sizes.hostile_peers, sizes.hostile_s, kills=False)
+        outcome = play(plan, folder / f"hostile-{nodes}", progress, systems[0])
+        progress(str(outcome))
+        if outcome.broken:
+            raise PeerError("; ".join(outcome.broken))
+        among = f"{sizes.hostile_peers} hostile peers of each kind, {place(nodes)}"
+        wait = Figure((outcome.longest_wait_s * 1000,), "ms")
+        results.rows.append(
+            Row(
+                f"longest wait of an honest client among {among}",
+                wait,
+                goal=f"within {GOAL_MS:g} ms",
+                reached=wait.median <= GOAL_MS,
+            )
+        )
+        bound_mib = (BUDGET_BYTES + BESIDE_BUDGET_BYTES) // MIB
+        memory = Figure((outcome.largest_rss_bytes / MIB,), "MiB")
+        results.rows.append(
+            Row(f"largest node among {among}", memory, goal=f"under {bound_mib} MiB", reached=memory.median < bound_mib)
+        )
