@@ -91,7 +91,8 @@ class Segments(Sequence[Segment]):
         self.durability.changed(path)
 
     def _append(self, path: str, buffers: Sequence[Buffer]) -> None:
-        self.check_online()
+        if self.is_offline:
+            self.check_online()
         try:
             self.disk.append(path, buffers)
         except UndoFailed:
