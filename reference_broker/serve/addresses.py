@@ -2,6 +2,7 @@
 
 import errno
 import socket
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from reference_broker.serve.errors import StartError
 
@@ -45,3 +46,22 @@ def shown_address(host: str, port: int) -> str:
 def bound_port(sock: socket.socket) -> int:
     port: int = sock.getsockname()[1]
     return port
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address. A name counts as loopback only if it is ``localhost``."""
+    address = _ip_address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def is_unspecified(host: str) -> bool:
+    """Whether it stands for all addresses of this machine (0.0.0.0 or ::)."""
+    address = _ip_address(host)
+    return address is not None and address.is_unspecified
+
+
+def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None

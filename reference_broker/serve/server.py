@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.addresses import (
+    bound_port,
+    is_loopback,
+    is_unspecified,
+    listening_socket,
+    parse_address,
+    shown_address,
+)
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
@@ -178,6 +185,14 @@ class Server:
         powers = DriverPowers(self._clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)
         advertised = parse_address(options.advertised, "--advertise") if options.advertised else config.advertised()
+        if not is_loopback(host):
+            reason = (
+                "anybody who reaches this address may read, write and change everything: there is no TLS and no login"
+            )
+            self._log.warn("listens_beyond_loopback", listen=shown_address(host, port), reason=reason)
+            if is_unspecified(host) and advertised is None:
+                reason = "clients are told this address, which names no host: give --advertise HOST:PORT"
+                self._log.warn("advertises_no_host", advertised=shown_address(host, port), reason=reason)
         seed = SystemRandom().getrandbits(63)
         self._node = Node(options.node_id, config, attached.disk, seed, *(advertised or (host, port)))
         if self._wrapper is not None:
@@ -220,7 +235,10 @@ class Server:
         collect_seldom()
         self._listening = await loop.create_server(self._driver.protocol, sock=sockets[0], backlog=1024)
         if len(sockets) > 1:
-            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=sockets[1])
+            open_ones: set[MetricsProtocol] = set()
+            self._metrics_listening = await loop.create_server(
+                lambda: MetricsProtocol(self._text, open_ones), sock=sockets[1]
+            )
 
     def _tell_ready(self, loop: asyncio.AbstractEventLoop, host: str, sockets: list[socket.socket]) -> None:
         from reference_broker.serve.warm_up import warm_up
