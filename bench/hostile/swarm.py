@@ -40,19 +40,23 @@ class Swarm:
     kinds: Sequence[str]
     seed: int = 1
     told: dict[str, Told] = field(default_factory=dict)
+    ended: bool = False
 
     async def run(self, ends: "asyncio.Future[object]") -> None:
         tasks = [asyncio.create_task(self._peer(kind, number)) for number in range(self.peers) for kind in self.kinds]
         await ends
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.ended = True
+        pending = set(tasks)
+        while pending:  # In Python 3.11, wait_for may lose a cancellation to a life that ends at the same moment.
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=1.0)
 
     async def _peer(self, kind: str, number: int) -> None:
         told = self.told.setdefault(kind, Told())
         random = Random(f"{self.seed}-{kind}-{number}")
         port = self.ports[number % len(self.ports)]
-        while True:
+        while not self.ended:
             peer = Peer(port, random)
             try:
                 with suppress(OSError, TimeoutError):  # The broker ended it, or is down.

@@ -165,20 +165,28 @@ def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_broker_that_cannot_start_says_why(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_cannot_start_says_why(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str | Path) -> str:
+        """A broker writes to the descriptor of stderr itself."""
+        assert typed_in("broker", *words).exit_code == 2
+        (sentence,) = capfd.readouterr().err.strip().splitlines()
+        return sentence
+
     monkeypatch.setattr("chaos.live.cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         data = ("--data", tmp_path / "data")
         free = ("--listen", "127.0.0.1:0")
-        assert "is in use" in refused(typed_in("broker", "--listen", f"127.0.0.1:{port}", *data))
-        assert "is in use" in refused(typed_in("broker", *free, *data, "--metrics", f"127.0.0.1:{port}"))
+        assert "is in use" in told("--listen", f"127.0.0.1:{port}", *data)
+        assert "is in use" in told(*free, *data, "--metrics", f"127.0.0.1:{port}")
         assert "is in use" in refused(typed_in("cluster", "--port", str(port), *data))
-        assert "give HOST:PORT" in refused(typed_in("broker", *free, *data, "--advertise", "nonsense"))
-        assert "give HOST:PORT" in refused(typed_in("broker", "--listen", "nonsense", *data))
-        assert "give --data a directory" in refused(typed_in("broker", *free, "--data", file))
-        assert "Unknown broker config" in refused(typed_in("broker", *free, *data, "--config", "nonsense=1"))
-        assert "KEY=VALUE" in refused(typed_in("broker", *free, *data, "--config", "nonsense"))
+        assert "give HOST:PORT" in told(*free, *data, "--advertise", "nonsense")
+        assert "give HOST:PORT" in told("--listen", "nonsense", *data)
+        assert "give --data a directory" in told(*free, "--data", file)
+        assert "Unknown broker config" in told(*free, *data, "--config", "nonsense=1")
+        assert "KEY=VALUE" in told(*free, *data, "--config", "nonsense")
         assert "give --nodes 1" in refused(typed_in("cluster", "--nodes", "3", *data))
 
 

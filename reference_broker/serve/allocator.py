@@ -4,7 +4,7 @@ import ctypes
 import sys
 from typing import Final
 
-MAPPED_FROM_BYTES: Final = 4 << 20
+MAPPED_FROM_BYTES: Final = 5 << 18
 """Blocks of this size and more are mapped on their own, and returned to the system when they are freed. The pieces of
 an ordinary fetch (a megabyte of each partition) are smaller and stay fast."""
 _M_TRIM_THRESHOLD: Final = -1

@@ -7,22 +7,33 @@ from typing import cast
 REQUEST_BYTES = 8192
 """A request whose head is longer closes the connection."""
 IDLE_S = 10.0
+MOST_CONNECTIONS = 16
+"""Further ones are closed at once."""
 
 
 class MetricsProtocol(asyncio.Protocol):
-    """A connection serves one request. ``text()`` returns the metrics in Prometheus' text format 0.0.4."""
+    """A connection serves one request. ``text()`` returns the metrics in Prometheus' text format 0.0.4.
 
-    def __init__(self, text: Callable[[], str]) -> None:
+    ``others`` holds the open connections of the same endpoint.
+    """
+
+    def __init__(self, text: Callable[[], str], others: "set[MetricsProtocol]") -> None:
         self._text = text
+        self._others = others
         self._head = b""
         self._transport: asyncio.Transport
         self._idle: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        if len(self._others) >= MOST_CONNECTIONS:
+            self._transport.abort()
+            return
+        self._others.add(self)
         self._idle = asyncio.get_running_loop().call_later(IDLE_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._others.discard(self)
         if self._idle is not None:
             self._idle.cancel()
 

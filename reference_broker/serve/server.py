@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
-from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.addresses import (
+    bound_port,
+    listening_socket,
+    parse_address,
+    shown_address,
+)
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
@@ -118,7 +123,6 @@ class Server:
         folder: DataFolder | None = None
         try:
             endpoints = told_endpoints(doors, self._options.config, self._options.advertised)
-            self._warn_of_doors(doors, endpoints)
             folder = DataFolder(self._options.data)
             if self._options.metrics_listen is not None:
                 metrics = listening_socket(*parse_address(self._options.metrics_listen, "--metrics"), "--metrics")
@@ -161,6 +165,7 @@ class Server:
                 loop.call_soon_threadsafe(self._stop)
 
         await_end_signals(stop)  # Before any other thread starts: they inherit what is blocked.
+        self._warn_of_doors(doors, endpoints)
         config = self._options.config
         self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
         disk = FileDisk(self._options.data, self._descriptors.files)
@@ -253,7 +258,10 @@ class Server:
             protocol = partial(self._driver.protocol, door.name if several else "")
             self._listening.append(await loop.create_server(protocol, sock=door.socket, backlog=1024))
         if metrics is not None:
-            self._metrics_listening = await loop.create_server(lambda: MetricsProtocol(self._text), sock=metrics)
+            open_ones: set[MetricsProtocol] = set()
+            self._metrics_listening = await loop.create_server(
+                lambda: MetricsProtocol(self._text, open_ones), sock=metrics
+            )
 
     def _close_doors(self) -> None:
         for server in self._listening:

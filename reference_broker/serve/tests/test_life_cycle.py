@@ -9,10 +9,13 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from reference_broker.serve.metrics_endpoint import MOST_CONNECTIONS
 
 if TYPE_CHECKING:
     from reference_broker.serve.tests.conftest import Broker
@@ -148,3 +151,20 @@ def test_starts_fast_and_small(start_broker: "Callable[..., Broker]") -> None:
     user, system = (int(each) for each in Path(f"/proc/{broker.process.pid}/stat").read_text().split()[13:15])
     assert (user + system) / os.sysconf("SC_CLK_TCK") < 0.6
     assert broker.rss_bytes() < 110 << 20
+
+
+def test_a_node_that_listens_beyond_loopback_warns(start_broker: "Callable[..., Broker]") -> None:
+    far = start_broker(listen="0.0.0.0:0")
+    assert "no TLS" in far.await_log("listens_beyond_loopback")[0]["reason"]
+    near = start_broker(data="other")
+    assert near.log_events("listens_beyond_loopback") == []
+
+
+def test_metrics_connections_are_bounded(start_broker: "Callable[..., Broker]") -> None:
+    broker = start_broker("--metrics", "127.0.0.1:0")
+    host, _, port = broker.ready["metrics"].rpartition(":")
+    idle = [socket.create_connection((host, int(port)), timeout=5) for _ in range(MOST_CONNECTIONS + 1)]
+    with suppress(ConnectionResetError):
+        assert idle[-1].recv(1) == b""
+    for sock in idle:
+        sock.close()
