@@ -170,8 +170,9 @@ def test_a_broker_that_cannot_start_says_why(
 ) -> None:
     def told(*words: str | Path) -> str:
         """A broker writes to the descriptor of stderr itself."""
-        assert typed_in("broker", *words).exit_code == 2
-        (sentence,) = capfd.readouterr().err.strip().splitlines()
+        result = typed_in("broker", *words)
+        assert result.exit_code == 2
+        (sentence,) = (result.stderr + capfd.readouterr().err).strip().splitlines()
         return sentence
 
     monkeypatch.setattr("chaos.live.cluster.await_end_signals", lambda _: None)  # It blocks signals for good.
