@@ -21,6 +21,7 @@ Version notes:
 KIPs: 98, 101, 467, 497, 516, 951, 966.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -92,11 +93,17 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     def look_into() -> Slices:
         """A partition may be led elsewhere when its turn comes."""
         new: list[Written] = []
-        answers: dict[int, ProducePartitionResponse] = {}
+        answers: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
         for each in large:
             refusal = yield from _refusal(broker, each)
-            answers[id(each.postponed)] = _append(broker, body, each.topic, each.wanted, new, None, refusal)
-        settled = _changed(responses, lambda _, answer: answers.get(id(answer), answer))
+            answer = _append(broker, body, each.topic, each.wanted, new, None, refusal)
+            answers.append((each.postponed, answer))
+
+        def settle(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
+            """The postponed ones come in the order of ``large``."""
+            return answers.popleft()[1] if answers and answers[0][0] is answer else answer
+
+        settled = _changed(responses, settle)
         response = _finish(broker, call, body, settled, new, written + new)
         if response is not None:
             call.respond(response)
