@@ -9,13 +9,20 @@ class Call(Protocol):
 
     connection: int
     client_id: str
-    client_host: str
-    """The host that the request came from, as groups tell it of their members. This node's own requests have none."""
-    listener: str
-    """The name of the listener that it came to, or empty if the node has only one."""
     api_version: int
     closed: bool
     """True once it is answered or the connection is gone. Then ``respond`` does nothing."""
+
+    @property
+    def client_host(self) -> str:
+        """The host that the request came from, as groups tell it of their members. This node's own requests have
+        none."""
+        ...
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that it came to, or empty if the node has only one."""
+        ...
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
         """Answers the request. With None the request is done, but no frame is sent (produce with acks=0).

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reference_broker.core.effects import Close, Effect, Reply
 from reference_broker.core.events import Request
@@ -33,6 +34,16 @@ class LocalCall:
         """There is no connection that could close."""
 
 
+class Origin(NamedTuple):
+    """Where the requests of a connection come from: the peer's host, and the listener if the node has several."""
+
+    host: str = ""
+    listener: str = ""
+
+
+UNKNOWN_ORIGIN = Origin()
+
+
 class ActiveCall:
     """A client's request. It is answered at most once; after its connection closed, answering does nothing."""
 
@@ -40,13 +51,12 @@ class ActiveCall:
         "_effects",
         "_finished",
         "_forget",
+        "_origin",
         "_request",
         "api_version",
-        "client_host",
         "client_id",
         "closed",
         "connection",
-        "listener",
     )
 
     def __init__(
@@ -54,19 +64,25 @@ class ActiveCall:
         request: Request,
         effects: list[Effect],
         finished: Callable[[int], None],
-        client_host: str = "",
-        listener: str = "",
+        origin: Origin = UNKNOWN_ORIGIN,
     ) -> None:
         self.connection = request.connection
         self.client_id = request.client_id
-        self.client_host = client_host
-        self.listener = listener
+        self._origin = origin
         self.api_version = request.api_version
         self.closed = False
         self._request = request
         self._effects = effects
         self._finished = finished
         self._forget: Callable[[], None] | None = None
+
+    @property
+    def client_host(self) -> str:
+        return self._origin.host
+
+    @property
+    def listener(self) -> str:
+        return self._origin.listener
 
     def respond(self, body: object | None, *, api_version: int | None = None) -> None:
         """``api_version`` is the answer's if it differs from the request's (ApiVersions for an unknown version)."""

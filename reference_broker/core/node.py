@@ -15,7 +15,7 @@ from reference_broker.apis.registry import SERVED, serves
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
-from reference_broker.core.calls import ActiveCall, LocalCall
+from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
 from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE, LastEnd, sync_and_mark, take_mark
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
@@ -149,13 +149,11 @@ class Node:
         self._syncs = Syncs(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
-        self._hosts: dict[int, str] = {}
-        """The hosts of the open connections."""
+        self._origins: dict[int, Origin] = {}
+        """Where the requests of the open connections come from."""
         plan = config.listener_plan()
         self._scopes = plan.scopes
         self._inter_broker = plan.inter_broker
-        self._listeners: dict[int, str] = {}
-        """The listener that accepted each open connection, if there are several."""
         outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
@@ -372,10 +370,10 @@ class Node:
     # Events
 
     def _request(self, event: Request) -> None:
-        listener = self._listeners.get(event.connection, "") if self._scopes else ""
-        call = ActiveCall(event, self._effects, self._finished, self._hosts.get(event.connection, ""), listener)
-        if listener and not takes(self._scopes[listener], event.api_key, event.body):
-            call.close(f"{api_name(event.api_key)} is not taken on the listener {listener}")
+        origin = self._origins.get(event.connection, UNKNOWN_ORIGIN)
+        call = ActiveCall(event, self._effects, self._finished, origin)
+        if origin[1] and not takes(self._scopes[origin.listener], event.api_key, event.body):
+            call.close(f"{api_name(event.api_key)} is not taken on the listener {origin.listener}")
             return
         if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
             call.close("the node is shutting down" if self._stopping else "the node is starting")
@@ -426,13 +424,11 @@ class Node:
 
     def _opened(self, event: Opened) -> None:
         """Kafka tells hosts as Java writes addresses, with a leading slash."""
-        self._hosts[event.connection] = f"/{event.peer.rpartition(':')[0] or event.peer}"
-        if event.listener:
-            self._listeners[event.connection] = event.listener
+        host = f"/{event.peer.rpartition(':')[0] or event.peer}"
+        self._origins[event.connection] = Origin(host, event.listener)
 
     def _closed(self, event: Closed) -> None:
-        self._hosts.pop(event.connection, None)
-        self._listeners.pop(event.connection, None)
+        self._origins.pop(event.connection, None)
         call = self._calls.pop(event.connection, None)
         if call is not None:
             call.connection_closed()

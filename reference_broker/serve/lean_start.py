@@ -15,8 +15,8 @@ def leave_out() -> None:
     metadata, which costs 20 ms: of it only the extension is loaded.
     """
     sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
-    found = find_spec("crc32c")
-    if found is None or found.submodule_search_locations is None or "crc32c" in sys.modules:
+    found = None if "crc32c" in sys.modules else find_spec("crc32c")
+    if found is None or found.submodule_search_locations is None:
         return
     package = ModuleType("crc32c")
     package.__path__ = list(found.submodule_search_locations)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
@@ -29,15 +30,13 @@ Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
 """What an answer tells of each partition, in its order."""
 
 
-def response(
-    broker: HasController, api_version: int, session: FetchSession, told: Told, listener: str = ""
-) -> FetchResponse:
+def response(broker: HasController, call: Call, session: FetchSession, told: Told) -> FetchResponse:
     """Makes the answer, with topics in the order of the partitions. A topic in two places of the list is named twice.
 
     Only the first revision carries flags. Versions that name the leaders of partitions that are led elsewhere tell
     their addresses, too.
     """
-    names_leaders = LEADERS_FROM <= api_version < FIRST_DRAFT_VERSION
+    names_leaders = LEADERS_FROM <= call.api_version < FIRST_DRAFT_VERSION
     topics: list[FetchTopicResponse] = []
     partitions: list[PartitionData] = []
     leaders: dict[int, None] = {}
@@ -59,7 +58,7 @@ def response(
         0,
         session.session_id,
         topics,
-        node_endpoints=endpoints_of(broker, leaders, listener) if leaders else [],
+        node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
         response_flags=_flags(session) if session.revision.name == "first" else 0,
     )
 

@@ -157,7 +157,7 @@ class Fetch:
         self._stop_waiting()
         told = self._collect()
         kept = self._keep()
-        answer = response(self.broker, self.call.api_version, self.session, told, self.call.listener)
+        answer = response(self.broker, self.call, self.session, told)
         if kept:
             self._settle(told)
         elif not self.session.session_id:
