@@ -187,7 +187,7 @@ def test_a_broker_that_cannot_start_says_why(
         assert "give HOST:PORT" in told("--listen", "nonsense", *data)
         assert "give --data a directory" in told(*free, "--data", file)
         assert "Unknown broker config" in told(*free, *data, "--config", "nonsense=1")
-        assert "KEY=VALUE" in told(*free, *data, "--config", "nonsense")
+        assert "KEY=VALUE" in refused(typed_in("broker", *free, *data, "--config", "nonsense"))
         assert "give --nodes 1" in refused(typed_in("cluster", "--nodes", "3", *data))
 
 
