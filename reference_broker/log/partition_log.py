@@ -433,13 +433,14 @@ def open_log(
     watermark starts at the log start offset. Damage of what was durable is kept aside, and the log is in quarantine.
     Raises DiskError.
     """
-    recovery = Recovery(disk, directory, config, now, clean)
-    try:
-        recovered = yield from recovery.run()
-    except LogDamaged as found:
-        set_aside(disk, directory, found.damage, recovery.checkpoints.recovery_point)
-        recovered = yield from Recovery(disk, directory, config, now, clean).run()
-    return PartitionLog.of(config, recovered, now)
+    while True:  # Each damage takes at least its segment away, so this ends.
+        recovery = Recovery(disk, directory, config, now, clean)
+        try:
+            recovered = yield from recovery.run()
+        except LogDamaged as found:
+            set_aside(disk, directory, found.damage, recovery.checkpoints.recovery_point)
+        else:
+            return PartitionLog.of(config, recovered, now)
 
 
 def open_undamaged_log(

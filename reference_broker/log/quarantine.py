@@ -65,7 +65,9 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     first = int(damage.path.rpartition("/")[2][:NAME_DIGITS])
     bases = [base for base in sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name)) if base >= first]
     marker = Checkpoint(disk, f"{directory}/{FILE_NAME}")
-    marker.put([str(max([durable_before, *bases])), str(damage)])
+    known = read_quarantine(disk, directory, names)
+    until = max(durable_before, *bases, known.until if known is not None else 0)
+    marker.put([str(until), str(damage)])
     for base in reversed(bases):
         segment = new_segment(directory, base, 0)
         disk.delete(segment.offsets.path)

@@ -106,6 +106,7 @@ class Recovery:
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
+            self._check_end()
             self._settle_offsets()
         return Recovered(
             self.segments,
@@ -255,6 +256,16 @@ class Recovery:
         # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
         _note_producer(self.disk, segment, position, header, self.producers)
+
+    def _check_end(self) -> None:
+        """Whoever cuts a log lowers the recovery point first. So a log that ends below it has lost records that were
+        durable, even if all of its batches are good. Raises LogDamaged."""
+        segments = self.segments.items
+        end = segments[-1].next_offset if segments else self.log_start_offset
+        durable_end = self.checkpoints.recovery_point
+        if end < durable_end and self.quarantine is None:
+            path = new_segment(self.directory, end, self.now.wall_ms).path
+            raise LogDamaged(Damage(path, 0, end, f"the records from there to offset {durable_end} are gone"))
 
     def _settle_offsets(self) -> None:
         segments, durability = self.segments.items, self.durability

@@ -110,7 +110,7 @@ class FileDisk:
         try:
             is_folder = stat.S_ISDIR(os.stat(full_source).st_mode)
             if os.path.isdir(full_target):
-                shutil.rmtree(full_target)
+                self._files.with_room(lambda: shutil.rmtree(full_target))
                 self._folders.forget(full_target)
             self._make_folder(os.path.dirname(full_target))
             os.replace(full_source, full_target)
@@ -130,7 +130,7 @@ class FileDisk:
             except (IsADirectoryError, PermissionError):  # Darwin answers EPERM for a folder.
                 if not os.path.isdir(full):
                     raise
-                shutil.rmtree(full)
+                self._files.with_room(lambda: shutil.rmtree(full))
                 self._folders.forget(full)
             self._name_gone(full)
         except (FileNotFoundError, NotADirectoryError):
@@ -140,7 +140,7 @@ class FileDisk:
 
     def make_durable(self, path: str) -> None:
         try:
-            self.synchronise(self.open_for_sync((path,)))
+            self.synchronise(self._files.with_room(lambda: self.open_for_sync((path,))))
         except OSError as failure:
             raise _failed("sync", path, failure) from failure
 

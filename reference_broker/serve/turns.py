@@ -48,12 +48,14 @@ class Turns:
             self._call_soon(self._pass)
 
     def _pass(self) -> None:
-        if self._heavy:
-            self._heavy.popleft().take_turn()
-        for _ in range(REQUESTS_PER_PASS - 1):
-            if not self._light:
-                break
-            self._light.popleft().take_turn()
-        self._pass_comes = False
-        if self._light or self._heavy:
-            self._ask_for_pass()
+        try:
+            if self._heavy:
+                self._heavy.popleft().take_turn()
+            for _ in range(REQUESTS_PER_PASS - 1):
+                if not self._light:
+                    break
+                self._light.popleft().take_turn()
+        finally:  # A bug in one turn must not keep the others waiting for ever.
+            self._pass_comes = False
+            if self._light or self._heavy:
+                self._ask_for_pass()

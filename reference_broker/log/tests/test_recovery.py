@@ -337,6 +337,45 @@ def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
     assert disk.exists(f"{FIRST_FILE}.2.damaged")
 
 
+def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None:
+    """The first segment is read with its CRCs only once the second one, whose header is bad, is gone."""
+    disk = MemoryDisk()
+    log = opened(disk, SMALL)
+    for _ in range(12):
+        appended(log, batch_of(2))
+        log.mark_synced(log.sync_point())
+    first, second = log.segments[:2]
+    assert second.next_offset <= log.recovery_point
+    disk.files[first.path][-1] ^= 1
+    disk.files[second.path][10] ^= 0x40
+    again = opened(disk, SMALL, clean=False)
+    assert again.log_end_offset == first.base_offset
+    assert again.quarantine is not None
+    assert again.quarantine.until >= log.recovery_point, "the later finding may not forget what the earlier one knew"
+    assert {f"{each.path}.damaged" for each in (first, second)} <= set(disk.files)
+
+
+@pytest.mark.parametrize("is_whole_file", [True, False])
+def test_an_end_that_was_durable_and_is_gone_is_damage(is_whole_file: bool) -> None:
+    """All batches that are left are good, so only the recovery point tells."""
+    disk = MemoryDisk()
+    log = filled(disk)
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+    last = log.segments[-1]
+    if is_whole_file:
+        for path in (last.path, last.offsets.path, last.times.path):
+            disk.delete(path)
+    else:
+        *_, final = headers_of(bytes(disk.files[last.path]))
+        disk.truncate(last.path, last.size_bytes - final.size_bytes)
+    again = opened(disk, SMALL)
+    assert again.log_end_offset < log.log_end_offset
+    assert again.quarantine is not None
+    assert again.quarantine.until == log.log_end_offset
+
+
 def test_a_deleted_segment_that_comes_back_is_refused() -> None:
     """Below the recovery point nothing comes back by itself. Above it, it is what an unsynced deletion leaves."""
     disk = MemoryDisk()

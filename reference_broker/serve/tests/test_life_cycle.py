@@ -58,7 +58,9 @@ def test_signals_that_come_while_it_ends_change_nothing(
     start_broker: "Callable[..., Broker]", number: signal.Signals
 ) -> None:
     """An impatient operator, or a supervisor that tells the process and then its whole group."""
+    before = signal.signal(number, signal.SIG_DFL)  # The broker inherits what nohup made of SIGHUP.
     broker = start_broker()
+    signal.signal(number, before)
     while broker.process.poll() is None:
         broker.process.send_signal(number)
         time.sleep(0.0002)

@@ -5,6 +5,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import pytest
+
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import READ_AHEAD_BYTES, Connection
 from reference_broker.serve.memory_budget import MemoryBudget
@@ -205,3 +207,29 @@ def test_a_connection_of_a_node_is_never_heavy() -> None:
     node.of_node = True
     node.data_received(FRAME)
     assert driver.served == [node.number]
+
+
+def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
+    loop = Loop()
+    turns = Turns(loop.call_soon)
+    served: list[int] = []
+
+    class Taking:
+        is_heavy = False
+
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def take_turn(self) -> None:
+            if self.number == 0:
+                raise ZeroDivisionError
+            served.append(self.number)
+
+    for number in range(3):
+        turns.add(Taking(number))
+    with pytest.raises(ZeroDivisionError):
+        loop.once()
+    loop.once()
+    turns.add(Taking(3))
+    loop.once()
+    assert served == [1, 2, 3]
