@@ -33,7 +33,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
             client.await_replicas("kept", NODES, NODES, LIMIT_S)
         assert cluster.cpu_s() > 0
         pids += [member.process.pid for member in cluster.members if member.process]
-        heap = " ".join(psutil.Process(pids[0]).cmdline())
+        heap = " ".join(psutil.Process(pids[-1]).cmdline())
         assert "-Xmx1g" in heap
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
