@@ -30,7 +30,11 @@ COMPACTED = LogConfig(
 
 
 class Life:
-    """``durable`` has the batches that no power loss may take, by offset. It holds nothing below ``start``."""
+    """``durable`` has the batches that no power loss may take, by offset. It holds nothing below ``start``.
+
+    ``written_at`` and ``cut_at`` tell for each batch of this life how many batches had been written when it was written
+    and when it was cut away.
+    """
 
     def __init__(self, seed: int, config: LogConfig) -> None:
         self.random = Random(seed)
@@ -41,6 +45,8 @@ class Life:
         self.written = 0
         self.durable: dict[int, bytes] = {}
         self.running: tuple[SyncPoint, Synced] | None = None
+        self.written_at: dict[bytes, int] = {}
+        self.cut_at: dict[bytes, int] = {}
 
     def _opened(self, *, clean: bool) -> PartitionLog:
         log = run_to_end(open_log(self.disk, DIRECTORY, self.config, NOW, clean))
@@ -65,6 +71,7 @@ class Life:
             self.written += 1
             record = Record(timestamp_ms=NOW.wall_ms, key=b"%d" % random.randrange(4), value=b"%d" % self.written)
             log.append(NOW, build([record]), self.epoch)
+            self.written_at[log.read(log.segments[-1].next_offset - 1, 1, log.log_end_offset, True)] = self.written
             log.advance_high_watermark(log.log_end_offset)
         elif kind < 0.75:
             self._sync()
@@ -96,7 +103,9 @@ class Life:
         self._forget_outside()
 
     def _truncate(self, offset: int) -> None:
+        before = self.batches()
         self.log.truncate_to(offset)
+        self.cut_at |= {batch: self.written for at, batch in before.items() if at >= self.log.log_end_offset}
         self.epoch += 1
         self._forget_outside()
 
@@ -136,7 +145,19 @@ class Life:
         lost = {at for at, batch in self.durable.items() if there.get(at) != batch}
         assert not lost, f"offsets {sorted(lost)} are gone or have other records"
         assert not [name for name in self.disk.list(DIRECTORY) if name.endswith(CLEANED_SUFFIX)]
+        self._check_order(there)
         self.epoch += 1
+
+    def _check_order(self, there: dict[int, bytes]) -> None:
+        """A batch that was cut away may come back, but not in front of one that was written after the cut. A follower
+        whose last batch is its leader's must hold nothing else that the leader does not have (log matching)."""
+        cut = -1
+        for at, batch in there.items():
+            assert not 0 <= cut < self.written_at.get(batch, 0), f"offset {at} follows a batch that had been cut away"
+            if batch in self.cut_at:
+                cut = self.cut_at[batch] if cut < 0 else min(cut, self.cut_at[batch])
+        self.written_at.clear()
+        self.cut_at.clear()
 
 
 @pytest.mark.parametrize("config", [KEPT, COMPACTED], ids=["retention", "compaction"])

@@ -28,6 +28,8 @@ class Durability:
     synced_offset: int = 0
     dirty: dict[str, int] = field(default_factory=dict)
     changes: int = 0
+    unsettled_cut: str = ""
+    """A file in the log's folder, if a cut may not be durable. A sync of the file settles the cut."""
     last_cut: int = 0
     """The number of the last change that took records away. A sync that started before that change says nothing about
     records that were appended after it."""
@@ -40,12 +42,14 @@ class Durability:
         """Notes that a file lost its records from ``offset`` on."""
         self.changed(path)
         self.last_cut = self.changes
+        self.unsettled_cut = path
         self.synced_offset = min(self.synced_offset, offset)
 
-    def emptied(self) -> None:
-        """Notes that every record is gone, with its file."""
+    def emptied(self, path: str) -> None:
+        """Notes that every record is gone, with its file. The file at ``path`` begins the log anew."""
         self.changes += 1
         self.last_cut = self.changes
+        self.unsettled_cut = path
 
     def deleted(self, path: str) -> None:
         self.dirty.pop(path, None)
@@ -60,4 +64,5 @@ class Durability:
             del self.dirty[path]
         if point.change >= self.last_cut:
             self.synced_offset = max(self.synced_offset, point.end_offset)
+            self.unsettled_cut = ""
         return clean

@@ -149,8 +149,13 @@ class PartitionLog(LogView):
     def _write(self, now: Now, run: Run) -> bool:
         """Makes one disk append. If a new segment is due, it is started first. Returns whether it was.
 
-        Nothing that counts changes before the disk append, and nothing can fail after it.
+        Nothing that counts changes before the disk append, and nothing can fail after it. A cut is made durable first.
+        Otherwise a power loss could bring back the end of one segment and keep new batches in the next one. Those
+        batches would hide that the end diverges from the leader's log.
         """
+        if self.durability.unsettled_cut:
+            self.disk.make_durable(self.durability.unsettled_cut)
+            self.durability.unsettled_cut = ""
         if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
             self.epochs.assign(run.leader_epoch, run.offsets[0])
         segments = self.segments
@@ -307,10 +312,9 @@ class PartitionLog(LogView):
         finally:
             if self.segments:
                 self.log_start_offset = max(self.log_start_offset, self.bases[0])
-        self.durability.emptied()
         self.epochs.clear()
         self.producers.clear()
-        self.segments.create(offset, created_ms)
+        self.durability.emptied(self.segments.create(offset, created_ms).path)
         self.log_end_offset = self.high_watermark = offset
         self.durability.synced_offset = offset
         self._move_log_start(offset)
