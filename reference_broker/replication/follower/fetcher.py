@@ -4,7 +4,7 @@ A fetch names only what changed since the previous one: an append here, a new pa
 followed partitions at rest cost one empty request and one empty answer every ``replica.fetch.wait.max.ms``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -74,6 +74,8 @@ class Fetcher:
         )
         self._undurable: list[PartitionLog] = []
         """Logs that ``flush.messages`` requires to be synced before the next fetch."""
+        self._diverged: dict[TopicPartition, PartitionData] = {}
+        """What the leader last told of partitions that diverged and were cut."""
         backoff_max_ms = setting.config.replica_fetch_backoff_ms
         self._delays = Delays(setting.ports, backoff_max_ms, self._resume, lambda: self._wake(0))
         self._busy = False
@@ -151,6 +153,7 @@ class Fetcher:
     def _failed(self) -> None:
         """The request got no answer. The leader may or may not have acted on it."""
         self._busy = False
+        self._diverged.clear()
         if self._handler.in_flight is not None:
             self._handler.handle_lost()
         self._asks_revision = self._setting.config.fetch_session_revision == FIRST
@@ -233,12 +236,32 @@ class Fetcher:
             return
         if handled.problem is not None:
             self._busy = False
+            self._diverged.clear()
             leader = ("leader", self.leader_id)
             self._setting.ports.note("replica_session_lost", leader, ("reason", handled.problem))
             self._pause()
             return
         self._failures = 0
+        if self._diverged:
+            self._agreed({name for name, _ in handled.partitions})
         self._take(iter(handled.partitions))
+
+    def _agreed(self, answered: Collection[TopicPartition]) -> None:
+        """Takes the high watermark that came with a divergence, once the leader finds no divergence any more.
+
+        A leader tells a high watermark once. If nothing else is new, the next answer leaves the partition out (F-14).
+        """
+        told, self._diverged = self._diverged, {}
+        for name, data in told.items():
+            one = self.followed.get(name)
+            if one is None or name in answered:
+                continue
+            if one.asked == one.wanted(self._setting.config.replica_fetch_max_bytes):
+                intake = self._setting.intake
+                if intake.settle(one, partial(intake.follow_high_watermark, one.log, data)) is not Outcome.TAKEN:
+                    self._delay(one)
+            elif one.resumes_us == 0:
+                self._diverged[name] = data  # The last fetch had no room to name it.
 
     def _take(self, partitions: Iterator[tuple[TopicPartition, PartitionData]]) -> None:
         """Takes an answer in slices, one slice per event."""
@@ -262,6 +285,8 @@ class Fetcher:
             one.errors = 0
             if data.diverging_epoch is None:
                 self._setting.lag.answered(one, data.high_watermark)
+            else:
+                self._diverged[name] = data
             if must_be_durable(one.log):
                 self._undurable.append(one.log)
             if one.asked != one.wanted(self._setting.config.replica_fetch_max_bytes):

@@ -38,7 +38,7 @@ class Intake:
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
-            self._follow_high_watermark(one.log, data)
+            self.follow_high_watermark(one.log, data)
             return Outcome.TAKEN
         return self.settle(one, lambda: self._take_all(one, data))
 
@@ -87,7 +87,7 @@ class Intake:
         log = one.log
         if data.records:
             self._append(one, data.records)
-        self._follow_high_watermark(log, data)
+        self.follow_high_watermark(log, data)
         if data.log_start_offset > log.log_start_offset:
             log.delete_records_before(min(data.log_start_offset, log.high_watermark))
 
@@ -107,7 +107,8 @@ class Intake:
             self.start_anew(one, early.first_offset)
             log.append_replicated(now, records)
 
-    def _follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
+    def follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
+        """Moves the high watermark to the leader's, as far as the log reaches. Raises DiskError."""
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
         if log.quarantine is not None and log.release(data.high_watermark):

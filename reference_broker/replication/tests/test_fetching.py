@@ -249,6 +249,36 @@ def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there(
     assert log.epochs.epochs == [0, 1, 3]
 
 
+def test_the_high_watermark_told_with_a_divergence_is_taken_once_the_logs_agree() -> None:
+    """The leader told it, so it leaves the partition out of the next answer if nothing else is new (F-14)."""
+    world = World()
+    log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    assert log.high_watermark == 0, "what is left may still diverge"
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(0, 2)))
+    assert (log.log_end_offset, log.high_watermark) == (2, 0)
+    asked, _ = world.fetch()
+    world.answer(asked)
+    assert log.high_watermark == 2
+
+
+def test_a_high_watermark_told_with_a_divergence_is_forgotten_with_the_session() -> None:
+    world = World()
+    log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    asked, _ = world.fetch()
+    asked.failed()
+    world.pass_ms(2000)
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
+    asked, _ = world.fetch()
+    world.answer(asked)
+    assert log.high_watermark == 1
+
+
 def test_cutting_below_the_high_watermark_is_told() -> None:
     world = World()
     log = world.follow(0, epoch=3, records=4)
