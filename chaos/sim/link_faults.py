@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaos.checks.trouble import Trouble
 from chaos.sim.links import Direction, Link
@@ -25,10 +25,12 @@ class Place:
     links: Sequence[Link]
     network: Network
     trouble: Trouble
+    lasts_us: int = 0
 
 
-def begin(fault: Fault, place: Place) -> Callable[[], None]:
-    """Begins the fault, and returns what undoes it."""
+def begin(fault: Fault, place: Place, lasts_us: int) -> Callable[[], None]:
+    """Begins the fault, and returns what undoes it. It is undone after ``lasts_us`` at the latest."""
+    place = replace(place, lasts_us=lasts_us)
     stack = ExitStack()
     stack.enter_context(contextmanager(_KINDS[fault.kind])(fault, place))
     return stack.close
@@ -68,8 +70,8 @@ def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
     machine.start()
 
 
-def _paused(fault: Fault, place: Place) -> Iterator[None]:
-    place.machine.pause(int(fault.sim_duration_s * 1_000_000))
+def _paused(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
+    place.machine.pause(place.lasts_us)
     yield  # The node goes on by itself.
 
 

@@ -119,7 +119,7 @@ class Nemesis:
         self._cover(fault.kind, struck.machine.node_id)
         self._keep(FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail))
         self._troubles(fault, struck, until_us)
-        heal = link_faults.begin(fault, struck)
+        heal = link_faults.begin(fault, struck, until_us - now_us)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
 
