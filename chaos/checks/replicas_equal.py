@@ -18,7 +18,7 @@ class ReplicasEqual(ReplicaCheck):
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         if partition.excused or (partition.losses and not copy.leads):
-            return  # E-7: nobody had kept what was committed. Followers may not have truncated it yet; ``quiet`` judges.
+            return  # E-7: nobody had kept what was committed. Followers truncate it later; ``quiet`` compares them.
         another = now.leader_epoch > before.leader_epoch or now.incarnation != before.incarnation
         newly_leads = another and now.leader_epoch == partition.leader_epoch >= 0
         if newly_leads and now.end_offset < partition.committed_end:

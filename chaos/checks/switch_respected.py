@@ -44,7 +44,7 @@ class SwitchRespected(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._on:
-            return
+            return  # M-14 speaks of the time before some node has seen the feature finalized.
         self._on = _is_on(node)
         for effect in effects:
             if type(effect) is Send and effect.api_key == UPDATE_METADATA and not self._on:
