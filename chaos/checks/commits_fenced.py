@@ -7,12 +7,11 @@ from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
+OFFSET_COMMIT = 8
 
 
 class CommitsFenced(Check):
