@@ -58,6 +58,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "least_recently_used_evicted": "eviction-rules",
     "sequence_number_in_32_bits": "session-epoch-order",
     "leader_epoch_not_checked": "stale-leader-epoch-fenced",
+    "answers_everything": "incremental-answer-exact",
+    "only_records_are_news": "incremental-answer-exact",
     "no_rotation": "no-starvation",
     "no_modulo_rotation": "no-starvation",
     "number_not_carried_over": "fetch-gap",
