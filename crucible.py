@@ -227,6 +227,7 @@ def run(
 
     SCENARIO is a file, its stem, or the scenario's number.
     """
+    from chaos.mutants.registry import mutants_of
     from playing import as_they_must, find_scenarios, in_revisions, play_live, worst
 
     _one_of(mutant, with_mutants)
@@ -235,7 +236,7 @@ def run(
         for scenario in find_scenarios(scenarios, everything)
         if not (everything and scenario.swarm)  # Faults drawn from seeds are for the simulator.
         for spoken in in_revisions(scenario, revision)
-        for planted in (("", *scenario.mutants) if with_mutants else (mutant or "",))
+        for planted in (("", *mutants_of(scenario)) if with_mutants else (mutant or "",))
     ]
     verdicts = play_live(plays, target, out, seed)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))

@@ -1,8 +1,8 @@
 """bootstrapped: at the end all nodes know a metadata.version, even if some died while the empty log was bootstrapped
 (T-7)."""
 
+from chaos.checks.markers_gated import METADATA_VERSION
 from chaos.checks.quorum_check import QuorumCheck
-from reference_broker.metadata.features import metadata_version
 
 
 class Bootstrapped(QuorumCheck):
@@ -10,5 +10,5 @@ class Bootstrapped(QuorumCheck):
 
     def quiet(self, at_us: int) -> None:
         for member in self.view.nodes:
-            if member.replica is not None and metadata_version(member.replica.loader.image) == 0:
+            if member.replica is not None and not member.replica.loader.image.features.get(METADATA_VERSION):
                 self.violated(at_us, f"node {member.node_id} knows no metadata.version")

@@ -29,8 +29,8 @@ REFUSED = (
     "not_sent",
     "refused",
 )
-"""Errors of a commit that wrote nothing. After any other error (a timeout, say) the commit may have been written, or be
-replicated later."""
+"""Errors of a commit that wrote nothing, by Kafka's protocol: the coordinator refused it before it wrote. After any
+other error (a timeout, say) the commit may have been written, or be replicated later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +74,17 @@ def requests(history: History, kind: str) -> Iterator[Asked]:
         known = row.error is None or row.error in REFUSED
         epoch = row.metadata_epoch if row.draft else -1
         yield Asked(row, invoke_us, row.at_us if known else NEVER_US, row.error is None, epoch)
+
+
+def deleted(history: History) -> dict[str, int]:
+    """Returns when somebody first asked to delete a topic, by topic. A refused deletion does not count.
+
+    Kafka's coordinator forgets the offsets of a deleted topic.
+    """
+    found: dict[str, int] = {}
+    for row in history.changes:
+        if row.change == "delete" and row.type != "fail":
+            operation = history.operation_of.get((row.process, row.index))
+            asked_us = 0 if operation is None else operation.invoke_us
+            found[row.topic] = min(asked_us, found.get(row.topic, asked_us))
+    return found

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_broker.records.batch import read_header
-from reference_broker.records.reader import read_records
+from chaos.checks.batches import batches_of
+from chaos.checks.records import records_in
 
 
 class CommittedRecord(NamedTuple):
@@ -28,11 +28,9 @@ class CommittedRecord(NamedTuple):
 
 def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]]:
     """Yields the records of a batch with their offsets. A control batch has none."""
-    header = read_header(batch)
-    if not header.is_control:
-        for each in read_records(batch):
-            made = CommittedRecord(header.leader_epoch, each.key, each.value, each.timestamp_ms, at_us)
-            yield each.offset, made
+    for header, data in batches_of(batch):
+        for each in () if header.control else records_in(data):
+            yield each.offset, CommittedRecord(header.epoch, each.key, each.value, each.timestamp_ms, at_us)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,8 @@
-"""duplicate: no value stands at two offsets of one producer ID."""
+"""duplicate: no value stands at two offsets of one producer ID.
+
+P-6 promises this for one producer ID only. A producer that resends under a new ID, or has none (-1), may write a value
+twice. A value that no writer of this run made cannot be told from its like.
+"""
 
 from chaos.checks.check import Check, History
 from chaos.checks.values import Place, expanded, named, place

@@ -5,8 +5,11 @@ replicas are in the ISR without them: then E-1 clears the ELR, and they may be e
 longer when it comes back after an unclean shutdown (E-4, E-7).
 
 A loss is excused only if both hold when a leader is elected:
-- No member keeps the records any more (E-7). E-5 then elects the last leader.
+- No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader.
 - That leader has lost unsynced bytes with its power. A killed process loses nothing, because the page cache stays.
+
+Taken by its words alone, E-7 would promise more: a replica that was in the ISR at the acknowledgement may keep a record
+after E-1 has cleared it from the ELR. It can no longer be elected then (E-3), so E-1 and E-5 decide.
 
 A leader whose directory was replaced is never excused, since E-6 forbids to elect it.
 """
@@ -37,8 +40,8 @@ class Eligible:
     """The replicas that may keep what is committed in one partition.
 
     ``members`` are the ISR and all that were in it since it last had the minimum. Of them ``tainted`` lost unsynced
-    bytes since they joined, ``unclean`` came back after an unclean shutdown, and ``registered`` did so and the metadata
-    shows it.
+    bytes since they joined, each with the end of its log at that moment. ``unclean`` came back after an unclean
+    shutdown, and ``registered`` did so and the metadata shows it.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
     had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
@@ -46,7 +49,7 @@ class Eligible:
 
     members: dict[int, None]
     min_isr: int
-    tainted: dict[int, None] = field(default_factory=dict)
+    tainted: dict[int, int] = field(default_factory=dict)
     unclean: dict[int, None] = field(default_factory=dict)
     registered: dict[int, None] = field(default_factory=dict)
     uncertain: int = 0
@@ -60,9 +63,18 @@ class Eligible:
         """Whether no member keeps the records any more."""
         return sum(member not in self.unclean for member in self.members) <= self.uncertain
 
-    def lost_bytes(self, node_id: int) -> None:
+    def lost_bytes(self, node_id: int, end_offset: int) -> None:
+        """Notes that a member lost its power when its log ended at ``end_offset``."""
         if node_id in self.members:
-            self.tainted[node_id] = None
+            self.tainted[node_id] = max(self.tainted.get(node_id, 0), end_offset)
+
+    def had(self, node_id: int, end_offset: int) -> bool:
+        """Returns whether the node held all below ``end_offset`` until it lost its power.
+
+        Physical: a leader may count a member whose unsynced bytes are gone, because the member held them when it told
+        how far it was. Nobody hears of the loss before the member registers (E-4).
+        """
+        return self.tainted.get(node_id, -1) >= end_offset
 
     def came_back_uncleanly(self, node_id: int) -> None:
         if node_id in self.members:

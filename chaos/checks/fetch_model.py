@@ -17,20 +17,34 @@ FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
 """The version of Fetch that carries the first revision of sessions."""
+READ_COMMITTED = 1
 
 Named: TypeAlias = tuple[str | bytes, int]
 """(topic, index of the partition). The topic is its ID, or its name in versions of Fetch that have no IDs."""
 
 
+Told: TypeAlias = tuple[int, int]
+"""(high watermark, log start offset) of a partition, as an answer told them."""
+
+
 @dataclass(slots=True)
 class Wish:
-    """What the latest request that named a partition said of it. ``missed`` counts the answers in a row that left it
-    out although there was something to read."""
+    """What the latest request that named a partition said of it, and what the session's answers have told of it.
+
+    ``told`` is None before the first answer and after an error (F-14: the next state is always reported). ``served``
+    says whether an answer held records for this offset. The checks of answers keep their own notes here: ``owed``, what
+    the next answer must tell, ``fed_at``, the answer since which the partition waits for records (0 if it does not),
+    and ``idle_at``, the last answer after which it had no data.
+    """
 
     offset: int
     max_bytes: int
     leader_epoch: int
-    missed: int = 0
+    told: Told | None = None
+    served: bool = False
+    owed: str = ""
+    fed_at: int = 0
+    idle_at: int = 0
 
 
 Wishes: TypeAlias = dict[Named, Wish]
@@ -38,12 +52,20 @@ Wishes: TypeAlias = dict[Named, Wish]
 
 @dataclass(slots=True)
 class Asked:
-    """One request under way, with all that it asks for, and the epoch or number that it carries in its session."""
+    """One request under way, with all that it asks for, and the epoch or number that it carries in its session.
+
+    ``named`` are the partitions that the request itself names. ``reads_committed`` is its isolation level.
+    """
 
     wishes: Wishes
     session_id: int
     number: int
     incremental: bool
+    is_first: bool
+    """of the first revision"""
+    max_bytes: int
+    reads_committed: bool
+    named: Wishes
 
 
 @dataclass(slots=True)
@@ -57,6 +79,11 @@ class Answer:
     repeated: bool
     """the answer to a request that was answered before (the first revision's retransmission)"""
     data: dict[Named, PartitionData]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Node and session ID."""
+        return self.node.broker.node_id, self.session_id
 
     def led(self, named: Named) -> Partition | None:
         topic, index = named
@@ -101,10 +128,22 @@ class FetchModel:
             for key, each in _partitions(version, body.topics)
         }
         held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
+        for key, wish in named.items():
+            if key in held:
+                wish.told = held[key].told  # F-13: being named again overwrites only what the fetcher says.
         wishes = {**held, **named}
         for key, _ in _partitions(version, body.forgotten):
             wishes.pop(key, None)
-        return Asked(wishes, body.session_id, body.session_epoch, incremental)
+        return Asked(
+            wishes,
+            body.session_id,
+            body.session_epoch,
+            incremental,
+            version == FIRST_REVISION,
+            body.max_bytes,
+            body.isolation_level == READ_COMMITTED,
+            named,
+        )
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
         version = reply.api_version

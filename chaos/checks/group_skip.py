@@ -1,15 +1,15 @@
 """group-skip: the members of a group together leave out no record between two records that they read.
 
 A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
-below a log start that was seen do not count. Partitions in which a member's position was moved forward (its reset
-policy is ``latest``) do not count either.
+over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
+were deleted).
 """
 
 from bisect import bisect_left, bisect_right
 
 from chaos.checks.check import Check, History
 from chaos.checks.reads import known_offsets, moved_forward, reads
-from chaos.checks.values import Place, place
+from chaos.checks.values import Place, grouped, place
 
 
 class GroupSkip(Check):
@@ -24,14 +24,19 @@ class GroupSkip(Check):
             if run.process in group_of:
                 offsets = read.setdefault((group_of[run.process], place(run)), {})
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
-        moved = {(group_of[row.process], place(row)) for row in moved_forward(history) if row.process in group_of}
+        members = [row for row in moved_forward(history) if row.process in group_of]
+        moved = grouped(members, lambda row: (group_of[row.process], place(row)))
         known = known_offsets(history)
         for (group, where), offsets in read.items():
-            if (group, where) not in moved:
-                self._judge(group, where, offsets, known[where])
+            low, high = min(offsets), max(offsets)
+            for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
+                offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
+            self._judge(group, where, offsets, known[where], (low, high))
 
-    def _judge(self, group: str, where: Place, offsets: dict[int, None], known: list[int]) -> None:
-        low, high = min(offsets), max(offsets)
+    def _judge(
+        self, group: str, where: Place, offsets: dict[int, None], known: list[int], bounds: tuple[int, int]
+    ) -> None:
+        low, high = bounds
         between = known[bisect_left(known, low) : bisect_right(known, high)]
         left_out = [each for each in between if each not in offsets]
         if left_out:

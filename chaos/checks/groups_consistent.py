@@ -10,7 +10,11 @@ if TYPE_CHECKING:
 
 
 class GroupsConsistent(Check):
-    """Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only."""
+    """Asks the coordinator itself (``GroupCoordinator.validate``), in the thorough comparison only.
+
+    That shares the judge with what it judges. It can hide no breach of a promise to clients, because it only adds to
+    the checks of what clients see: one-group-leader, commits-fenced, commit-regression and no-committed-lost.
+    """
 
     guarantee = "groups-consistent"
 

@@ -8,10 +8,12 @@ class HighWatermarkMonotonic(ReplicaCheck):
     guarantee = "high-watermark-monotonic"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        if partition.ever_excused:
-            return  # E-7: nobody had kept what was committed, so a follower truncates below its high watermark.
+        # E-7: nobody had kept what was committed, so a follower truncates below its high watermark.
+        may_go_back = partition.losses > 0 and now.leader_epoch < 0
         who = f"{partition.name} on node {copy.node_id}"
-        if before.incarnation == now.incarnation and now.high_watermark < before.high_watermark:
+        # Physical: a follower's new process learns the high watermark from its leader (it is no part of the log).
+        is_same_process = before.incarnation == now.incarnation
+        if is_same_process and not may_go_back and now.high_watermark < before.high_watermark:
             self.violated(at_us, f"{who}: it went back from {before.high_watermark} to {now.high_watermark}")
         if not now.start_offset <= now.high_watermark <= now.end_offset:
             self.violated(

@@ -34,14 +34,13 @@ class IsrHonest(ReplicaCheck):
                 self._holds(at_us, partition, member, partition.committed_end, "committed when it became eligible")
 
     def _holds(self, at_us: int, partition: Replicated, member: int, offset: int, what: str) -> None:
+        if partition.excused:
+            return  # E-7: nobody had kept what was committed, and the leader elected then has not taken over yet.
         copy = partition.copies.get(member)
-        if partition.ever_excused or copy is None:
-            return  # E-7: nobody had kept what was committed, so that nobody can be asked for it.
-        if member in partition.eligible.tainted:
-            return  # Physical: its unsynced bytes are gone. The controller hears of that only when it registers (E-4).
-        if copy.held.end_offset < offset:
+        end_offset = 0 if copy is None else copy.held.end_offset
+        if end_offset < offset and not partition.eligible.had(member, offset):
             self.violated(
                 at_us,
-                f"{partition.name}: {member} ends at {copy.held.end_offset}, below {offset}, {what}; "
+                f"{partition.name}: {member} ends at {end_offset}, below {offset}, {what}; "
                 f"in sync: {partition.state.isr}, eligible: {partition.state.elr}",
             )

@@ -38,7 +38,7 @@ class LogConsistent(Check):
     def _look(self, at_us: int, incarnation: int, node_id: int, partition: Partition) -> None:
         log = partition.log
         key = (node_id, incarnation, partition.topic_id, partition.index)
-        before = self._high_watermarks.get(key, 0)
+        before = self._high_watermarks.get(key, 0)  # Physical: a new process knows a follower's only from its leader.
         self._high_watermarks[key] = log.high_watermark
         name = f"{partition.topic}-{partition.index}"
         if log.high_watermark < before:

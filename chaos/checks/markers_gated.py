@@ -6,9 +6,11 @@ The bootstrap of an empty log is judged by the version that it writes, since the
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member
 from reference_broker.core.effects import Note
-from reference_broker.metadata.features import allows_transactions, metadata_version
 
 MARKERS = ("begin", "end", "abort")
+METADATA_VERSION = "metadata.version"
+LOWEST_LEVEL = 13
+"""T-2: the level from which on markers may be written (3.6-IV1)."""
 
 
 class MarkersGated(QuorumCheck):
@@ -20,8 +22,8 @@ class MarkersGated(QuorumCheck):
         fields = dict(note.fields)
         if fields["kind"] not in MARKERS or member.replica is None:
             return
-        version = metadata_version(member.replica.loader.image)
-        if version and not allows_transactions(version):
+        version = member.replica.loader.image.features.get(METADATA_VERSION, 0)
+        if 0 < version < LOWEST_LEVEL:  # T-7: a bootstrap's Begin and Abort stand before any level.
             self.violated(
                 at_us,
                 f"node {member.node_id} has a committed {fields['kind']} at offset {fields['offset']}, at "

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 FETCH = 1
 
 FEW_SESSIONS = 16
-"""If there are more sessions than this, their partitions are counted only in the thorough comparison."""
+"""If there are more sessions than this, their partitions are counted only in the thorough comparison, because to count
+them after each event takes too long. The number of sessions and of evictions is compared after each event."""
 
 _Numbers = tuple[Gauge, Gauge, Counter]
 

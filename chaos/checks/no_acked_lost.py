@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos.checks.replica_check import ReplicaCheck
-from chaos.checks.replica_view import Replicated
+from chaos.checks.replica_view import PartitionKey, Replicated
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event, Request
@@ -30,7 +30,8 @@ class NoAckedLost(ReplicaCheck):
         self._asked: dict[tuple[int, int, int], None] = {}
         """(node, connection, correlation ID) of requests with acks=all"""
         self._answered: list[ProduceResponse] = []
-        self._acknowledged: dict[tuple[bytes, int], dict[int, None]] = {}
+        self._acknowledged: dict[tuple[PartitionKey, int], dict[int, None]] = {}
+        """the offsets by partition, and by how many losses it had had when they were acknowledged"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if not self.replicas.partitions:
@@ -58,12 +59,18 @@ class NoAckedLost(ReplicaCheck):
                     topic_id = topic.topic_id.strip(b"\0") and topic.topic_id
                     key = (topic_id or node.broker.partitions.topic_ids.get(topic.topic, b""), each.partition)
                     partition = self.replicas.partitions.get(key)
-                    # E-7: once nobody had kept what was committed, offsets were written anew.
-                    if partition is not None and not partition.ever_excused:
+                    if partition is not None and self._is_judged(partition, node.broker.node_id):
                         self._acknowledges(at_us, node.broker.node_id, partition, each.base_offset)
 
+    @staticmethod
+    def _is_judged(partition: Replicated, node_id: int) -> bool:
+        """E-7: where nobody had kept what was committed, it begins anew with the log of the leader elected then."""
+        copy = partition.copies.get(node_id)
+        leads = copy is not None and copy.held.leader_epoch == partition.leader_epoch
+        return not partition.excused and (leads or not partition.losses)
+
     def _acknowledges(self, at_us: int, node_id: int, partition: Replicated, offset: int) -> None:
-        self._acknowledged.setdefault(partition.key, {})[offset] = None
+        self._acknowledged.setdefault((partition.key, partition.losses), {})[offset] = None
         batch = partition.committed.get(offset)
         if batch is None:
             self.violated(
@@ -73,22 +80,22 @@ class NoAckedLost(ReplicaCheck):
             )
             return
         holders = [each.node_id for each in partition.copies.values() if each.held.end_offset > batch.last_offset]
-        # Physical: a member that lost its unsynced bytes held the batch when the leader counted it.
-        counted = dict.fromkeys((*holders, *partition.eligible.tainted))
-        if len(counted) < partition.eligible.min_isr:
+        eligible = partition.eligible
+        had = (each for each in eligible.tainted if eligible.had(each, batch.last_offset + 1))
+        counted = dict.fromkeys((*holders, *had))
+        if len(counted) < eligible.min_isr:
             self.violated(
                 at_us,
                 f"{partition.name}: leader {node_id} acknowledged {batch.named}, which only {holders} hold; "
-                f"at least {partition.eligible.min_isr} must",
+                f"at least {eligible.min_isr} must",
             )
 
     def quiet(self, at_us: int) -> None:
-        for key, offsets in self._acknowledged.items():
+        for (key, losses), offsets in self._acknowledged.items():
             partition = self.replicas.partitions.get(key)
-            leaders = [] if partition is None else [each for each in partition.copies.values() if each.leads]
-            if partition is None or partition.ever_excused:
-                continue  # The topic was deleted, or E-7: nobody had kept what was committed.
-            for leader in leaders:
+            if partition is None or partition.losses != losses:
+                continue  # The topic was deleted; or E-7: nobody had kept what was committed, and a leader had lost it.
+            for leader in (each for each in partition.copies.values() if each.leads):
                 lost = [each for each in offsets if each >= leader.held.end_offset]
                 if lost and leader.held.leader_epoch == partition.leader_epoch:
                     self.violated(

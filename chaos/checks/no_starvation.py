@@ -1,39 +1,83 @@
-"""no-starvation: a partition with data is served within as many answers of its session as the session has partitions.
+"""no-starvation: a partition with data is left out of at most P-1 answers in a row, in a session of P partitions.
 
 The final revision moves a partition that was served to the end of its list. The first revision begins request N at
-place N modulo the number of partitions (F-15, G-7).
+place N modulo the number of partitions (F-15, G-7). By F-16 the first partition in that order is served.
+
+All partitions of a small session are looked at after each answer. Of a large one they are looked at after every P/64
+answers, since more would cost too much. Starvation is then seen by so many answers later.
 """
 
-from chaos.checks.check import Check
-from chaos.checks.fetch_model import Answer
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-MANY_PARTITIONS = 64
-"""Larger sessions are not looked at: it would cost too much for each answer."""
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer, Named, Wish
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.values import without_node
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+LOOKS_AT_ONCE = 64
+"""So many partitions of a session are looked at for each answer."""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """``answers`` counts a session's answers. No partition waits for longer than since ``counted_from``. ``most`` is
+    the largest number of partitions that the session has had, and ``number`` that of its last request."""
+
+    answers: int = 0
+    counted_from: int = 0
+    most: int = 0
+    number: int = 0
 
 
 class NoStarvation(Check):
     guarantee = "no-starvation"
     needs_one_node = True
 
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._turns: dict[tuple[int, int], _Turns] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if event is None:
+            self._turns = without_node(self._turns, node.broker.node_id)
+
     def answered(self, at_us: int, answer: Answer) -> None:
-        wishes = answer.asked.wishes
-        if answer.session_id == 0 or answer.repeated or len(wishes) > MANY_PARTITIONS:
+        # F-15 and G-7 speak of sessions. G-6: an answer that is told again is no other one.
+        if answer.session_id == 0 or answer.repeated:
             return
-        for named, wish in wishes.items():
-            data = answer.data.get(named)
-            if data is not None and (data.records or data.error_code or data.diverging_epoch is not None):
-                wish.missed = 0
-                continue
-            partition = answer.led(named)
-            if partition is None or not partition.log.log_start_offset <= wish.offset < partition.log.high_watermark:
-                wish.missed = 0
-                continue
-            wish.missed += 1
-            if wish.missed > len(wishes):
-                self.violated(
-                    at_us,
-                    f"{answer.client_id}, session {answer.session_id}: {partition.topic}-{partition.index} has data "
-                    f"from {wish.offset} to {partition.log.high_watermark}, but {wish.missed} answers in a row "
-                    f"left it out, in a session of {len(wishes)} partitions",
-                )
-                wish.missed = 0
+        wishes = answer.asked.wishes
+        turns = self._turns.setdefault(answer.key, _Turns())
+        turns.answers += 1
+        turns.most = max(turns.most, len(wishes))
+        if answer.asked.is_first and answer.asked.number != turns.number + 1:
+            turns.counted_from = turns.answers  # G-7: numbers that got no answer may have been a partition's turns.
+        turns.number = answer.asked.number
+        for named, data in answer.data.items():
+            if named in wishes and (data.records or data.error_code or data.diverging_epoch is not None):
+                wishes[named].fed_at = turns.answers
+        if turns.answers % max(1, len(wishes) // LOOKS_AT_ONCE) == 0:
+            for named, wish in wishes.items():
+                self._look(at_us, answer, named, wish, turns)
+
+    def _look(self, at_us: int, answer: Answer, named: Named, wish: Wish, turns: _Turns) -> None:
+        partition = answer.led(named)
+        if partition is None or not partition.log.log_start_offset <= wish.offset < partition.log.high_watermark:
+            wish.fed_at = 0
+            return
+        wish.fed_at = max(wish.fed_at or turns.answers, turns.counted_from)
+        left_out = turns.answers - wish.fed_at
+        if left_out >= turns.most:
+            self.violated(
+                at_us,
+                f"{answer.client_id}, session {answer.session_id}: {partition.topic}-{partition.index} has data from "
+                f"{wish.offset} to {partition.log.high_watermark}, but {left_out} answers in a row left it out, in a "
+                f"session of {turns.most} partitions",
+            )
+            wish.fed_at = turns.answers

@@ -1,8 +1,8 @@
 """nonmonotonic-metadata-epoch: no client and no node takes metadata that is older than its own, and the metadata log
 holds each epoch once.
 
-A client that left and came back begins anew. A node begins anew with its process, and with another controller. The
-log's epochs grow with its offsets.
+A client that left and came back begins anew (M-12: -1 before any response). A node begins anew with its process,
+because M-1 makes the log durable and not what a node has applied. The log's epochs grow with its offsets.
 """
 
 import json

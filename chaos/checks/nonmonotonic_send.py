@@ -14,6 +14,7 @@ class NonmonotonicSend(Check):
         if not history.writes_promised:
             return  # Physical: the only replica lost its power, and nothing had been synced.
         last: dict[tuple[str, Place], int] = {}
+        # Physical: an answer without an offset (-1, DUPLICATE_SEQUENCE_NUMBER) does not say where the batch stands.
         sends = [run for run in history.runs if run.kind == "send" and run.first_offset >= 0]
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         sends = [run for run in sends if run.process not in history.unpromised]

@@ -26,6 +26,7 @@ class OneContentPerEpoch(Check):
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         cache, node_id = node.broker.metadata, node.broker.node_id
+        # M-11: -1 means that no controller has told the node anything.
         if cache.metadata_epoch < 0 or self._seen.get(node_id) == (incarnation, cache.metadata_epoch):
             return
         self._seen[node_id] = (incarnation, cache.metadata_epoch)

@@ -60,7 +60,8 @@ class Replicated:
 
     ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
     node published. ``eligible`` says who keeps what is committed. ``excused`` means that nobody did when the leader of
-    ``state`` was elected, so that what was committed may be lost until that leader has taken over.
+    ``state`` was elected, so that what was committed may be lost until that leader has taken over. ``losses`` counts
+    how often that happened. What is committed after a loss is judged like all else.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Replicated:
     committed_end: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
     excused: bool = False
-    ever_excused: bool = False
+    losses: int = 0
     compacted: Compacted | None = None
     """what is known of its records, if its topic is compacted"""
     leader_epoch: int = -1
@@ -178,7 +179,8 @@ class ReplicaView:
             return
         known.state = state
         if known.eligible.follow(before, state, min_isr):
-            known.excused = known.ever_excused = True
+            known.excused = True
+            known.losses += 1
             self.excused[topic, key[1]] = None
         for check in self.checks:
             check.metadata_changed(at_us, known, before, state)
@@ -188,7 +190,8 @@ class ReplicaView:
         if self._flushed:
             return
         for partition in self.partitions.values():
-            partition.eligible.lost_bytes(node_id)
+            copy = partition.copies.get(node_id)
+            partition.eligible.lost_bytes(node_id, 0 if copy is None else copy.held.end_offset)
 
     # What the nodes hold
 
@@ -262,7 +265,8 @@ class ReplicaView:
         if partition.excused and now.leader_epoch >= partition.state.leader_epoch:
             partition.begin_anew()
         partition.leader_epoch = max(partition.leader_epoch, now.leader_epoch)
-        trusted = not partition.ever_excused or now.leader_epoch == partition.leader_epoch
+        # E-7: after a loss only the newest leader's log counts, because others may not have truncated theirs yet.
+        trusted = not partition.losses or now.leader_epoch == partition.leader_epoch
         if now.high_watermark > partition.committed_end and trusted and not partition.excused:
             self._commit(at_us, partition, log, now)
         if partition.compacted is not None:

@@ -25,8 +25,12 @@ class ReplicasConverge(ReplicaCheck):
 
 def _is_settled(partition: Replicated) -> bool:
     state = partition.state
+    if len(state.isr) < len(state.replicas) or state.leader < 0:
+        return False
+    if not partition.copies:
+        return True  # Physical: no node has touched its log since the view began, so there is nothing to compare.
     leader = partition.copies.get(state.leader)
-    if leader is None or leader.log is None or len(state.isr) < len(state.replicas):
-        return leader is None and not partition.copies and state.leader >= 0
+    if leader is None or leader.log is None:
+        return False
     end = leader.held.end_offset
     return all(copy.held.end_offset == end and copy.held.high_watermark == end for copy in partition.copies.values())

@@ -17,8 +17,8 @@ class ReplicasEqual(ReplicaCheck):
     guarantee = "replicas-equal"
 
     def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
-        if partition.excused or (partition.ever_excused and not copy.leads):
-            return  # E-7: nobody had kept what was committed. Followers may not have truncated it yet.
+        if partition.excused or (partition.losses and not copy.leads):
+            return  # E-7: nobody had kept what was committed. Followers truncate it later; ``quiet`` compares them.
         another = now.leader_epoch > before.leader_epoch or now.incarnation != before.incarnation
         newly_leads = another and now.leader_epoch == partition.leader_epoch >= 0
         if newly_leads and now.end_offset < partition.committed_end:
@@ -44,8 +44,8 @@ class ReplicasEqual(ReplicaCheck):
         """Compares all that each replica holds, from its beginning."""
         for partition in self.replicas.partitions.values():
             for copy in partition.copies.values():
-                # E-7: what is known of the committed batches begins with the leader that could not keep them.
-                if copy.log is not None and not partition.ever_excused:
+                # E-7: nobody had kept what was committed, and no leader has taken over since then.
+                if copy.log is not None and not partition.excused:
                     copy.equal_to = 0
                     self._compare(at_us, partition, copy, copy.held, copy.held.high_watermark)
 
@@ -82,7 +82,7 @@ class ReplicasEqual(ReplicaCheck):
                 continue
             for offset, record in records_of(data, at_us):
                 committed = compacted.records.get(offset)
-                if committed is None and partition.ever_excused:
+                if committed is None and partition.losses:
                     continue  # E-7: it was read from a leader that had kept less, or had cleaned it away.
                 if committed is None or not committed.equals(record):
                     there = "none" if committed is None else f"{committed[:-1]}"

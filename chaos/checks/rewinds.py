@@ -1,9 +1,11 @@
 """rewinds: no client that keeps metadata epochs is told OFFSET_OUT_OF_RANGE at a position that its partition holds.
 
-Positions below a log start that was seen do not count, because those records were deleted. Positions above the log's
-end once all is quiet do not count, because those records were lost. Clients without the metadata epoch (-1) do not
-count either: their rewind is the failure that the epoch prevents (M-15). The same holds for a client that begins at an
-offset which was committed without an epoch (M-11), because there is no epoch to wait for.
+Some positions do not count:
+- Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
+  although it was first seen after it.
+- Above the log's end, if records may be lost for good: M-15 speaks of logs without truncation.
+- Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
+- Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait for.
 """
 
 from chaos.checks.check import Check, History
@@ -25,7 +27,8 @@ class Rewinds(Check):
         ends = {place(row): row.high_watermark for row in history.ends}
         for reset in history.resets:
             where = place(reset)
-            is_held = starts.get(where, 0) <= reset.from_offset <= ends.get(where, reset.from_offset)
+            is_lost = not history.writes_promised and reset.from_offset > ends.get(where, reset.from_offset)
+            is_held = starts.get(where, 0) <= reset.from_offset and not is_lost
             has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, where), []))
             if reset.reason == OUT_OF_RANGE and is_held and has_epoch:
                 self.violated(
@@ -39,4 +42,5 @@ class Rewinds(Check):
 def _had_epoch(reset: ResetRow, of_place: list[CommitRow]) -> bool:
     """Returns whether the offset at which the client began had a metadata epoch."""
     before = [each for each in of_place if each.at_us <= reset.at_us]
-    return not before or max(before, key=lambda each: each.at_us).metadata_epoch >= 0 or before[-1].offset < 0
+    last = max(before, key=lambda each: each.at_us, default=None)
+    return last is None or last.metadata_epoch >= 0 or last.offset < 0

@@ -3,6 +3,9 @@
 The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allow. An incremental request with the next
 number proves that the client has processed the last answer. One with the last number is a retransmission. All others
 are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
+
+There are two exceptions. A request that waits is refused when a later one, or the same one again, overtakes it in its
+session: by G-3 the client proves that it no longer waits for it. It is refused as well when its session ends (G-10).
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Session
@@ -20,7 +23,7 @@ class SequenceOrder(OrderTrace):
     FIRST_NUMBER = 0
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version == FIRST_REVISION and row.session_id != 0
+        return row.api_version == FIRST_REVISION and (row.session_id != 0 or row.session_epoch != 0)
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if row.session_epoch == 0:
@@ -32,14 +35,15 @@ class SequenceOrder(OrderTrace):
 
     def _answered(self, row: TraceRow, pending: Pending) -> None:
         session = pending.session
-        refused = row.error == INVALID_FETCH_SESSION
         if pending.must == 0 and session is not None:
             overtaken = session.accepted > pending.place
             if row.error in ERRORS_THAT_CHANGE_NOTHING and not overtaken:
                 session.number = pending.before
-            if not refused or overtaken or self._has_ended(row, session):
+            if row.error in (0, *ERRORS_THAT_CHANGE_NOTHING):
                 return
-        elif refused or (session is None and row.error):
+            if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
+                return
+        elif row.error == INVALID_FETCH_SESSION:
             return
         self.violated(
             row.at_us,

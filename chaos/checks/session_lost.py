@@ -1,7 +1,8 @@
 """session-lost: a session that was created stays known until it is closed or evicted, and its answers carry its ID.
 
 A session is lost if its ID is refused as unknown although nothing ended it, if an accepted request is answered with the
-ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). No two sessions get the same ID (F-2).
+ID of another session, or if a wrong epoch closes it (F-7, F-9, F-10). No two sessions get the same ID (F-2). A full
+fetch is answered with the ID of a new session or with 0, and always with 0 if it wants none (F-4 to F-6, F-8).
 """
 
 from typing import Any
@@ -33,10 +34,24 @@ class SessionLost(SessionTrace):
         self._last_request[row.node] = row
 
     def _reply(self, row: TraceRow) -> None:
-        if row.api_key == FETCH and row.session_id != 0:
+        if row.api_key != FETCH:
+            return
+        if row.session_epoch in (0, -1) and row.api_version != FIRST_REVISION:
+            self._judge_full(row)
+        if row.session_id != 0:
             closed = self._closed_by.pop((row.node, row.connection), 0)
             if row.session_epoch not in (0, -1):
                 self._judge(row, closed)
+
+    def _judge_full(self, row: TraceRow) -> None:
+        answered = row.answered_session_id
+        if answered == 0:
+            return  # F-5, F-6: the broker may decline.
+        who = f"a full fetch of {row.client_id} with session {row.session_id} and epoch {row.session_epoch}"
+        if row.session_epoch == -1:
+            self.violated(row.at_us, f"{who} wants no session and was answered with session {answered}")
+        elif answered == row.session_id or (row.node, answered) not in self._alive:
+            self.violated(row.at_us, f"{who} was answered with session {answered}, which is not new")
 
     def _restarted(self, node_id: int) -> None:
         self._alive = without_node(self._alive, node_id)

@@ -2,8 +2,12 @@
 
 The check has a model of its own, as small as the clauses F-3, F-7, F-9 and F-10 allow. A new session expects epoch 1.
 Each accepted request raises that by one, and 1 follows 2^31-1. A wrong epoch gets INVALID_FETCH_SESSION_EPOCH and
-changes nothing. There is one exception: a request with the right epoch that waits gets an error when a later request
-overtakes it in its session.
+changes nothing. There are three exceptions for a request with the right epoch:
+- One that waits gets INVALID_FETCH_SESSION_EPOCH when a later request overtakes it in its session: by F-3 only the
+  later epoch's answer counts.
+- One that waits gets FETCH_SESSION_ID_NOT_FOUND when its session ends (F-9).
+- One that names topics by ID in a session of names, or the other way round, gets FETCH_SESSION_TOPIC_ID_ERROR and
+  changes nothing (Kafka, KIP-516).
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, LARGEST_EPOCH, OrderTrace, Pending, Session
@@ -20,7 +24,7 @@ class SessionOrder(OrderTrace):
     guarantee = "session-epoch-order"
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version != FIRST_REVISION and row.session_id != 0 and row.session_epoch not in (0, -1)
+        return row.api_version != FIRST_REVISION and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:
@@ -41,8 +45,6 @@ class SessionOrder(OrderTrace):
                 return
             if row.error == TOPIC_ID_ERROR and not overtaken:
                 session.number, session.accepted = pending.before, session.accepted - 1
-                return
-            if row.error not in (ID_NOT_FOUND, INVALID_EPOCH):
                 return
         self.violated(
             row.at_us,

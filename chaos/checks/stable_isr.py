@@ -1,4 +1,4 @@
-"""stable-isr: a replica stays in sync while no fault touches it, its leader, or another replica of the partition.
+"""stable-isr: a replica stays in sync while no fault touches it, its leader, or a link of theirs.
 
 A follower that has nothing to fetch stays in sync, however long that lasts (F-22).
 """
@@ -16,9 +16,8 @@ class StableIsr(ReplicaCheck):
         since_us = at_us - in_sync_us
         for member in before.isr:
             # Physical: who was dead, paused or cut off could not fetch, serve or be heard (F-22).
-            if member in now.isr or any(trouble.node_since(node, since_us) for node in now.replicas):
-                continue
-            if any(trouble.touches_since(node, since_us) for node in (member, before.leader, now.leader)):
+            judged = (member, before.leader, now.leader)
+            if member in now.isr or any(trouble.touches_since(node, since_us) for node in judged):
                 continue
             self.violated(
                 at_us,

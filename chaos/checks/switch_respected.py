@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
 from chaos.checks.check import OFFSETS_TOPIC, Check
+from chaos.checks.records import records_in
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Send
 from reference_broker.core.events import Event
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.records.reader import read_records
-from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 FEATURE = "crucible.metadata.epoch"
-UPDATE_METADATA = int(ApiKey.UPDATE_METADATA)
+UPDATE_METADATA = 6
+"""Kafka's API key, which D-1 keeps for the draft."""
 OFFSET_KEY_VERSIONS = (0, 1)
 WITH_EPOCH = 4
 """Version of an offset's value that holds the epoch, as a tagged field."""
@@ -44,7 +44,7 @@ class SwitchRespected(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         if self._on:
-            return
+            return  # M-14 speaks of the time before some node has seen the feature finalized.
         self._on = _is_on(node)
         for effect in effects:
             if type(effect) is Send and effect.api_key == UPDATE_METADATA and not self._on:
@@ -65,7 +65,7 @@ class SwitchRespected(Check):
         offset = max(self._read_to.setdefault(key, first), log.log_start_offset)
         self._read_to[key] = max(offset, log.log_end_offset)
         for batch, data in read_batches(log, offset, log.log_end_offset):
-            for record in read_records(data):
+            for record in records_in(data):
                 if _is_offset(record.key) and _version(record.value) >= WITH_EPOCH:
                     self.violated(
                         at_us,
@@ -78,10 +78,10 @@ def _is_on(node: "Node") -> bool:
     return node.listening and node.broker.loader.image.features.get(FEATURE, 0) > 0  # Before that it has no image.
 
 
-def _is_offset(key: bytes | memoryview | None) -> bool:
+def _is_offset(key: bytes | None) -> bool:
     return _version(key) in OFFSET_KEY_VERSIONS
 
 
-def _version(data: bytes | memoryview | None) -> int:
+def _version(data: bytes | None) -> int:
     """Returns the version, an int16 at the start of both keys and values."""
     return -1 if data is None or len(data) < 2 else int.from_bytes(data[:2], "big")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from chaos.checks.batches import Batch
 from chaos.checks.quorum_check import QuorumCheck
 from chaos.checks.quorum_view import Member
+from chaos.checks.records import records_in
 from chaos.checks.surroundings import Surroundings
-from reference_broker.records.reader import read_records
 
 BEGIN, END, ABORT = 23, 24, 25
 MARKERS = {BEGIN: "Begin", END: "End", ABORT: "Abort"}
@@ -25,7 +25,7 @@ class TransactionCheck(QuorumCheck):
     def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:  # noqa: ARG002
         for batch, data in batches:
             if batch.base_offset != self._at:
-                self.open_at = -1  # A snapshot replaced what lies between, and holds no open transaction.
+                self.open_at = -1  # T-9: a snapshot replaced what lies between, and holds no open transaction.
             self._at = batch.last_offset + 1
             if not batch.control:
                 self._records(at_us, batch, data)
@@ -33,10 +33,9 @@ class TransactionCheck(QuorumCheck):
     def _records(self, at_us: int, batch: Batch, data: bytes) -> None:
         """Reads a batch's records. A value begins with the frame's version, then the record's API key (both varints
         below 128)."""
-        for record in read_records(memoryview(data)):
+        for record in records_in(data):
             value = record.value
-            if value is None or len(value) < 2:
-                continue
+            assert value is not None, f"{batch.named} holds a record without a value"
             self.record(at_us, batch, value[1], value)
             if value[1] in MARKERS:
                 self.open_at = batch.base_offset if value[1] == BEGIN else -1

@@ -19,6 +19,7 @@ def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
         if run.kind == "read":
             read.update((place(run), value.writer, value.sequence) for value in expanded(run))
     for run, operation in history.with_operations(history.runs, "produce"):
+        # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
         is_known = operation.type == "ok" and run.kind == "send" and run.first_offset >= 0
         # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
         if is_known and run.process not in history.unpromised:

@@ -29,6 +29,8 @@ from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Link, Scenario
+from scenarios.revisions import revision_of
+from scenarios.vocabulary import REVISIONS
 
 TICK_S = 0.01
 CONVERGES = "quorum-converges"
@@ -103,9 +105,11 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
         _check_target(scenario, target, mutant)
     if mutant:
         try:
-            by_name(mutant)
+            revisions = by_name(mutant).revisions
         except MutantError as wrong:
             raise SetupError(str(wrong)) from wrong
+        if revision_of(scenario) in REVISIONS and revision_of(scenario) not in revisions:
+            raise SetupError(f"{scenario.name}: mutant {mutant} lacks a mechanism that only {revisions[0]} has.")
 
 
 def _check_target(scenario: Scenario, target: str, mutant: str) -> None:

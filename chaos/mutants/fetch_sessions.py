@@ -7,6 +7,7 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.apis.records.fetch_reading import told_of
 from reference_broker.sessions.eviction import Victim
 
 SESSION = "reference_broker.sessions.fetch_session"
@@ -127,6 +128,25 @@ def counted_session_ids(original: Function, self: Any, largest_id: int) -> int:
 def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) -> bool:
     """A session counts as idle if the clock went back behind its last use (F-18, G-11)."""
     return bool(original(session, wall_ms)) or wall_ms < session.last_used_ms
+
+
+@mutant(f"{WAITING}:Fetch._collect")
+def answers_everything(original: Function, self: Any) -> Any:
+    """Each incremental answer tells every partition of its session (F-14, G-6)."""
+    session = self.session
+    for cached in session.partitions.values():
+        session.look_at(cached)
+        self._look(cached)
+    told = dict(original(self))
+    for cached in session.changed:
+        told.setdefault(cached, told_of(cached, self.looks[cached], self.reader))
+    return sorted(told.items(), key=lambda item: session.revision.place(session, item[0]))
+
+
+@mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
+def only_records_are_news(original: Function, self: Any, session: Any, cached: Any, data: Any) -> bool:
+    """A partition whose high watermark has changed is left out of an answer that has no room for its records (F-14)."""
+    return bool(data.records or data.error_code) or session.answers_full
 
 
 @mutant(f"{WAITING}:Fetch._settle")

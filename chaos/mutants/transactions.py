@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.metadata.record_codec import decode
-from reference_broker.metadata.records import MARKERS
+from reference_broker.metadata.record_codec import decode, encode
+from reference_broker.metadata.records import MARKERS, EndTransactionRecord
 from reference_broker.records.batch import InvalidRecords
 
 BATCH_LOADER = "reference_broker.metadata.batch_loader"
@@ -53,17 +53,31 @@ def no_abort(
     )
 
 
+@mutant(f"{REIGN}:Reign._append")
+def ends_instead_of_abort(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+    """A new controller ends the open transaction at the end of its log, instead of aborting it (T-7, T-8)."""
+    if kind == "abort":
+        kind, values = "end", [encode(EndTransactionRecord())]
+    return original(self, values, kind, number, of)
+
+
 @mutant(f"{BATCH_LOADER}:MetadataBatchLoader.load")
 def apply_as_read(original: Function, self: Any, batch: Any) -> None:
-    """Each batch is published when it is read, also inside an open transaction (T-8)."""
+    """Each batch is published when it is read, also inside an open transaction (T-8).
+
+    No snapshot is made inside a transaction, so that every node can start again.
+    """
     original(self, batch)
-    self._publish(self.loaded, aligned=True)
+    self._publish(self.loaded, aligned=not self.in_transaction)
 
 
 @mutant(f"{BATCH_LOADER}:MetadataBatchLoader.flush")
 def high_watermark_decides_visibility(original: Function, self: Any) -> None:
-    """Committed batches are published, whether their transaction has ended or not (T-8)."""
-    self._publish(self.loaded, aligned=True)
+    """Committed batches are published, whether their transaction has ended or not (T-8).
+
+    No snapshot is made inside a transaction, so that every node can start again.
+    """
+    self._publish(self.loaded, aligned=not self.in_transaction)
 
 
 @mutant(f"{LOADER}:MetadataLoader.load")

@@ -32,7 +32,7 @@ class History:
         return self.eligible.follow(before, self.state, MIN_ISR)
 
     def powered_off(self, node: int) -> None:
-        self.eligible.lost_bytes(node)
+        self.eligible.lost_bytes(node, 3)
         self.eligible.came_back_uncleanly(node)
 
 
@@ -75,7 +75,7 @@ def test_near_misses_are_not_excused() -> None:
     away = History()
     away.becomes(1, 2)
     away.powered_off(1)
-    away.eligible.lost_bytes(2)
+    away.eligible.lost_bytes(2, 3)
     away.becomes(leader=-1)
     assert not away.becomes(1, leader=1), "2 is not back: it stays eligible"
     back = History()

@@ -23,6 +23,7 @@ from chaos.checks.rewinds import Rewinds
 from chaos.tests.surroundings import around
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reports.rows import (
+    ChangeRow,
     CommitRow,
     CopyRow,
     EndRow,
@@ -102,6 +103,56 @@ def test_an_older_generation_and_an_older_value_are_regressions() -> None:
     assert not judged(CommitRegression(around()), History(commits=[first, second, maybe, replace(found, offset=10)]))
 
 
+@pytest.mark.clause("M-11")
+@pytest.mark.parametrize(("at_us", "is_regression"), [(-6, True), (5, False), (95, False), (101, True)])
+def test_a_commit_without_epoch_counts_only_while_it_may_take_effect(at_us: int, is_regression: bool) -> None:
+    """The others are sent at -5 and 95 and end at 5 and 105."""
+    old = commit(A, 2, 11, -1, at_us, draft=False)
+    old = replace(old, at_us=at_us + (1 if is_regression and at_us < 0 else 5))
+    history = History(
+        operations=[operation(A, 2, "offset_commit", at_us)],
+        commits=[commit(A, 1, 10, 5, 0), old, commit(B, 1, 12, 4, 100)],
+    )
+    if at_us > 100:
+        history.operations[0] = replace(history.operations[0], invoke_us=106)
+        history.commits[1] = replace(old, at_us=110)
+    assert bool(judged(CommitRegression(around()), history)) is is_regression
+
+
+def deletion(kind: str, at_us: int) -> tuple[OperationRow, ChangeRow]:
+    row = ChangeRow("admin", 1, "delete", "hot", "", 1, 1, -1, kind, 1, None)
+    return OperationRow("admin", 1, "delete_topics", kind, at_us, at_us, at_us + 5), row
+
+
+@pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
+def test_offsets_go_with_their_topic_once_somebody_asked_for_that(kind: str, at_us: int, is_excused: bool) -> None:
+    made, change = deletion(kind, at_us)
+    lost = commit(B, 1, -1, -1, 195, kind="fetched")
+    history = History(operations=[made], commits=[commit(A, 1, 10, 5, 0), lost], changes=[change])
+    assert bool(judged(CommitRegression(around()), history)) is not is_excused
+
+
+@pytest.mark.parametrize(("kind", "at_us", "is_excused"), [("ok", 200, True), ("ok", 201, False), ("fail", 150, False)])
+def test_a_commit_for_a_topic_that_nobody_deletes_is_accepted(kind: str, at_us: int, is_excused: bool) -> None:
+    made, change = deletion(kind, at_us)
+    refused = commit(B, 1, 10, 5, 195, error="UNKNOWN_TOPIC_OR_PARTITION")
+    history = History(operations=[made], commits=[refused], changes=[change])
+    assert bool(judged(CommitsAccepted(around()), history)) is not is_excused
+    broken = replace(refused, error="UNKNOWN_SERVER_ERROR")
+    assert judged(CommitsAccepted(around()), History(operations=[made], commits=[broken], changes=[change]))
+
+
+@pytest.mark.clause("M-11")
+def test_a_refusal_for_an_epoch_that_an_older_version_has_removed() -> None:
+    refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
+    greater, old = commit(A, 1, 10, 5, 0), commit(A, 2, 11, -1, 50, draft=False)
+    assert judged(CommitsAccepted(around()), History(commits=[greater, old, refused]))
+    overlapping = replace(greater, at_us=60)
+    assert not judged(CommitsAccepted(around()), History(commits=[overlapping, old, refused]))
+    unknown = replace(old, error="timeout")
+    assert not judged(CommitsAccepted(around()), History(commits=[greater, unknown, refused]))
+
+
 @pytest.mark.clause("M-7")
 def test_a_refusal_needs_a_greater_epoch_before_it() -> None:
     refused = commit(B, 1, 12, 4, 100, error="INVALID_METADATA_EPOCH")
@@ -146,13 +197,28 @@ def test_a_rewind_is_a_position_that_the_partition_holds() -> None:
     assert judged(Rewinds(around()), History(resets=[reset], ends=ends))
     for excused in (
         replace(reset, metadata_epoch=-1),
-        replace(reset, from_offset=95),
+        replace(reset, from_offset=9),
         replace(reset, reason="no_offset"),
     ):
-        assert not judged(Rewinds(around()), History(resets=[excused], ends=ends))
+        starts = [PositionRow(A, 2, "hot", 0, 10, 10, 90, 10, None)]
+        assert not judged(Rewinds(around()), History(resets=[excused], ends=ends, positions=starts))
+    at_the_start = History(resets=[replace(reset, from_offset=10)], ends=ends, positions=starts)
+    assert judged(Rewinds(around()), at_the_start)
     for epoch, is_wrong in ((4, True), (-1, False)):
         began = replace(commit(A, 1, 40, epoch, 50, kind="fetched"), draft=epoch >= 0)
         assert bool(judged(Rewinds(around()), History(resets=[reset], ends=ends, commits=[began]))) is is_wrong
+
+
+@pytest.mark.clause("M-15")
+@pytest.mark.parametrize(
+    ("offset", "writes_promised", "is_wrong"), [(91, False, False), (90, False, True), (91, True, True)]
+)
+def test_a_position_beyond_the_end_counts_unless_records_may_be_lost(
+    offset: int, writes_promised: bool, is_wrong: bool
+) -> None:
+    reset = ResetRow(A, 3, "hot", 0, offset, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    history = History(resets=[reset], ends=[EndRow("hot", 0, 0, 90, 500)], writes_promised=writes_promised)
+    assert bool(judged(Rewinds(around()), history)) is is_wrong
 
 
 def test_an_owner_begins_where_the_group_had_committed() -> None:
@@ -172,6 +238,10 @@ def test_an_owner_begins_where_the_group_had_committed() -> None:
     skipped = replace(good, operations=operations[:], runs=[read(A, 5, 0, 10), read(B, 5, 12, 5), sent])
     assert "left out 2 records of hot-0, the first at offset 10" in judged(GroupSkip(around()), skipped)[0]
     assert not judged(GroupSkip(around()), good)
+    for begin, end, left_out in ((10, 12, 0), (11, 12, 1), (10, 11, 1), (12, 14, 2)):
+        jump = ResetRow(B, 5, "hot", 0, begin, end, "OFFSET_OUT_OF_RANGE", -1, 320)
+        found = judged(GroupSkip(around()), replace(skipped, operations=operations[:], resets=[jump]))
+        assert [f"left out {left_out} records" in each for each in found] == [True] * bool(left_out)
 
 
 def test_one_leader_and_one_owner_in_a_generation() -> None:
@@ -243,6 +313,8 @@ def test_nothing_is_fetched_before_the_committed_epoch(kind: str) -> None:
         ([(0, 2), (3, 3), (6, 0)], None, 1),
         ([(0, 4)], None, 0),  # It was not read to its end.
         ([(2, 4), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 0),
+        ([(3, 3), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 1),
+        ([(2, 4), (6, 0)], ResetRow("mirror-0", 1, "hot", 0, 1, 2, "no_offset", -1, 5), 1),
         ([(2, 4), (6, 0)], ResetRow("member-0", 1, "hot", 0, -1, 2, "no_offset", -1, 5), 2),
     ],
 )

@@ -247,15 +247,17 @@ def test_a_replica_that_leaves_without_a_reason(cluster: Cluster) -> None:
     assert cluster.broken() == ["stable-isr"]
 
 
-@pytest.mark.parametrize("touched", ["member", "leader", "link"])
-def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str) -> None:
-    trouble = cluster.view.trouble
+@pytest.mark.parametrize("touched", ["member", "leader", "link", "another replica"])
+@pytest.mark.parametrize("too_long_ago_us", [0, 1])
+def test_a_replica_may_leave_when_something_happened(cluster: Cluster, touched: str, too_long_ago_us: int) -> None:
+    trouble, until_us = cluster.view.trouble, cluster.now_us - IN_SYNC_US - too_long_ago_us
     if touched == "link":
-        trouble.link(2, 0, cluster.now_us - IN_SYNC_US // 2)
+        trouble.link(2, 0, until_us)
     else:
-        trouble.node(2 if touched == "member" else 0, cluster.now_us - IN_SYNC_US // 2)
+        trouble.node({"member": 2, "leader": 0, "another replica": 1}[touched], until_us)
     cluster.change(isr=(0, 1))
-    assert cluster.broken() == []
+    is_excused = touched != "another replica" and not too_long_ago_us
+    assert cluster.broken() == ([] if is_excused else ["stable-isr"])
 
 
 def test_an_acknowledgement_before_it_is_committed(cluster: Cluster) -> None:
@@ -278,12 +280,37 @@ def test_what_a_node_meant_to_answer_when_it_died_was_never_said(cluster: Cluste
 
 
 def test_an_acknowledgement_that_too_few_hold(cluster: Cluster) -> None:
-    cluster.view.trouble.node(1, cluster.now_us)
+    for number in (1, 2):
+        cluster.view.trouble.node(number, cluster.now_us)
     cluster.change(isr=(0,))
     cluster.append(batch(3, 0), to=(0,))
     cluster.commit(4, 0)
     cluster.acknowledge(3)
     assert cluster.broken() == ["no-acked-lost"]
+
+
+@pytest.mark.parametrize("had_it", [True, False])
+def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
+    for number in (1, 2):
+        cluster.view.trouble.node(number, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    cluster.append(batch(3, 0), to=(0, 1) if had_it else (0,))
+    cluster.restart(1)
+    cluster.view.power_lost(1)
+    del cluster.logs[1].held[1:]
+    cluster.logs[1].high_watermark = 0
+    cluster.look(1)
+    cluster.commit(4, 0)
+    cluster.acknowledge(3)
+    assert cluster.broken() == ([] if had_it else ["no-acked-lost", "isr-honest"])
+
+
+def test_an_in_sync_replica_without_a_log_holds_nothing(cluster: Cluster) -> None:
+    partition = cluster.view.partitions[KEY]
+    del partition.copies[2]
+    cluster.append(batch(3, 0), to=(0, 1))
+    cluster.commit(4, 0)
+    assert cluster.broken() == ["isr-honest"]
 
 
 def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> None:
@@ -296,11 +323,12 @@ def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> No
     assert "no-acked-lost" in cluster.broken()
 
 
-def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
-    cluster.acknowledge(2)
+def lost_by_all(cluster: Cluster) -> None:
+    """All that were in sync lose their power and all but one batch, and node 1 is elected. Node 0 follows it."""
     cluster.view.trouble.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     for number in (0, 1):
+        cluster.view.trouble.node(number, cluster.now_us)
         cluster.restart(number)
         cluster.view.power_lost(number)
         cluster.view.started(number)
@@ -309,12 +337,59 @@ def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(clust
     cluster.change(isr=(), leader=-1, leader_epoch=1)
     assert list(cluster.view.excused) == []
     cluster.change(isr=(1,), leader=1, leader_epoch=2)
-    assert list(cluster.view.excused) == [("t", 0)]
     cluster.lead(1, 2)
     cluster.look(1)
-    cluster.append(batch(1, 2), to=(0, 1))
-    cluster.commit(2, 0, 1)
+    del cluster.logs[2].held[1:]
+    cluster.logs[2].high_watermark = 1
+    cluster.look(0, 2)
+    cluster.append(batch(1, 2))
+    cluster.change(isr=(1, 0, 2))
+    cluster.commit(2)
+
+
+def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
+    cluster.acknowledge(2)
+    lost_by_all(cluster)
+    assert list(cluster.view.excused) == [("t", 0)]
     assert cluster.broken() == []
+
+
+@pytest.mark.clause("E-7")
+def test_what_follows_an_excused_loss_is_judged_again(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.acknowledge(1, by=1)
+    assert cluster.broken() == []
+    cluster.append(batch(2, 2), to=(1,))
+    cluster.acknowledge(2, by=1)
+    assert cluster.broken() == ["no-acked-lost"]
+
+
+@pytest.mark.clause("E-7")
+def test_after_an_excused_loss_only_a_follower_goes_back(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.commit(1, 0)
+    assert cluster.broken() == []
+    cluster.commit(1, 1)
+    assert cluster.broken() == ["high-watermark-monotonic"]
+
+
+@pytest.mark.clause("E-7")
+def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.restart(2)
+    cluster.logs[2].held[1] = batch(1, 2, b"other")
+    cluster.look(2)
+    assert cluster.broken() == ["replicas-equal"]
+
+
+@pytest.mark.clause("E-7")
+def test_acknowledged_batches_are_gone_after_an_excused_loss(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.acknowledge(1, by=1)
+    del cluster.logs[1].held[1:]
+    cluster.logs[1].high_watermark = 1
+    cluster.look(1)
+    assert "no-acked-lost" in cluster.broken()
 
 
 @pytest.mark.clause("E-7")

@@ -58,6 +58,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "least_recently_used_evicted": "eviction-rules",
     "sequence_number_in_32_bits": "session-epoch-order",
     "leader_epoch_not_checked": "stale-leader-epoch-fenced",
+    "answers_everything": "incremental-answer-exact",
+    "only_records_are_news": "incremental-answer-exact",
     "no_rotation": "no-starvation",
     "no_modulo_rotation": "no-starvation",
     "number_not_carried_over": "fetch-gap",
@@ -88,10 +90,9 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "rename_before_sync": "quorum-converges",
     "superseded_snapshot_deleted_at_once": "snapshot-transfer-bounded",
     "no_abort": "one-abort-per-begin",
-    # Clients see the half of a transaction; or a snapshot holds it, and a node that starts from there meets an End
-    # without its Begin, and ends itself.
-    "apply_as_read": ("torn-metadata", "quorum-converges"),
-    "high_watermark_decides_visibility": ("torn-metadata", "snapshot-equals-replay", "quorum-converges"),
+    "ends_instead_of_abort": ("torn-metadata", "lost-metadata"),
+    "apply_as_read": ("torn-metadata", "lost-metadata", "snapshot-equals-replay"),
+    "high_watermark_decides_visibility": ("torn-metadata", "lost-metadata", "snapshot-equals-replay"),
     "replay_ignores_markers": "snapshot-equals-replay",
     "snapshot_at_high_watermark": "quorum-converges",
     "no_epoch_check_on_append": "log-matching",

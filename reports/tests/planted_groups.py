@@ -218,20 +218,48 @@ def plant_skip_between_owners(history: History) -> None:
         history.drop("positions", row)
 
 
-def legal_skip_to_the_latest(history: History) -> None:
+def _skip_and_reset(history: History, short_by: int) -> None:
+    """The owner's position is moved over what it leaves out, but for the last ``short_by`` offsets."""
     _, first = _first_read_of_generation(history, 3, 2)
+    left_out = history.rows("runs", process=NEW, index=first["index"], partition=2)
     plant_skip_between_owners(history)
-    at = int_of(first, "first_offset")
-    _more(history).reset(NEW, 2, at, at + 20, "no_offset", 5_203_000)
+    at = min(int_of(row, "first_offset") for row in left_out)
+    end = max(int_of(row, "first_offset") + int_of(row, "count") for row in left_out)
+    _more(history).reset(NEW, 2, at, end - short_by, "no_offset", 5_203_000)
+
+
+def legal_skip_to_the_latest(history: History) -> None:
+    _skip_and_reset(history, 0)
+
+
+def plant_skip_of_one_more_than_the_reset(history: History) -> None:
+    _skip_and_reset(history, 1)
 
 
 def plant_records_left_out_by_the_mirror(history: History) -> None:
     history.drop("target_runs", history.rows("target_runs", partition=1)[0])
 
 
-def legal_records_left_out_by_a_mirror_that_began_later(history: History) -> None:
+def _mirror_began_later(history: History, short_by: int) -> None:
+    """The mirror's position is moved over what it leaves out, but for the last ``short_by`` offsets."""
+    copied = history.rows("target_runs", partition=1)[0]
     plant_records_left_out_by_the_mirror(history)
-    _more(history).reset(MIRROR, 1, -1, 40, "no_offset", 500_000)
+    last = int_of(copied, "first_sequence") + int_of(copied, "count") - 1
+    written = history.rows("runs", kind="read", process="final", partition=1, writer=copied["writer"])
+    end = max(
+        int_of(row, "first_offset") + last - int_of(row, "first_sequence") + 1
+        for row in written
+        if int_of(row, "first_sequence") <= last < int_of(row, "first_sequence") + int_of(row, "count")
+    )
+    _more(history).reset(MIRROR, 1, -1, end - short_by, "no_offset", 500_000)
+
+
+def legal_records_left_out_by_a_mirror_that_began_later(history: History) -> None:
+    _mirror_began_later(history, 0)
+
+
+def plant_one_more_left_out_than_the_mirror_s_reset(history: History) -> None:
+    _mirror_began_later(history, 1)
 
 
 def legal_target_not_read_to_its_end(history: History) -> None:
@@ -286,6 +314,8 @@ PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "no-fetch-before-epoch": (plant_fetch_before_the_epoch, {"no-fetch-before-epoch"}),
     "fetch after the epoch": (legal_fetch_after_the_epoch, set()),
     "mirror-complete": (plant_records_left_out_by_the_mirror, {"mirror-complete"}),
+    "one more than the reset": (plant_skip_of_one_more_than_the_reset, {"group-skip"}),
+    "mirror left out one more": (plant_one_more_left_out_than_the_mirror_s_reset, {"mirror-complete"}),
     "mirror began later": (legal_records_left_out_by_a_mirror_that_began_later, set()),
     "target not read": (legal_target_not_read_to_its_end, set()),
 }

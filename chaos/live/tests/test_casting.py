@@ -7,6 +7,7 @@ import pytest
 from chaos.live.casting import cast
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
+from chaos.mutants.registry import mutants_of
 from chaos.rules import matches_frame
 from reference_broker.wire.tags import Tag
 from scenarios.loader import find
@@ -38,6 +39,17 @@ def test_the_same_seed_casts_the_same() -> None:
     whole = scenario(KILLED, POWERED_OFF, PAUSED)
     assert cast(whole, 5) == cast(whole, 5)
     assert len({str(cast(whole, seed).faults) for seed in range(8)}) > 2
+
+
+def test_a_mutant_is_played_only_where_there_is_its_mechanism() -> None:
+    """A mutant of the final revision's epochs changes nothing in the first one, so no run could turn red."""
+    mutant = "epoch_not_advanced_when_response_lost"
+    final, first = (in_revision(find("01-lost-response"), each) for each in ("final", "first"))
+    check_playable(final, mutant=mutant)
+    assert mutant in mutants_of(final)
+    with pytest.raises(SetupError, match="mechanism that only final has"):
+        check_playable(first, mutant=mutant)
+    assert mutant not in mutants_of(first)
 
 
 def test_faults_that_each_seed_draws_are_the_simulator_s() -> None:

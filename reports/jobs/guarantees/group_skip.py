@@ -1,8 +1,8 @@
 """group-skip: no member of a group read a record that lies between two records that members did read.
 
 The owner of a partition goes on at the group's committed offset, so nothing may be left out between owners. Offsets
-below a log start that was seen do not count. Neither do partitions in which a member's position was moved forward (its
-reset policy is ``latest``).
+below a log start that was seen do not count, because they may be deleted. Neither do offsets over which a reset moved a
+member's position forward (its reset policy is ``latest``).
 """
 
 from pyspark.sql import DataFrame
@@ -23,7 +23,8 @@ def transform(tables: Tables) -> DataFrame:
     reach = mine.groupBy(*STORED).agg(F.min("first").alias("low"), F.max("last").alias("high"))
     there = tables.once(occupied).join(reach, PARTITION)
     between = there.select(*STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last"))
-    holes = subtracted(between.where("first <= last"), mine, STORED).join(_moved_forward(tables), STORED, "left_anti")
+    covered = merged(mine.unionByName(_jumped_over(tables)), STORED, "first", "last")
+    holes = subtracted(between.where("first <= last"), covered, STORED)
     # greatest() passes over a log start that nobody was told.
     kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
     seen = reads.select(*STORED, "process", "index", "complete_us", F.col("first_offset").alias("next_offset"))
@@ -36,10 +37,11 @@ def transform(tables: Tables) -> DataFrame:
     return anomalies(found, detail, offset="first")
 
 
-def _moved_forward(tables: Tables) -> DataFrame:
+def _jumped_over(tables: Tables) -> DataFrame:
+    """The offsets that Kafka's auto.offset.reset leaves out. Columns: STORED, first, last."""
     moved = tables.resets.join(F.broadcast(members(tables)), ["run", "process"])
-    known = moved.join(log_starts(tables), PARTITION, "left")
-    return known.where("to_offset > greatest(from_offset, start_offset, 0)").select(*STORED)
+    first, last = F.greatest("from_offset", F.lit(0)), F.col("to_offset") - 1
+    return moved.select(*STORED, first.alias("first"), last.alias("last")).where("first <= last")
 
 
 JUDGED = Judging(

@@ -1,0 +1,155 @@
+"""incremental-answer-exact: an incremental answer holds each line that is due, and no line that nothing justifies.
+
+Final revision (F-14): a partition is told if and only if its high watermark or log start differs from what was last
+told, or it has data within the limits, or it has an error, a diverging epoch or a preferred replica. After an error the
+next state is told in any case. F-16: if there is any data, the answer has some.
+
+First revision (G-5, G-6): what has changed is told. An answer that is told again holds all partitions of the first one.
+
+A line is known to be due only if it was due after the event of an earlier answer already. Physical: one event may
+change a partition after it has made an answer. In sessions of more than 64 partitions due lines are looked for after
+every P/64 answers, since more would cost too much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from chaos.checks.batches import read_batches
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer, Named, Wish
+from chaos.checks.no_starvation import LOOKS_AT_ONCE
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.values import without_node
+from reference_broker.core.effects import Effect
+from reference_broker.core.events import Event
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.fetch import PartitionData
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+NO_REPLICA = -1
+ERROR, NEWS, DATA = "has an error", "has changed", "has data"
+
+
+@dataclass(slots=True)
+class _Session:
+    """``answers`` counts its answers. ``first_told`` are the partitions of the first answer to its last request."""
+
+    answers: int = 0
+    first_told: dict[Named, None] = field(default_factory=dict)
+
+
+class IncrementalExact(Check):
+    guarantee = "incremental-answer-exact"
+    needs_one_node = True
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._sessions: dict[tuple[int, int], _Session] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if event is None:
+            self._sessions = without_node(self._sessions, node.broker.node_id)
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        if answer.session_id == 0:
+            return  # F-7: the session is closed. F-4, F-5: there is none.
+        session = self._sessions.setdefault(answer.key, _Session())
+        if answer.asked.incremental:
+            for named, data in answer.data.items():
+                self._justified(at_us, answer, session, named, data)
+            if answer.repeated:
+                self._told_again(at_us, answer, session)
+        session.answers += 1
+        if not answer.repeated:
+            session.first_told = dict.fromkeys(answer.data) if answer.asked.incremental else {}
+        for named, data in answer.data.items():
+            wish = answer.asked.wishes.get(named)
+            if wish is not None:
+                wish.told = None if data.error_code else (data.high_watermark, data.log_start_offset)
+                wish.served = wish.served or bool(data.records)
+                wish.owed = ""
+        if session.answers % max(1, len(answer.asked.wishes) // LOOKS_AT_ONCE) == 0:
+            self._look_for_due(at_us, answer, session)
+
+    # Each line is justified
+
+    def _justified(self, at_us: int, answer: Answer, session: _Session, named: Named, data: PartitionData) -> None:
+        wish = answer.asked.wishes.get(named)
+        if wish is None:
+            self._tell(at_us, answer, named, "is not in the session, and was told")
+            return
+        if data.records or data.error_code or data.diverging_epoch or data.preferred_read_replica != NO_REPLICA:
+            return
+        if wish.told != (data.high_watermark, data.log_start_offset):
+            return
+        if answer.asked.is_first and not self._is_unchanged_in_first(answer, session, named, wish):
+            return
+        self._tell(at_us, answer, named, f"was told again, without records, and with {wish.told} as before")
+
+    @staticmethod
+    def _is_unchanged_in_first(answer: Answer, session: _Session, named: Named, wish: Wish) -> bool:
+        """G-5: data that was left out, a change of the log's end, or an offset that was named makes a partition dirty.
+        G-6: so does the first answer, if it is told again."""
+        partition = answer.led(named)
+        is_read_up = partition is not None and wish.offset >= partition.log.log_end_offset
+        is_new = answer.repeated or named in answer.asked.named
+        return is_read_up and not is_new and 0 < session.answers == wish.idle_at
+
+    def _told_again(self, at_us: int, answer: Answer, session: _Session) -> None:
+        for named in session.first_told:
+            if named in answer.asked.wishes and named not in answer.data:
+                self._tell(at_us, answer, named, "was told by the first answer to this request, and not by the second")
+
+    # Each due line is there
+
+    def _look_for_due(self, at_us: int, answer: Answer, session: _Session) -> None:
+        sent_bytes = sum(len(data.records or b"") for data in answer.data.values())
+        for named, wish in answer.asked.wishes.items():
+            partition = answer.led(named)
+            owed = self._owed(answer, wish, partition)
+            lacks = owed == wish.owed and named not in answer.data and not answer.repeated
+            if owed and lacks and answer.asked.incremental and self._has_room(answer, wish, partition, sent_bytes):
+                self._tell(at_us, answer, named, f"{owed}, and was not told; last told: {wish.told}")
+            wish.owed = owed
+            if partition is not None and wish.offset >= partition.log.log_end_offset:
+                wish.idle_at = session.answers
+
+    @staticmethod
+    def _owed(answer: Answer, wish: Wish, partition: Partition | None) -> str:
+        """Returns why the next answer must tell the partition, or nothing if it need not."""
+        if partition is None or wish.leader_epoch not in (-1, partition.leader_epoch):
+            return ERROR
+        log = partition.log
+        if not log.log_start_offset <= wish.offset <= log.log_end_offset:
+            return ERROR
+        has_data = wish.offset < log.high_watermark
+        if answer.asked.is_first and has_data:
+            # G-5: news of a partition with data wait with it. G-3: the client has processed what was sent.
+            return "" if wish.served else DATA
+        if wish.told != (log.high_watermark, log.log_start_offset):
+            return NEWS
+        # X-4: of records above the last stable offset a reader of committed ones is told nothing.
+        is_stable = not answer.asked.reads_committed or log.last_stable_offset == log.high_watermark
+        return DATA if has_data and is_stable else ""
+
+    @staticmethod
+    def _has_room(answer: Answer, wish: Wish, partition: Partition | None, sent_bytes: int) -> bool:
+        """Returns whether the limits leave room for the line. Only records need any (F-15, G-5)."""
+        if wish.owed != DATA or partition is None:
+            return True
+        log = partition.log
+        batch = next((data for _, data in read_batches(log, wish.offset, log.high_watermark)), b"")
+        if not batch:
+            return False  # Physical: the log holds no record there any more (compaction).
+        left = answer.asked.max_bytes - sent_bytes
+        # G-5: what the limit leaves out is due in the next answer, so only an answer without records is known to err.
+        has_left = not answer.asked.is_first and len(batch) <= wish.max_bytes <= left
+        return has_left or not sent_bytes  # F-16.
+
+    def _tell(self, at_us: int, answer: Answer, named: Named, what: str) -> None:
+        topic = named[0] if isinstance(named[0], str) else named[0].hex()
+        who = f"{answer.client_id}, session {answer.session_id}, answer to {answer.asked.number}"
+        self.violated(at_us, f"{who}: {topic}-{named[1]} {what}")

@@ -1,0 +1,265 @@
+"""What an incremental answer must hold, and what it must not: each near miss is red."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import FIRST_REVISION, FetchModel
+from chaos.checks.incremental_exact import IncrementalExact
+from chaos.checks.no_starvation import NoStarvation
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+from reference_broker.wire.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    ForgottenTopic,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+SESSION, FINAL, NO_DATA = 77, 12, b""
+BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
+LIMIT = 1000
+
+
+class Log(SimpleNamespace):
+    """Each offset holds one batch of BATCH's size."""
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(each.to_bytes(8, "big") + BATCH[8:] for each in range(offset, end))
+
+
+class Session:
+    """One client's session with a node that leads ``count`` partitions in leader epoch 3. Each ends at offset 5."""
+
+    def __init__(self, check: Check, count: int = 2, version: int = FINAL, offset: int = 5) -> None:
+        self.check, self.version = check, version
+        self.model = FetchModel()
+        self.logs = [
+            Log(log_start_offset=0, high_watermark=5, log_end_offset=5, last_stable_offset=5) for _ in range(count)
+        ]
+        self.led = {
+            ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log)
+            for index, log in enumerate(self.logs)
+        }
+        partitions = SimpleNamespace(by_name=self.led, by_id={})
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=partitions))
+        self.number = self.correlation = 0
+        self.ask(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
+
+    def line(self, index: int, records: bytes = NO_DATA, **fields: Any) -> PartitionData:
+        log = self.logs[index]
+        return PartitionData(index, 0, log.high_watermark, -1, log.log_start_offset, records=records, **fields)
+
+    def ask(
+        self,
+        named: dict[int, int],
+        *lines: PartitionData,
+        number: int | None = None,
+        forget: tuple[int, ...] = (),
+        max_bytes: int = LIMIT,
+        isolation_level: int = 0,
+    ) -> None:
+        """One fetch and its answer. The number is the next one unless it is given."""
+        number = self.number if number is None else number
+        self.number, self.correlation = number + 1, self.correlation + 1
+        body = FetchRequest(
+            max_bytes=max_bytes,
+            isolation_level=isolation_level,
+            session_id=SESSION if number else 0,
+            session_epoch=number,
+            topics=[FetchTopic("t", b"", [FetchPartition(each, offset, 100, 3) for each, offset in named.items()])],
+            forgotten=[ForgottenTopic("t", b"", list(forget))],
+            fetch_type=int(number > 0),
+        )
+        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", list(lines))])
+        tag = Tag(1, self.version, "f", body.session_id, number)
+        request = Request(1, self.correlation, 1, self.version, "f", body, tag)
+        reply = Reply(1, self.correlation, 1, self.version, answer, tag)
+        for each in self.model.acted(self.node, request, [reply]):
+            self.check.answered(0, each)
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story.partition(": ")[2] for each in self.check.violations]
+
+
+def session(version: int = FINAL, offset: int = 5, count: int = 2) -> Session:
+    return Session(IncrementalExact(around()), count, version, offset)
+
+
+def grow(log: Log, high_watermark: int) -> None:
+    log.high_watermark = log.log_end_offset = log.last_stable_offset = high_watermark
+
+
+@pytest.mark.clause("F-14", "G-6")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+def test_a_line_needs_a_reason(version: int) -> None:
+    talk = session(version)
+    talk.ask({})
+    assert talk.stories == []
+    talk.ask({}, talk.line(1))
+    assert talk.stories == ["t-1 was told again, without records, and with (5, 0) as before"]
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize("reason", ["high watermark", "log start", "error", "diverging", "replica", "after an error"])
+def test_each_reason_of_the_final_revision_justifies_a_line(reason: str) -> None:
+    talk = session()
+    line = talk.line(1)
+    if reason == "high watermark":
+        grow(talk.logs[1], 6)
+        line = talk.line(1)
+    elif reason == "log start":
+        talk.logs[1].log_start_offset = 1
+        line = talk.line(1)
+    elif reason == "error":
+        line = PartitionData(1, 6, -1)
+    elif reason == "diverging":
+        line = talk.line(1, diverging_epoch=EpochEndOffset(1, 2))
+    elif reason == "replica":
+        line = talk.line(1, preferred_read_replica=2)
+    else:
+        talk.ask({}, PartitionData(1, 6, -1))
+    talk.ask({}, line)
+    assert talk.stories == []
+
+
+@pytest.mark.clause("F-14", "G-5")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("change", ["log start", "error", "leader epoch", "out of range"])
+def test_a_change_must_be_told_by_the_answer_after_it(version: int, change: str) -> None:
+    talk = session(version)
+    talk.ask({})
+    if change == "log start":
+        talk.logs[1].log_start_offset = 1
+    elif change == "error":
+        del talk.led["t", 1]
+    elif change == "leader epoch":
+        talk.led["t", 1].leader_epoch = 4
+    else:
+        grow(talk.logs[1], 4)
+    talk.ask({})
+    assert talk.stories == [], "it may have changed after the answer was made, in the same event"
+    talk.ask({})
+    (story,) = talk.stories
+    assert story.startswith(f"t-1 has {'changed' if change == 'log start' else 'an error'}, and was not told")
+
+
+@pytest.mark.clause("F-12", "F-14")
+def test_a_new_partition_and_one_after_an_error_must_be_told() -> None:
+    talk = session()
+    talk.ask({}, forget=(1,))
+    talk.ask({1: 5})
+    talk.ask({})
+    assert talk.stories == ["t-1 has changed, and was not told; last told: None"]
+    talk = session()
+    talk.ask({}, PartitionData(1, 6, -1))
+    talk.ask({})
+    assert talk.stories == ["t-1 has changed, and was not told; last told: None"]
+
+
+@pytest.mark.clause("F-13")
+def test_being_named_again_is_no_change() -> None:
+    talk = session()
+    talk.ask({1: 5})
+    talk.ask({1: 5}, talk.line(1))
+    assert talk.stories == ["t-1 was told again, without records, and with (5, 0) as before"]
+
+
+@pytest.mark.clause("F-14", "F-16")
+@pytest.mark.parametrize(("max_bytes", "is_due"), [(LIMIT, True), (100 + len(BATCH), True), (99 + len(BATCH), False)])
+def test_data_within_the_limits_is_due(max_bytes: int, is_due: bool) -> None:
+    talk = session(offset=4)
+    for _ in range(2):
+        talk.ask({}, talk.line(0, BATCH), max_bytes=max_bytes)
+    assert bool(talk.stories) is is_due
+
+
+@pytest.mark.clause("F-16")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+def test_an_answer_has_data_if_there_is_any_whatever_the_limit(version: int) -> None:
+    talk = session(version, offset=4)
+    for index in (0, 1):
+        talk.ask({}, talk.line(index, BATCH), max_bytes=1)
+    assert talk.stories == []
+    talk = session(version, offset=4)
+    talk.ask({}, max_bytes=1)
+    assert [each.split(",")[0] for each in talk.stories] == ["t-0 has data", "t-1 has data"]
+
+
+@pytest.mark.clause("X-4")
+def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_ones() -> None:
+    for level, is_due in ((0, True), (1, False)):
+        talk = session(offset=4)
+        for log in talk.logs:
+            log.last_stable_offset = 4
+        for _ in range(3):
+            talk.ask({}, isolation_level=level)
+        assert bool(talk.stories) is is_due
+
+
+@pytest.mark.clause("G-6")
+@pytest.mark.parametrize("again", [(0, 1), (0,)])
+def test_an_answer_that_is_told_again_holds_the_first_one(again: tuple[int, ...]) -> None:
+    talk = session(FIRST_REVISION)
+    for log in talk.logs:
+        grow(log, 6)
+    talk.ask({}, talk.line(0, BATCH), talk.line(1, BATCH), number=1)
+    talk.ask({}, *(talk.line(each, BATCH) for each in again), number=1)
+    missing = ["t-1 was told by the first answer to this request, and not by the second"]
+    assert talk.stories == ([] if len(again) == 2 else missing)
+
+
+@pytest.mark.clause("G-5")
+@pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
+def test_more_makes_a_partition_of_the_first_revision_dirty(why: str, right: bool) -> None:
+    talk = session(FIRST_REVISION, offset=4 if why == "left out" else 5)
+    talk.ask({}, *([talk.line(0, BATCH), talk.line(1, BATCH)] if why == "left out" else []))
+    if why == "log end":
+        talk.logs[1].log_end_offset = 6
+    talk.ask({1: 5} if why == "named" else {}, talk.line(1))
+    assert (talk.stories == []) is right
+
+
+@pytest.mark.clause("F-7")
+def test_a_partition_outside_the_session_is_not_told() -> None:
+    talk = session()
+    talk.ask({}, talk.line(1), forget=(1,))
+    assert talk.stories == ["t-1 is not in the session, and was told"]
+
+
+# The order of service
+
+
+@pytest.mark.clause("F-15", "G-7")
+@pytest.mark.parametrize("version", [FINAL, FIRST_REVISION])
+@pytest.mark.parametrize("count", [2, 5, 64, 200])
+def test_a_partition_waits_for_all_others_once_and_no_longer(version: int, count: int) -> None:
+    for extra in (0, count // 64 + 1):
+        talk = Session(NoStarvation(around()), count, version, offset=0)
+        talk.ask({}, talk.line(0, BATCH))
+        for turn in range(count - 2 + extra):
+            talk.ask({}, talk.line(1 + turn % (count - 2) if count > 2 else 0, BATCH))
+        starved = [each for each in talk.stories if f"t-{count - 1} has data" in each]
+        assert bool(starved) is bool(extra), (extra, talk.stories)
+
+
+@pytest.mark.clause("G-3", "G-7")
+def test_a_number_without_an_answer_may_have_been_the_partition_s_turn() -> None:
+    for number, is_starved in ((3, True), (4, False)):
+        talk = Session(NoStarvation(around()), 3, FIRST_REVISION, offset=0)
+        talk.ask({}, talk.line(0, BATCH))
+        talk.ask({}, talk.line(1, BATCH))
+        talk.ask({}, talk.line(0, BATCH), number=number)
+        talk.ask({}, talk.line(1, BATCH))
+        assert bool(talk.stories) is is_starved

@@ -1,0 +1,28 @@
+"""The checks' own reader of records gives what Kafka's format says, whatever the compression."""
+
+import pytest
+
+from chaos.checks.records import PlainRecord, records_in
+from reference_broker.records.builder import build
+from reference_broker.records.compression import Compression
+from reference_broker.records.reader import Record
+
+WRITTEN = [
+    Record(timestamp_ms=1_000, key=b"k", value=b"v" * 300),
+    Record(timestamp_ms=900, key=None, value=b""),
+    Record(timestamp_ms=1_001, key=b"", value=None, headers=(("name", b"x"),)),
+]
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_all_records_are_read(codec: Compression) -> None:
+    batch = bytes(build(WRITTEN, compression=codec))
+    read = list(records_in(batch))
+    assert read == [PlainRecord(at, each.timestamp_ms, each.key, each.value) for at, each in enumerate(WRITTEN)]
+
+
+def test_records_that_do_not_fill_their_batch_are_an_error() -> None:
+    batch = bytearray(build(WRITTEN))
+    batch[57:61] = (2).to_bytes(4, "big")
+    with pytest.raises(ValueError, match="2 records end at"):
+        list(records_in(bytes(batch)))

@@ -1,0 +1,140 @@
+"""What excuses an answer of a fetch session, and what does so by a hair no longer."""
+
+import pytest
+
+from chaos.checks.sequence_order import SequenceOrder
+from chaos.checks.session_trace import FIRST_REVISION, LARGEST_EPOCH
+from chaos.tests.surroundings import around
+from chaos.tests.test_checks import NONE, UNKNOWN, WRONG, session_checks
+from chaos.tests.test_fetch_checks import CREATED, row
+from reports.rows import TraceRow
+
+OTHER_ERROR, TOPIC_ID_ERROR = 56, 106
+REFUSED = 10001
+
+
+@pytest.mark.clause("F-9")
+@pytest.mark.parametrize(
+    ("session", "epoch", "error", "right"),
+    [
+        (0, 1, UNKNOWN, True),
+        (0, 1, NONE, False),
+        (0, 1, WRONG, False),
+        (0, LARGEST_EPOCH, NONE, False),
+        (0, -1, NONE, True),
+        (0, 0, NONE, True),
+        (9, -2, UNKNOWN, True),
+        (9, -2, NONE, False),
+    ],
+)
+def test_a_pair_that_names_no_session(session: int, epoch: int, error: int, right: bool) -> None:
+    order, _, trace = session_checks()
+    trace.fetch(session, epoch, error, answered=0)
+    assert (order.violations == []) is right
+
+
+@pytest.mark.clause("F-7")
+@pytest.mark.parametrize(("error", "right"), [(NONE, True), (TOPIC_ID_ERROR, True), (OTHER_ERROR, False)])
+def test_the_right_epoch_has_few_other_errors(error: int, right: bool) -> None:
+    order, _, trace = session_checks()
+    trace.fetch(9, 1, error)
+    assert (order.violations == []) is right
+
+
+def test_an_error_about_topic_ids_changes_nothing() -> None:
+    order, _, trace = session_checks()
+    trace.fetch(9, 1, TOPIC_ID_ERROR)
+    trace.fetch(9, 1)
+    assert order.violations == []
+    trace.fetch(9, 1)
+    assert order.violations
+
+
+@pytest.mark.clause("F-9", "F-10")
+@pytest.mark.parametrize(("overtaken", "ended"), [(True, False), (False, True), (False, False)])
+def test_a_waiting_request_is_refused_only_if_something_happened(overtaken: bool, ended: bool) -> None:
+    order, _, trace = session_checks()
+    trace.request(9, 1, connection=1)
+    if overtaken:
+        trace.request(9, 2, connection=2)
+    if ended:
+        trace.note("session_evicted", session_id=9)
+    trace.reply(9, 1, UNKNOWN if ended else WRONG, connection=1)
+    assert bool(order.violations) is not (overtaken or ended)
+
+
+def test_a_refused_request_overtakes_nobody() -> None:
+    order, _, trace = session_checks()
+    trace.request(9, 1, connection=1)
+    trace.fetch(9, 7, WRONG)
+    trace.request(9, 1, connection=1)
+    assert order.violations == []
+    order, _, trace = session_checks()
+    trace.request(9, 1, connection=1)
+    trace.request(9, 7, connection=2)
+    trace.reply(9, 7, WRONG, connection=2)
+    trace.reply(9, 1, WRONG, connection=1)
+    assert len(order.violations) == 1
+
+
+@pytest.mark.clause("F-4", "F-5", "F-6", "F-8")
+@pytest.mark.parametrize(
+    ("session", "epoch", "answered", "right"),
+    [
+        (0, -1, 0, True),
+        (9, -1, 0, True),
+        (0, -1, 9, False),
+        (9, -1, 9, False),
+        (9, 0, 0, True),
+        (9, 0, 9, False),
+        (0, 0, 8, False),
+        (0, 0, 10, True),
+        (9, 0, 10, True),
+    ],
+)
+def test_the_session_that_a_full_fetch_is_given(session: int, epoch: int, answered: int, right: bool) -> None:
+    _, lost, trace = session_checks()
+    trace.request(session, epoch)
+    if session:
+        trace.note("session_closed", session_id=session, reason="")
+    if answered == 10:
+        trace.note("session_created", session_id=10)
+    trace.reply(session, epoch, NONE, answered=answered)
+    assert (lost.violations == []) is right
+
+
+@pytest.mark.clause("G-3", "G-10")
+@pytest.mark.parametrize(
+    ("rows", "right"),
+    [
+        ([row("request", 1), row("reply", 1, OTHER_ERROR)], False),
+        ([row("request", 3), row("reply", 3, OTHER_ERROR)], False),
+        ([row("request", 1), row("reply", 1, 10002)], True),
+        ([row("request", 1), row("session_evicted"), row("reply", 1, REFUSED)], True),
+        ([row("session_evicted"), row("request", 1), row("reply", 1, OTHER_ERROR)], False),
+        (
+            [
+                row("request", 1, connection=1),
+                row("request", 3, connection=2),
+                row("reply", 3, REFUSED, connection=2),
+                row("reply", 1, REFUSED, connection=1),
+            ],
+            False,
+        ),
+    ],
+)
+def test_a_number_of_the_first_revision_has_few_other_errors(rows: list[TraceRow], right: bool) -> None:
+    check = SequenceOrder(around())
+    for each in (CREATED, *rows):
+        check.trace(each)
+    assert (check.violations == []) is right
+
+
+@pytest.mark.clause("G-4")
+@pytest.mark.parametrize(("number", "error", "right"), [(1, REFUSED, True), (1, 0, False), (0, 0, True)])
+def test_an_incremental_request_without_a_session(number: int, error: int, right: bool) -> None:
+    check = SequenceOrder(around())
+    for what in ("request", "reply"):
+        told = error if what == "reply" else 0
+        check.trace(TraceRow(0, 0, 0, 0, what, 1, "f", 1, FIRST_REVISION, 0, number, 0, told, "{}"))
+    assert (check.violations == []) is right
