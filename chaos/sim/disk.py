@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from chaos.sim.disk_names import File, Folder, Names
+from chaos.sim.disk_names import File, FolderSync, Names
 from reference_broker.ports.disk import Buffer, DiskError
+from reference_broker.ports.folder_changes import FolderChanges
 
 ZEROED = 0.25
 """How often an unsynced end that has kept its size has lost its last bytes, which read as zeros."""
@@ -24,7 +25,7 @@ class Synced:
     as they were when the sync began."""
 
     files: tuple[tuple[File, int, int], ...]
-    folders: tuple[Folder, ...]
+    folders: tuple[FolderSync, ...]
     change: int
 
 
@@ -119,9 +120,8 @@ class SimDisk:
         files = [names.files[path] for path in paths if path in names.files]
         for file in files:
             file.cut = len(file.content)
-        folders = {folder: None for path in paths for folder in names.above(path) if folder.changes}
         return Synced(
-            tuple((file, len(file.content), file.rewrites) for file in files), tuple(folders), names.last_change
+            tuple((file, len(file.content), file.rewrites) for file in files), names.syncs(paths), names.last_change
         )
 
     def finish_sync(self, synced: Synced) -> None:
@@ -134,6 +134,10 @@ class SimDisk:
                 file.saved = None
         for folder in synced.folders:
             self._names.synced(folder, synced.change)
+
+    def process_started(self) -> None:
+        """Another process uses the disk from now on. It does not know which names the one before left unsynced."""
+        self._names.process = FolderChanges()
 
     def power_loss(self) -> None:
         """Loses of what is not durable what the seed says."""

@@ -137,6 +137,7 @@ class Machine:
             self.silent = False
             self.network.node_back(self)
         self.incarnation += 1
+        self.disk.process_started()
         self.restart_after_us = -1
         self.paused_until_us = 0
         self._stopping = False

@@ -133,6 +133,23 @@ def test_a_deletion_and_a_rename_are_durable_with_the_next_sync_in_their_folder(
     assert synced.taken() == ["."]
 
 
+def test_names_that_an_earlier_process_left_are_synced_with_the_first_sync_that_relies_on_them(
+    disk: FileDisk, tmp_path: Path, synced: Synced
+) -> None:
+    disk.append("topic-0/a", [b"x"])
+    disk.append("topic-1/b", [b"x"])
+    disk.close()
+    next_life = FileDisk(tmp_path, 8)
+    next_life.synchronise(next_life.open_for_sync(["topic-0/a"]))
+    assert synced.taken() == ["topic-0/a", "topic-0", "."]
+    next_life.synchronise(next_life.open_for_sync(["topic-0/a", "topic-1/gone", "topic-2/gone"]))
+    assert synced.taken() == ["topic-0/a", "topic-1"], "there is no folder topic-2"
+    next_life.append("topic-2/c", [b"x"])
+    next_life.synchronise(next_life.open_for_sync(["topic-2/c"]))
+    assert synced.taken() == ["topic-2/c", "topic-2", "."]
+    next_life.close()
+
+
 def test_a_second_sync_does_not_end_before_the_folder_that_the_first_one_syncs(
     disk: FileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
