@@ -151,12 +151,12 @@ class Recovery:
     def _was_durable(self, offset: int) -> bool:
         """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
         end of the log."""
-        return self.clean or offset < self.checkpoints.recovery_point
+        return self.clean or offset < self.checkpoints.durable_end
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
 
-        A power loss leaves that above the recovery point only: whole batches at an end look like nothing when they are
+        A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
         lost, and a deleted segment may come back. Our cleaner leaves no hole. One that other software left in a
         compacted log below the recovery point is taken as it is.
         """
@@ -165,7 +165,8 @@ class Recovery:
         end = self.segments.items[-1].next_offset
         if base < end:
             return base, f"it overlaps the segment before it, which ends at {end}"
-        if base > end and not (self.is_compacted and self._was_durable(base - 1)):
+        is_below = self.clean or base <= self.checkpoints.recovery_point
+        if base > end and not (self.is_compacted and is_below):
             return end, f"the records from offset {end} to {base} before it are gone"
         return None
 
@@ -258,11 +259,11 @@ class Recovery:
         _note_producer(self.disk, segment, position, header, self.producers)
 
     def _check_end(self) -> None:
-        """Whoever cuts a log lowers the recovery point first. So a log that ends below it has lost records that were
+        """Whoever cuts a log lowers the durable end first. So a log that ends below it has lost records that were
         durable, even if all of its batches are good. Raises LogDamaged."""
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.log_start_offset
-        durable_end = self.checkpoints.recovery_point
+        durable_end = self.checkpoints.durable_end
         if end < durable_end and self.quarantine is None:
             path = new_segment(self.directory, end, self.now.wall_ms).path
             raise LogDamaged(Damage(path, 0, end, f"the records from there to offset {durable_end} are gone"))
@@ -274,7 +275,7 @@ class Recovery:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
-        self.checkpoints.lower_recovery_point(end)  # Records that are appended next are not durable.
+        self.checkpoints.lower_durable_end(end)  # Records that are appended next are not durable.
         if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)
