@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.effects import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.log.offset_checkpoints import SYNCED_FILE
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.node_files import METADATA_DIRECTORY, StartRefused
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.wire.errors import ErrorCode
 
 METADATA_LOG = f"{METADATA_DIRECTORY}/00000000000000000000.log"
