@@ -283,3 +283,49 @@ def test_a_process_that_takes_unknown_folders_for_synced_loses_their_names(monke
     monkeypatch.setattr(KnownFolder, "__init__", partialmethod(KnownFolder.__init__, changes=0))
     left = {frozenset(each) for each in outcomes(settled)}
     assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
+
+
+def with_a_failed_sync(subject: SimDisk) -> None:
+    subject.append("a", [b"1234"])
+    synced(subject, "a")
+    subject.append("a", [b"5678"])
+    subject.failing_syncs = 1
+    with pytest.raises(DiskError, match="input/output"):
+        synced(subject, "a")
+
+
+def test_what_a_failed_sync_dropped_can_be_read_and_synced_again_and_is_gone_with_the_power() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        assert content(subject, "a") == b"12345678"
+        subject.append("a", [b"9"])
+        synced(subject, "a")
+        assert content(subject, "a") == b"123456789"
+
+    assert all(each["a"] == b"1234" for each in outcomes(fill))
+
+
+def test_what_a_failed_sync_dropped_is_durable_with_a_sync_after_it_was_written_once_more() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.rewrite("a", 4, 2)
+        subject.rewrite("a", 6, 9)
+        synced(subject, "a")
+
+    assert all(each["a"] == b"12345678" for each in outcomes(fill))
+
+    def half(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.rewrite("a", 4, 2)
+        synced(subject, "a")
+
+    assert all(each["a"] == b"123456" for each in outcomes(half))
+
+
+def test_new_content_after_a_failed_sync_is_like_any_other() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.write("a", b"new")
+        synced(subject, "a")
+
+    assert all(each["a"] == b"new" for each in outcomes(fill))
