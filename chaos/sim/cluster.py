@@ -19,11 +19,11 @@ from chaos.sim.powers import MachinePowers
 from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reports.rows import TraceRow
 from scenarios.model import Scenario
 

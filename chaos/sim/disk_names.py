@@ -5,9 +5,11 @@ folder was synced. Until then a power loss keeps or loses each change by itself.
 file systems keep them, too: a rename is atomic, and the changes of one name stay in order.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
+
+from reference_broker.ports.folder_changes import FolderChanges, KnownFolder
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +25,10 @@ class File:
     cut: int = 0
     saved: bytes | None = None
     rewrites: int = 0
+    dropped: int = 0
+    dropped_end: int = 0
+    """A sync that failed has dropped the bytes between these two. They can still be read, but no later sync takes them
+    to the disk, unless they are written once more."""
 
 
 class NameChange(NamedTuple):
@@ -41,15 +47,29 @@ class Folder:
     changes: list[NameChange] = field(default_factory=list)
 
 
+@dataclass(slots=True, eq=False)
+class FolderSync:
+    """The sync of one folder. It covers the first ``changes`` changes of which the process knows in ``known``."""
+
+    folder: Folder
+    known: KnownFolder
+    changes: int
+
+
 Node: TypeAlias = File | Folder
 
 
 class Names:
-    """A tree of folders, with tables of all paths. Folders are made when needed, and go with their last name."""
+    """A tree of folders, with tables of all paths. Folders are made when needed, and go with their last name.
+
+    ``process`` is what the process that runs now knows of the folders. A sync covers those that it knows to have
+    changed, as with real files, where nobody else can tell.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, File] = {}
         self.folders: dict[str, Folder] = {"": Folder()}
+        self.process = FolderChanges()
         self.last_change = 0
         self._unsynced: dict[Folder, None] = {}
 
@@ -63,7 +83,8 @@ class Names:
     def create(self, path: str) -> File:
         parent, _, name = path.rpartition("/")
         file = self.files[path] = File()
-        self._change(self._made(parent), (name, file))
+        self._make(parent)
+        self._change(parent, (name, file))
         return file
 
     def rename_file(self, source: str, target: str) -> File | None:
@@ -72,9 +93,9 @@ class Names:
         file = self.files.pop(source)
         old_parent, _, old_name = source.rpartition("/")
         new_parent, _, new_name = target.rpartition("/")
-        old, new = self.folders[old_parent], self._made(new_parent)
+        self._make(new_parent)
         self.files[target] = file
-        self._renamed(old, old_name, new, new_name, file)
+        self._renamed(old_parent, old_name, new_parent, new_name, file)
         self._drop_empty(old_parent)
         return replaced
 
@@ -82,16 +103,17 @@ class Names:
         """The target must not exist."""
         old_parent, _, old_name = source.rpartition("/")
         new_parent, _, new_name = target.rpartition("/")
-        new = self._made(new_parent)
+        self._make(new_parent)
         _move(self.files, source, target)
         _move(self.folders, source, target)
-        self._renamed(self.folders[old_parent], old_name, new, new_name, self.folders[target])
+        self.process.moved(source, target)
+        self._renamed(old_parent, old_name, new_parent, new_name, self.folders[target])
         self._drop_empty(old_parent)
 
     def unlink(self, path: str) -> File:
         parent, _, name = path.rpartition("/")
         file = self.files.pop(path)
-        self._change(self.folders[parent], (name, None))
+        self._change(parent, (name, None))
         self._drop_empty(parent)
         return file
 
@@ -106,18 +128,31 @@ class Names:
                 else:
                     yield from self.below(inner)
 
-    def above(self, path: str) -> Iterator[Folder]:
-        """The folders that hold a path, as far as they exist."""
-        while path:
-            path = path.rpartition("/")[0]
+    def syncs(self, paths: Sequence[str]) -> tuple[FolderSync, ...]:
+        """The syncs of the folders that hold the paths, as far as they exist and need one for all that the process
+        knows."""
+        above: dict[str, None] = {}
+        for path in paths:
+            while path:
+                path = path.rpartition("/")[0]
+                above[path] = None
+        found = []
+        for path in above:
             folder = self.folders.get(path)
             if folder is not None:
-                yield folder
+                known = self.process.of(path)
+                if known.durable < known.changes:
+                    found.append(FolderSync(folder, known, known.changes))
+        return tuple(found)
 
-    def synced(self, folder: Folder, up_to: int) -> None:
-        """Changes up to that number are durable."""
+    def synced(self, sync: FolderSync, up_to: int) -> None:
+        """The sync has ended. Changes up to the number ``up_to`` were made before it began."""
+        sync.known.durable = max(sync.known.durable, sync.changes)
+        self._keep_up_to(sync.folder, up_to)
+
+    def _keep_up_to(self, folder: Folder, number: int) -> None:
         if folder.changes:
-            self._keep(folder, lambda change: change.number <= up_to)
+            self._keep(folder, lambda change: change.number <= number)
 
     def power_loss(self, kept: Callable[[], bool]) -> None:
         """Keeps each unsynced change for which ``kept`` says so, with the earlier changes of the same names."""
@@ -170,24 +205,24 @@ class Names:
         elif isinstance(gone, Folder):
             self._unsynced.pop(gone, None)
 
-    def _made(self, path: str) -> Folder:
-        folder = self.folders.get(path)
-        if folder is None:
+    def _make(self, path: str) -> None:
+        if path not in self.folders:
             parent, _, name = path.rpartition("/")
+            self._make(parent)
             folder = self.folders[path] = Folder()
-            self._change(self._made(parent), (name, folder))
-        return folder
+            self._change(parent, (name, folder))
 
-    def _renamed(self, old: Folder, old_name: str, new: Folder, new_name: str, node: Node) -> None:
-        if old is new:
+    def _renamed(self, old: str, old_name: str, new: str, new_name: str, node: Node) -> None:
+        if old == new:
             self._change(old, (old_name, None), (new_name, node))
             return
         # The broker renames within one folder only. Between two folders all names are durable at once.
-        for folder, change in ((new, (new_name, node)), (old, (old_name, None))):
-            self._change(folder, change)
-            self.synced(folder, self.last_change)
+        for path, change in ((new, (new_name, node)), (old, (old_name, None))):
+            self._change(path, change)
+            self._keep_up_to(self.folders[path], self.last_change)
 
-    def _change(self, folder: Folder, *sets: "tuple[str, Node | None]") -> None:
+    def _change(self, path: str, *sets: "tuple[str, Node | None]") -> None:
+        folder = self.folders[path]
         for name, node in sets:
             if node is None:
                 del folder.names[name]
@@ -196,12 +231,14 @@ class Names:
         self.last_change += 1
         folder.changes.append(NameChange(self.last_change, sets))
         self._unsynced[folder] = None
+        self.process.changed(path)
 
     def _drop_empty(self, path: str) -> None:
         while path and not self.folders[path].names:
             del self.folders[path]
+            self.process.forget(path)
             path, _, name = path.rpartition("/")
-            self._change(self.folders[path], (name, None))
+            self._change(path, (name, None))
 
 
 def _move(table: dict[str, Any], source: str, target: str) -> None:

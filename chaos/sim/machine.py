@@ -13,7 +13,6 @@ from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
@@ -21,7 +20,7 @@ from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
-from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 
 if TYPE_CHECKING:
     from chaos.sim.network import Network
@@ -137,6 +136,7 @@ class Machine:
             self.silent = False
             self.network.node_back(self)
         self.incarnation += 1
+        self.disk.process_started()
         self.restart_after_us = -1
         self.paused_until_us = 0
         self._stopping = False

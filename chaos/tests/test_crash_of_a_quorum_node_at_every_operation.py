@@ -24,14 +24,14 @@ LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
 
 
 class MortalDisk(SimDisk):
-    """Its machine dies instead of the ``deaths``-th changes (counted from 0); half of a write may have been done."""
+    """Its machine dies instead of the ``deaths``-th changes (counted from 0); half of a write may have been done.
+    ``power_loss`` says of each death whether it is by a power loss."""
 
-    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], power_loss: bool) -> None:
+    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], power_loss: Sequence[bool]) -> None:
         super().__init__(random)
         self.changes = 0
         self._machine = machine
-        self._deaths = deaths
-        self._power_loss = power_loss
+        self._deaths = dict(zip(deaths, power_loss, strict=True))
 
     @property
     def _is_due(self) -> bool:
@@ -41,7 +41,7 @@ class MortalDisk(SimDisk):
         self.changes += 1
         if self.changes - 1 in self._deaths:
             self._machine.restart_after_us = 300_000
-            raise NodeDied(self._power_loss)
+            raise NodeDied(self._deaths[self.changes - 1])
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
@@ -72,8 +72,8 @@ class MortalDisk(SimDisk):
         """No event of the node's: it dies beside it."""
         try:
             self._count()
-        except NodeDied:
-            self._machine.kill_now(self._power_loss)
+        except NodeDied as death:
+            self._machine.kill_now(death.power_loss)
         else:
             super().finish_sync(synced)
 
@@ -89,7 +89,7 @@ def scenario() -> Scenario:
     )
 
 
-def lived(seed: int, node: int, deaths: Sequence[int], power_loss: bool) -> MortalDisk:
+def lived(seed: int, node: int, deaths: Sequence[int], power_loss: Sequence[bool]) -> MortalDisk:
     """A whole run with all its checks."""
     world = World(scenario(), seed)
     machine = world.cluster.machines[node]
@@ -99,16 +99,22 @@ def lived(seed: int, node: int, deaths: Sequence[int], power_loss: bool) -> Mort
         each
         for check in world.checks
         for each in check.violations
-        if not power_loss or each.guarantee not in LOST_WITH_THE_POWER
+        if not any(power_loss) or each.guarantee not in LOST_WITH_THE_POWER
     ]
     assert not broken, (seed, node, deaths, broken[:3])
     return disk
 
 
-@pytest.mark.parametrize("power_loss", [False, True], ids=["kill", "power-loss"])
+@pytest.mark.parametrize(
+    "power_loss",
+    [(False, False), (True, True), (False, True)],
+    ids=["killed-twice", "power-lost-twice", "killed-then-power-lost"],
+)
 @pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
-def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(node: int, power_loss: bool) -> None:
-    seed = 2 * node + power_loss
+def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
+    node: int, power_loss: tuple[bool, bool]
+) -> None:
+    seed = 2 * node + sum(power_loss)
     deaths = seed % STEP
     while lived(seed, node, (deaths, deaths + 4), power_loss).changes > deaths:
         deaths += STEP

@@ -1,12 +1,14 @@
 """What the simulated disk keeps: all of it after a kill, what was synced and perhaps more after a power loss."""
 
 from collections.abc import Callable
+from functools import partialmethod
 from random import Random
 
 import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.folder_changes import KnownFolder
 
 
 def disk(seed: int = 1) -> SimDisk:
@@ -247,3 +249,83 @@ def test_a_broken_disk_fails_reads_appends_and_syncs() -> None:
         subject.broken = False
 
     assert least_kept(fill) == 0, "the sync that failed made nothing durable"
+
+
+def left_by_a_killed_process(subject: SimDisk) -> None:
+    subject.append("t-0/a", [b"1"])
+    subject.append("t-0/c", [b"3"])
+    subject.append("t-0/s", [b"0"])
+    synced(subject, "t-0/a", "t-0/c", "t-0/s")
+    subject.append("t-0/b", [b"2"])
+    subject.rename("t-0/a", "t-0/d")
+    subject.delete("t-0/c")
+    subject.process_started()
+
+
+def test_names_that_a_killed_process_left_unsynced_are_lost_or_become_durable_with_the_next_sync() -> None:
+    left = {frozenset(each) for each in outcomes(left_by_a_killed_process)}
+    assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
+
+    def settled(subject: SimDisk) -> None:
+        left_by_a_killed_process(subject)
+        subject.append("t-0/s", [b"1"])
+        synced(subject, "t-0/s")
+
+    assert {frozenset(each) for each in outcomes(settled)} == {frozenset(("t-0/b", "t-0/d", "t-0/s"))}
+
+
+def test_a_process_that_takes_unknown_folders_for_synced_loses_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(subject: SimDisk) -> None:
+        left_by_a_killed_process(subject)
+        subject.append("t-0/s", [b"1"])
+        synced(subject, "t-0/s")
+
+    monkeypatch.setattr(KnownFolder, "__init__", partialmethod(KnownFolder.__init__, changes=0))
+    left = {frozenset(each) for each in outcomes(settled)}
+    assert frozenset(("t-0/a", "t-0/c", "t-0/s")) in left
+
+
+def with_a_failed_sync(subject: SimDisk) -> None:
+    subject.append("a", [b"1234"])
+    synced(subject, "a")
+    subject.append("a", [b"5678"])
+    subject.failing_syncs = 1
+    with pytest.raises(DiskError, match="input/output"):
+        synced(subject, "a")
+
+
+def test_what_a_failed_sync_dropped_can_be_read_and_synced_again_and_is_gone_with_the_power() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        assert content(subject, "a") == b"12345678"
+        subject.append("a", [b"9"])
+        synced(subject, "a")
+        assert content(subject, "a") == b"123456789"
+
+    assert all(each["a"] == b"1234" for each in outcomes(fill))
+
+
+def test_what_a_failed_sync_dropped_is_durable_with_a_sync_after_it_was_written_once_more() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.rewrite("a", 4, 2)
+        subject.rewrite("a", 6, 9)
+        synced(subject, "a")
+
+    assert all(each["a"] == b"12345678" for each in outcomes(fill))
+
+    def half(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.rewrite("a", 4, 2)
+        synced(subject, "a")
+
+    assert all(each["a"] == b"123456" for each in outcomes(half))
+
+
+def test_new_content_after_a_failed_sync_is_like_any_other() -> None:
+    def fill(subject: SimDisk) -> None:
+        with_a_failed_sync(subject)
+        subject.write("a", b"new")
+        synced(subject, "a")
+
+    assert all(each["a"] == b"new" for each in outcomes(fill))

@@ -163,6 +163,9 @@ class BrokerConfig:
     log_message_timestamp_before_max_ms: int = default_of("message.timestamp.before.max.ms")
     log_message_timestamp_type: str = default_of("message.timestamp.type")
     log_retention_bytes: int = default_of("retention.bytes")
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000, "How often it is made durable how far logs were synced, ms.", at_least=1
+    )
     log_retention_check_interval_ms: int = setting(
         300_000, "How often retention is enforced, ms.", kind=Kind.LONG, at_least=1
     )

@@ -23,7 +23,9 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports, Surroundings
 from reference_broker.quorum.metadata_log import MetadataLog, open_metadata_log
 from reference_broker.quorum.node_files import (
+    META_PROPERTIES,
     METADATA_DIRECTORY,
+    QUORUM_STATE,
     Identity,
     StartRefused,
     put_in_place,
@@ -91,8 +93,14 @@ class MetadataReplica:
         yield from self.loader.load()
 
     def start(self) -> None:
-        """Call it after ``load``. The node takes part in the quorum from now on. It registers when its identity is
+        """Call it after ``load``. The node takes part in the quorum when it knows that the vote that it found is
+        durable: a process that was killed may have left the file's name unsynced. It registers when its identity is
         durable, because the registration names the directory's ID."""
+        self._home.ports.sync((META_PROPERTIES, QUORUM_STATE), self._begin)
+
+    def _begin(self) -> None:
+        if self.quorum.stopped:
+            return
         self.quorum.start()
         if self._identity_known:
             self.lifecycle.start()

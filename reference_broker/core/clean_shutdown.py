@@ -1,7 +1,8 @@
 """The mark of a clean end: Kafka's file ``.kafka_cleanshutdown``.
 
-It is written when everything is synced, and the next start removes it. Without it, logs are recovered by scanning, and
-the controller removes the broker from the in-sync replicas, since it may have lost acknowledged records (KIP-966).
+It is written when everything is synced. The next start that is not refused removes it before a log changes. Without it,
+logs are recovered by scanning, and the controller removes the broker from the in-sync replicas, since it may have lost
+acknowledged records (KIP-966).
 """
 
 import json
@@ -12,9 +13,8 @@ from functools import partial
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.replication.durable import sync_then
-
-CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
 UNKNOWN_EPOCH = -1
 
@@ -27,20 +27,25 @@ class LastEnd:
     broker_epoch: int = UNKNOWN_EPOCH
 
 
-def take_mark(disk: Disk) -> LastEnd:
-    """Reads the mark and removes it. One that makes no sense is a clean end of an unknown life. Raises DiskError.
-
-    Before a log changes, the caller syncs the path, so that no power loss brings the mark back.
-    """
+def read_mark(disk: Disk) -> LastEnd:
+    """Reads the mark. One that makes no sense is a clean end of an unknown life. Raises DiskError."""
     if not disk.exists(CLEAN_SHUTDOWN_FILE):
         return LastEnd(clean=False)
     content = disk.read(CLEAN_SHUTDOWN_FILE, 0, disk.size(CLEAN_SHUTDOWN_FILE))
-    disk.delete(CLEAN_SHUTDOWN_FILE)
     try:
         epoch = json.loads(content)["brokerEpoch"]
     except (ValueError, KeyError, TypeError):
         epoch = UNKNOWN_EPOCH
     return LastEnd(clean=True, broker_epoch=epoch if isinstance(epoch, int) else UNKNOWN_EPOCH)
+
+
+def remove_mark(ports: Ports, disk: Disk, done: Callable[[], None]) -> None:
+    """Calls ``done`` when no power loss can bring the mark back. Only then a log may change. Raises DiskError."""
+    if disk.exists(CLEAN_SHUTDOWN_FILE):
+        disk.delete(CLEAN_SHUTDOWN_FILE)
+        ports.sync((CLEAN_SHUTDOWN_FILE,), done)
+    else:
+        done()
 
 
 def write_mark(disk: Disk, broker_epoch: int) -> str:

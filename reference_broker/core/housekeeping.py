@@ -25,10 +25,12 @@ class Housekeeping:
     other_logs: Callable[[], Iterable[PartitionLog]]
 
     def start(self) -> None:
-        """Starts retention, age-based rolls and the forgetting of idle producers, each at its interval."""
+        """Starts retention, age-based rolls, the forgetting of idle producers and the notes of what is synced, each
+        at its interval."""
         config = self.broker.config
         self._every(config.log_retention_check_interval_ms, self._retention)
         self._every(config.producer_id_expiration_check_interval_ms, self._forget_producers)
+        self._every(config.log_flush_offset_checkpoint_interval_ms, self._checkpoint_synced)
 
     def _every(self, interval_ms: int, work: Callable[[], Slices]) -> None:
         def again() -> None:
@@ -71,3 +73,17 @@ class Housekeeping:
             log.expire_producers(self.broker.now)
             if number % PARTITIONS_PER_SLICE == 0:
                 yield
+
+    def _checkpoint_synced(self) -> Slices:
+        """The metadata log notes each sync by itself, so here its note only becomes durable."""
+        broker = self.broker
+        partitions = [partition.log for partition in broker.partitions.by_name.values() if not partition.deleted]
+        paths = [broker.replica.log.log.synced_note]
+        for number, log in enumerate([*partitions, *self.other_logs()], 1):
+            known = log.durable_end
+            log.note_synced()
+            if log.durable_end != known:
+                paths.append(log.synced_note)
+            if number % PARTITIONS_PER_SLICE == 0:
+                yield
+        broker.outside.sync(tuple(paths), nobody_waits)

@@ -16,7 +16,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE, LastEnd, sync_and_mark, take_mark
+from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -284,16 +284,16 @@ class Node:
 
     def _start(self) -> None:
         read_identity(self.broker.disk, self.broker.node_id)  # Refuses another node's directory before it changes it.
-        self._last_end = take_mark(self.broker.disk)
-        if self._last_end.clean:
-            self.broker.outside.sync((CLEAN_SHUTDOWN_FILE,), self._load)
-        else:
-            self._load()
-
-    def _load(self) -> None:
+        self._last_end = read_mark(self.broker.disk)
         run_slices(self.broker.outside, self.broker.replica.load(self._last_end.clean), self._loaded)
 
     def _loaded(self) -> None:
+        """The directory is this node's, and can be read. A start that was refused, or is to stop, leaves the mark of
+        the clean end before it."""
+        if not self._stopping:
+            remove_mark(self.broker.outside, self.broker.disk, self._take_part)
+
+    def _take_part(self) -> None:
         if self._stopping:
             return
         replica = self.broker.replica

@@ -61,10 +61,10 @@ def _check_segment(segment: Segment) -> None:
         assert not values or values[-1] <= limit, f"{segment.path}: the {name} of the index go beyond {limit}"
 
 
-def check_durability(durability: Durability, recovery_point: int, cleaned_offset: int, log_end_offset: int) -> None:
+def check_durability(durability: Durability, durable_end: int, cleaned_offset: int, log_end_offset: int) -> None:
     for name, offset in (
         ("synced offset", durability.synced_offset),
-        ("recovery point", recovery_point),
+        ("durable end", durable_end),
         ("cleaned offset", cleaned_offset),
     ):
         assert 0 <= offset <= log_end_offset, f"the {name} {offset} lies beyond the log's end {log_end_offset}"

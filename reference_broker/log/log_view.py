@@ -88,6 +88,12 @@ class LogView:
         return self._checkpoints.recovery_point
 
     @property
+    def durable_end(self) -> int:
+        """The offset below which a start takes nothing for a torn end. What is written down may lag behind what is
+        synced."""
+        return self._checkpoints.durable_end
+
+    @property
     def synced_offset(self) -> int:
         """The offset below which every record is durable."""
         return self.durability.synced_offset
@@ -158,6 +164,6 @@ class LogView:
         the simulator and tests call it and production does not."""
         invariants.check_offsets(self.log_start_offset, self.high_watermark, self.log_end_offset)
         invariants.check_segments(self.segments, self.log_start_offset, self.log_end_offset)
-        invariants.check_durability(self.durability, self.recovery_point, self.cleaned_offset, self.log_end_offset)
+        invariants.check_durability(self.durability, self.durable_end, self.cleaned_offset, self.log_end_offset)
         invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
         invariants.check_producers(self.producers, self.log_end_offset)

@@ -1,17 +1,22 @@
-"""The three files beside a log that keep one offset each. None exists before it is needed."""
+"""The four files beside a log that keep one offset each. None exists before it is needed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from reference_broker.log.checkpoint import Checkpoint
-from reference_broker.ports.disk import Disk
+from reference_broker.ports.disk import Disk, DiskError
 
 CLEANER_FILE = "cleaner-offset-checkpoint"
 LOG_START_FILE = "log-start-offset-checkpoint"
 RECOVERY_POINT_FILE = "recovery-point-offset-checkpoint"
+SYNCED_FILE = "synced-offset-checkpoint"
 
 
 class OffsetCheckpoints:
     """``recovery_point``: segments that end at or before it were durable, their indexes included.
+
+    ``synced``: records below it were durable when the file was written. Nobody waits for this file: a killed process
+    leaves it, and a power loss may bring back an older one, which is as true.
 
     ``durable_log_start``: no power loss takes the log start back behind it, so files before it may go.
     """
@@ -22,8 +27,10 @@ class OffsetCheckpoints:
         "_prepared_log_start",
         "_recovery_point",
         "_row_start",
+        "_synced",
         "durable_log_start",
         "recovery_point",
+        "synced",
     )
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -32,13 +39,20 @@ class OffsetCheckpoints:
         self._cleaner = Checkpoint(disk, f"{directory}/{CLEANER_FILE}")
         self._recovery_point = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
         self._log_start = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
-        self.recovery_point = self.durable_log_start = self._prepared_log_start = 0
+        self._synced = Checkpoint(disk, f"{directory}/{SYNCED_FILE}")
+        self.recovery_point = self.durable_log_start = self._prepared_log_start = self.synced = 0
+
+    @property
+    def durable_end(self) -> int:
+        """Every record below it is known to have been durable."""
+        return max(self.recovery_point, self.synced)
 
     def load(self, names: Sequence[str]) -> tuple[int, int]:
         """Reads the files, given the names in the folder. Returns the cleaned offset and the log start offset."""
         cleaned = _read_offset(self._cleaner.read(names))
         self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
         self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
+        self.synced = _read_offset(self._synced.read(names))
         return cleaned, self.durable_log_start
 
     def prepare_log_start(self, offset: int) -> str:
@@ -55,12 +69,26 @@ class OffsetCheckpoints:
         self.recovery_point = offset
         return path
 
-    def lower_recovery_point(self, offset: int) -> None:
+    @property
+    def synced_path(self) -> str:
+        return self._synced.path
+
+    def note_synced(self, offset: int) -> None:
+        """Notes that records below ``offset`` are durable. If the disk refuses it, less is known after a crash."""
+        with suppress(DiskError):
+            self._synced.overwrite([str(offset)])
+            self.synced = offset
+
+    def lower_durable_end(self, offset: int) -> None:
         """Records from ``offset`` on are about to go. What comes in their place is not durable yet, so no power loss
-        may bring the higher point back: this waits for the disk. It is rare, since it needs a cut behind a roll."""
+        may bring a higher offset back: this waits for the disk. It is rare."""
         if offset < self.recovery_point:
             self._recovery_point.put([str(offset)])
             self.recovery_point = offset
+        if offset < self.synced:
+            self._synced.overwrite([str(offset)])
+            self._synced.disk.make_durable(self._synced.path)
+            self.synced = offset
 
     def settle(self, synced: Sequence[str]) -> None:
         """These paths are durable. New files among them take the place of the old ones."""

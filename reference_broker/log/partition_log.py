@@ -295,7 +295,7 @@ class PartitionLog(LogView):
         A batch that holds the offset is removed as a whole, so its whole segment counts as touched.
         """
         first_touched = self.bases[self.segments.index_of(offset)]
-        self._checkpoints.lower_recovery_point(first_touched)
+        self._checkpoints.lower_durable_end(first_touched)
         if first_touched < self.cleaned_offset:
             self.note_cleaned(first_touched)
 
@@ -304,7 +304,7 @@ class PartitionLog(LogView):
         self._start_anew(offset, now.wall_ms)
 
     def _start_anew(self, offset: int, created_ms: int) -> None:
-        self._checkpoints.lower_recovery_point(0)
+        self._checkpoints.lower_durable_end(0)
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
         try:
@@ -414,6 +414,18 @@ class PartitionLog(LogView):
         if self.segments.retired:
             self._delete_retired()
 
+    def note_synced(self) -> None:
+        """Writes down how far the log is durable. A start takes damage below that for damage, not for a torn end. The
+        note is true whether or not it is synced itself."""
+        synced = self.synced_offset
+        if synced > self._checkpoints.durable_end:
+            self._checkpoints.note_synced(synced)
+
+    @property
+    def synced_note(self) -> str:
+        """The file that ``note_synced`` writes."""
+        return self._checkpoints.synced_path
+
     def close_cleanly(self) -> None:
         """Writes the index files, so that a clean start need not scan. Sync the ``sync_point()`` afterwards.
 
@@ -442,7 +454,7 @@ def open_log(
         try:
             recovered = yield from recovery.run()
         except LogDamaged as found:
-            set_aside(disk, directory, found.damage, recovery.checkpoints.recovery_point)
+            set_aside(disk, directory, found.damage, recovery.checkpoints.durable_end)
         else:
             return PartitionLog.of(config, recovered, now)
 

@@ -14,6 +14,7 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
+from reference_broker.log.partition_metadata import FILE_NAME as TOPIC_ID_FILE
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment, whole_batches
@@ -94,8 +95,8 @@ class Recovery:
         self.quarantine: Quarantine | None = None
 
     def run(self) -> Generator[None, None, Recovered]:
-        """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
-        the log's records are as they were found."""
+        """Yields about every 256 KiB of scanning or writing. Raises DiskError, and LogDamaged for damage that is no
+        torn end; then the log's records are as they were found."""
         names = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):
@@ -105,6 +106,7 @@ class Recovery:
             self.epochs.load(self.epochs.checkpoint.read(names))
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
+            self._rewrite_topic_id(names)
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             self._check_end()
             self._settle_offsets()
@@ -148,15 +150,22 @@ class Recovery:
             if flaw is not None:
                 break
 
+    def _rewrite_topic_id(self, names: Sequence[str]) -> None:
+        """The topic's ID was to be durable with the first records."""
+        if self.durability.dirty and TOPIC_ID_FILE in names:
+            path = f"{self.directory}/{TOPIC_ID_FILE}"
+            self.disk.rewrite(path, 0, self.disk.size(path))
+            self.durability.changed(path)
+
     def _was_durable(self, offset: int) -> bool:
         """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
         end of the log."""
-        return self.clean or offset < self.checkpoints.recovery_point
+        return self.clean or offset < self.checkpoints.durable_end
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
 
-        A power loss leaves that above the recovery point only: whole batches at an end look like nothing when they are
+        A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
         lost, and a deleted segment may come back. Our cleaner leaves no hole. One that other software left in a
         compacted log below the recovery point is taken as it is.
         """
@@ -165,7 +174,8 @@ class Recovery:
         end = self.segments.items[-1].next_offset
         if base < end:
             return base, f"it overlaps the segment before it, which ends at {end}"
-        if base > end and not (self.is_compacted and self._was_durable(base - 1)):
+        is_below = self.clean or base <= self.checkpoints.recovery_point
+        if base > end and not (self.is_compacted and is_below):
             return end, f"the records from offset {end} to {base} before it are gone"
         return None
 
@@ -198,7 +208,17 @@ class Recovery:
             self.report.cuts.append(Cut(segment.path, position, size - position, offset))
             self.disk.truncate(segment.path, position)
         self.durability.changed(segment.path)
+        yield from self._rewrite(segment)
         return flaw
+
+    def _rewrite(self, segment: Segment) -> Generator[None, None, None]:
+        """Writes once more what is not known to be durable. A sync of it may have failed in an earlier life: then it
+        can be read, and only a new write lets a sync take it to the disk."""
+        position = segment.position_of(self.disk, self.checkpoints.durable_end)
+        while position < segment.size_bytes:
+            self.disk.rewrite(segment.path, position, SLICE_BYTES)
+            position += SLICE_BYTES
+            yield
 
     def _cut_away(self, bases: Sequence[int]) -> None:
         """Segments behind the log's end would leave a hole, so they go."""
@@ -258,11 +278,11 @@ class Recovery:
         _note_producer(self.disk, segment, position, header, self.producers)
 
     def _check_end(self) -> None:
-        """Whoever cuts a log lowers the recovery point first. So a log that ends below it has lost records that were
+        """Whoever cuts a log lowers the durable end first. So a log that ends below it has lost records that were
         durable, even if all of its batches are good. Raises LogDamaged."""
         segments = self.segments.items
         end = segments[-1].next_offset if segments else self.log_start_offset
-        durable_end = self.checkpoints.recovery_point
+        durable_end = self.checkpoints.durable_end
         if end < durable_end and self.quarantine is None:
             path = new_segment(self.directory, end, self.now.wall_ms).path
             raise LogDamaged(Damage(path, 0, end, f"the records from there to offset {durable_end} are gone"))
@@ -274,7 +294,7 @@ class Recovery:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
-        self.checkpoints.lower_recovery_point(end)  # Records that are appended next are not durable.
+        self.checkpoints.lower_durable_end(end)  # Records that are appended next are not durable.
         if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)

@@ -1,4 +1,8 @@
-"""Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next."""
+"""Makes the metadata log durable. One sync is in flight at a time, and all appends made meanwhile share the next.
+
+What is synced may be told to others at once: a leader counts it, a follower names it. So each sync is noted beside the
+log. A start never cuts what was noted, because others may rely on it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +38,7 @@ class LogSync:
 
     def _landed(self, point: SyncPoint) -> None:
         self._log.mark_synced(point)
+        self._log.note_synced()
         landed, self.flying = self.flying or [], None
         if self.next:
             self._fly()

@@ -15,7 +15,7 @@ from reference_broker.log.partition_log import Origin, PartitionLog, open_undama
 from reference_broker.log.quarantine import LogDamaged
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
-from reference_broker.quorum.node_files import METADATA_DIRECTORY, StartRefused
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.quorum.snapshots.file_names import snapshot_path
 from reference_broker.records.batch import InvalidRecords, checked, read_header, validate
@@ -282,6 +282,8 @@ def open_metadata_log(
         )
     if latest is not None:
         if latest.age > log.end.age:
+            disk.delete(CLEAN_SHUTDOWN_FILE)  # The next start must look at a log that is about to change.
+            disk.make_durable(CLEAN_SHUTDOWN_FILE)
             disk.make_durable(snapshot_path(latest))
         log.install_snapshot(now, latest)
         _take_as_committed(log, latest)

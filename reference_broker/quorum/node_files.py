@@ -15,6 +15,8 @@ from reference_broker.quorum.values import MAX_EPOCH
 META_PROPERTIES = "meta.properties"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 QUORUM_STATE = f"{METADATA_DIRECTORY}/quorum-state"
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+"""The mark of a clean end, which ``core.clean_shutdown`` writes."""
 TEMPORARY_SUFFIX = ".tmp"
 
 

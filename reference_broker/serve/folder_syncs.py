@@ -5,26 +5,17 @@ were there.
 """
 
 import os
-from dataclasses import dataclass
 from threading import Condition
 from typing import NamedTuple
 
-
-@dataclass(slots=True, eq=False)
-class _Folder:
-    """``changes`` counts the changes of names. The first ``durable`` of them are durable."""
-
-    changes: int = 0
-    durable: int = 0
-    is_syncing: bool = False
-    failure: OSError | None = None
+from reference_broker.ports.folder_changes import FolderChanges, KnownFolder
 
 
 class FolderSync(NamedTuple):
     """An open folder, whose first ``changes`` changes must become durable."""
 
     descriptor: int
-    folder: _Folder
+    folder: KnownFolder
     changes: int
 
 
@@ -32,34 +23,29 @@ class FolderSyncs:
     """The thread of the disk calls all methods but ``run``, which any thread may call. Folders are full paths."""
 
     def __init__(self) -> None:
-        self._folders: dict[str, _Folder] = {}
+        self._folders = FolderChanges()
         self._turn = Condition()
+        self.moved = self._folders.moved
+        self.forget = self._folders.forget
 
     def changed(self, path: str) -> None:
         """A name in the folder was created, renamed or deleted."""
         with self._turn:
-            self._folders.setdefault(path, _Folder()).changes += 1
-
-    def moved(self, source: str, target: str) -> None:
-        """The folder has another path, and so have those in it."""
-        for path in [path for path in self._folders if path == source or path.startswith(source + "/")]:
-            self._folders[target + path[len(source) :]] = self._folders.pop(path)
-
-    def forget(self, path: str) -> None:
-        """The folder is gone, with those in it."""
-        for gone in [other for other in self._folders if other == path or other.startswith(path + "/")]:
-            del self._folders[gone]
+            self._folders.changed(path)
 
     def opened(self, path: str) -> FolderSync | None:
-        """Opens the folder if any of its names is not durable. Raises OSError."""
-        folder = self._folders.get(path)
-        if folder is None:
-            return None
+        """Opens the folder if any of its names may not be durable. A folder that is gone has none. Raises OSError."""
+        folder = self._folders.of(path)
         with self._turn:
             changes = folder.changes
             if folder.durable >= changes:
                 return None
-        return FolderSync(os.open(path, os.O_RDONLY | os.O_CLOEXEC), folder, changes)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._folders.forget(path)
+            return None
+        return FolderSync(descriptor, folder, changes)
 
     def run(self, wanted: FolderSync) -> None:
         """Blocks until the names are durable. Raises OSError, also if an earlier fsync of the folder has failed: what

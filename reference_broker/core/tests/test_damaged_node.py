@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.effects import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
+from reference_broker.log.offset_checkpoints import SYNCED_FILE
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
 from reference_broker.wire.errors import ErrorCode
 
-METADATA_LOG = "__cluster_metadata-0/00000000000000000000.log"
+METADATA_LOG = f"{METADATA_DIRECTORY}/00000000000000000000.log"
 
 
 def stopped(*, cleanly: bool, **config: Any) -> NodeWorld:
@@ -55,21 +55,26 @@ def test_a_node_with_a_log_that_is_offline_leaves_no_mark_of_a_clean_end() -> No
     assert not world.disk.exists(CLEAN_SHUTDOWN_FILE)
 
 
-def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is() -> None:
-    world = stopped(cleanly=True)
-    batch = positions(bytes(world.disk.files[METADATA_LOG]))[2]
-    flip(world.disk, METADATA_LOG, batch + 16)
-    before = {path: bytes(content) for path, content in world.disk.files.items() if path.endswith(".log")}
-    with pytest.raises(StartRefused) as refused:
-        NodeWorld(world.disk)
-    assert str(refused.value).startswith(f"The metadata log is damaged: {METADATA_LOG} is damaged at byte {batch} ")
-    assert "restore this file from a copy" in str(refused.value)
-    assert {path: bytes(content) for path, content in world.disk.files.items() if path.endswith(".log")} == before
+@pytest.mark.parametrize("cleanly", [True, False], ids=["clean stop", "kill"])
+def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is(cleanly: bool) -> None:
+    """Each batch is looked at: all of them were synced before they counted."""
+    stopped_disk = stopped(cleanly=cleanly).disk
+    batches = positions(bytes(stopped_disk.files[METADATA_LOG]))
+    for batch in batches if not cleanly else batches[2:3]:
+        disk = stopped_disk.copy()
+        flip(disk, METADATA_LOG, batch + 16)
+        before = {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")}
+        with pytest.raises(StartRefused) as refused:
+            NodeWorld(disk)
+        assert str(refused.value).startswith(f"The metadata log is damaged: {METADATA_LOG} is damaged at byte {batch} ")
+        assert "restore this file from a copy" in str(refused.value)
+        assert {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")} == before
 
 
 def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
-    """After a crash, damage above the recovery point looks like a torn tail."""
+    """After a power loss that took the note of what was synced, damage looks like a torn tail."""
     world = stopped(cleanly=False)
+    world.disk.delete(f"{METADATA_DIRECTORY}/{SYNCED_FILE}")
     held = bytes(world.disk.files["t-0/00000000000000000000.log"])
     batch = positions(bytes(world.disk.files[METADATA_LOG]))[1]
     flip(world.disk, METADATA_LOG, batch + 16)
@@ -80,6 +85,22 @@ def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
     (cut,) = notes(again, "log_cut")
     assert (cut["file"], cut["position"]) == (METADATA_LOG, batch)
     assert cut["bytes"] > 0
+
+
+def test_damage_of_what_was_synced_quarantines_a_partition_after_a_kill() -> None:
+    """The checkpoint of what is synced was written a minute after the first records. The last ones came later."""
+    world = stopped(cleanly=False, log_flush_interval_messages="1")
+    world.advance(60_000)
+    noted = world.log("t").durable_end
+    assert noted == 9
+    world.produce("t", 0, sent_batch(0, 9, b"later"))
+    segment = "t-0/00000000000000000000.log"
+    first, *_, last = positions(bytes(world.disk.files[segment]))
+    torn, damaged = world.disk.copy(), world.disk.copy()
+    flip(torn, segment, last + 16)
+    assert [cut["offset"] for cut in notes(NodeWorld(torn), "log_cut")] == [noted]
+    flip(damaged, segment, first + 16)
+    assert [note["until"] for note in notes(NodeWorld(damaged), "log_quarantined")] == [noted]
 
 
 @pytest.mark.parametrize(

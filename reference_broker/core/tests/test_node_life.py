@@ -10,7 +10,6 @@ from kio.schema.delete_records.v2.request import (
     DeleteRecordsTopic,
 )
 
-from reference_broker.core.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Synced
 from reference_broker.core.tests.node_world import (
@@ -21,7 +20,7 @@ from reference_broker.core.tests.node_world import (
     sent_batch,
 )
 from reference_broker.ports.memory_disk import MemoryDisk
-from reference_broker.quorum.node_files import StartRefused
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 from reference_broker.wire.apis import ApiKey
 
 
@@ -50,6 +49,41 @@ def test_a_clean_stop_is_found_by_the_next_start_which_keeps_everything() -> Non
     assert world.log("t0").recovered.verified_bytes == 0
     assert world.log("t0").log_end_offset == 3
     assert world.produce("t0", 0, sent_batch(7, 2)).base_offset == 2
+
+
+@pytest.mark.parametrize(
+    "typo",
+    [
+        {"crucible_cluster_id": "mine", "controller_quorum_voters": "1@one:9092,2@two:9092"},
+        {"crucible_cluster_id": "another"},
+    ],
+    ids=["voters", "cluster ID"],
+)
+def test_a_refused_start_leaves_the_mark_of_the_clean_stop_before_it(typo: dict[str, Any]) -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk, crucible_cluster_id="mine"))
+    mark = bytes(disk.files[CLEAN_SHUTDOWN_FILE])
+    with pytest.raises(StartRefused):
+        NodeWorld(disk, seed=1, **typo)
+    assert bytes(disk.files[CLEAN_SHUTDOWN_FILE]) == mark
+    again = NodeWorld(disk, seed=2)
+    assert again.log("t0").recovered.verified_bytes == 0, "the next start trusts what was stopped cleanly"
+    assert not disk.exists(CLEAN_SHUTDOWN_FILE)
+
+
+def test_no_log_changes_before_the_mark_of_the_last_stop_is_gone_for_good() -> None:
+    disk = MemoryDisk()
+    stopped(filled(disk))
+    logs = {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")}
+    world = NodeWorld(disk, seed=1, start=False)
+    world.hold_syncs = True
+    world.start()
+    world.settle()
+    assert not disk.exists(CLEAN_SHUTDOWN_FILE)
+    assert not world.node.listening
+    world.complete_sync()
+    assert world.node.listening
+    assert {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")} == logs
 
 
 def test_an_unclean_stop_is_recovered_by_the_next_start() -> None:

@@ -108,7 +108,7 @@ def _cleaned_beyond_the_end(log: PartitionLog) -> None:
     log.note_cleaned(log.log_end_offset + 1)
 
 
-@spoils("the recovery point .* lies beyond")
+@spoils("the durable end .* lies beyond")
 def _recovery_point_beyond_the_end(log: PartitionLog) -> None:
     log._checkpoints.raise_recovery_point(log.log_end_offset + 1)
 

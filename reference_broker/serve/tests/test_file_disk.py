@@ -133,6 +133,23 @@ def test_a_deletion_and_a_rename_are_durable_with_the_next_sync_in_their_folder(
     assert synced.taken() == ["."]
 
 
+def test_names_that_an_earlier_process_left_are_synced_with_the_first_sync_that_relies_on_them(
+    disk: FileDisk, tmp_path: Path, synced: Synced
+) -> None:
+    disk.append("topic-0/a", [b"x"])
+    disk.append("topic-1/b", [b"x"])
+    disk.close()
+    next_life = FileDisk(tmp_path, 8)
+    next_life.synchronise(next_life.open_for_sync(["topic-0/a"]))
+    assert synced.taken() == ["topic-0/a", "topic-0", "."]
+    next_life.synchronise(next_life.open_for_sync(["topic-0/a", "topic-1/gone", "topic-2/gone"]))
+    assert synced.taken() == ["topic-0/a", "topic-1"], "there is no folder topic-2"
+    next_life.append("topic-2/c", [b"x"])
+    next_life.synchronise(next_life.open_for_sync(["topic-2/c"]))
+    assert synced.taken() == ["topic-2/c", "topic-2", "."]
+    next_life.close()
+
+
 def test_a_second_sync_does_not_end_before_the_folder_that_the_first_one_syncs(
     disk: FileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +216,22 @@ def test_sync_goes_on_while_the_table_closes_the_file(tmp_path: Path) -> None:
     disk.delete("a")
     disk.synchronise(descriptors)
     disk.close()
+
+
+def test_bytes_are_written_once_more_where_they_are(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write of the same bytes makes their pages dirty again, so that the next sync writes them."""
+    disk.append("a", [b"0123456789"])
+    written: list[tuple[bytes, int]] = []
+    real = os.pwrite
+
+    def half(descriptor: int, data: bytes, position: int) -> int:
+        written.append((data, position))
+        return real(descriptor, data[:4], position)
+
+    monkeypatch.setattr(os, "pwrite", half)
+    disk.rewrite("a", 3, 100)
+    assert written == [(b"3456789", 3), (b"789", 7)]
+    assert disk.read("a", 0, 99) == b"0123456789"
 
 
 def test_the_lock_file_is_no_part_of_the_data(disk: FileDisk, tmp_path: Path) -> None:
