@@ -100,5 +100,14 @@ def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_bac
     answer = again.produce("t", 0, sent_batch(0, 0, b"new"))
     assert answer.error_code == ErrorCode.kafka_storage_error
     assert world.disk.exists(f"{paths[2]}.damaged"), "nothing is deleted"
+    again.shut_down()
+    again.settle()
+    lasting = NodeWorld(again.disk)
+    assert lasting.produce("t", 0, sent_batch(0, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    lasting.shut_down()
+    lasting.settle()
+    lasting.disk.delete("t-0/quarantine")
+    settled = NodeWorld(lasting.disk)
+    assert settled.produce("t", 0, sent_batch(0, 0, b"new")).error_code == ErrorCode.none, "a person has decided"
     restored = NodeWorld(whole)
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).error_code == ErrorCode.none
