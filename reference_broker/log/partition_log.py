@@ -241,7 +241,7 @@ class PartitionLog(LogView):
         offset."""
         segments = self.segments
         point = segments.durable_before()
-        if point > max(self._checkpoints.recovery_point, segments.bases[0]):
+        if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(self.log_end_offset, now.wall_ms)

@@ -8,6 +8,7 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.min_isr import CLUSTER
@@ -288,6 +289,26 @@ def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> N
     for _ in again.publisher.start(MetadataImage(), True):
         """Opening."""
     assert world.disk.list("") == []
+
+
+@pytest.mark.parametrize("elr", [(), (1,)])
+def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replica(elr: tuple[int, ...]) -> None:
+    other = TopicImage("t", b"o" * 16, (replace(FOLLOWED, isr=(2,), elr=elr),))
+    opened = started(with_records(), MetadataImage(topics={"t": other}))
+    assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
+
+
+def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
+    world = with_records()
+    write_partition_metadata(world.disk, "t-0", b"o" * 16)
+    again = World(world.disk)
+    delta = MetadataDelta(world.image)
+    delta.topics = (TopicChange(TopicImage("t", b"o" * 16, (LED,)), None),)
+    again.publisher.passed(delta)
+    for _ in again.publisher.start(MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (LED,))}), True):
+        """Opening."""
+    assert again.notes == []
+    assert again.partitions.by_name["t", 0].log.log_end_offset == 0
 
 
 def damaged(*states: PartitionImage) -> tuple[World, bytes]:
