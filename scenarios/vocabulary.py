@@ -148,6 +148,7 @@ API_KEYS = {
     "broker_heartbeat": 63,
     "unregister_broker": 64,
     "allocate_producer_ids": 67,
+    "assign_replicas_to_dirs": 73,
 }
 
 DIRECTIONS = ("upstream", "downstream", "both")

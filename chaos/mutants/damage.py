@@ -18,3 +18,9 @@ def deleted_before_log_start_is_durable(original: Function, self: Any, count: in
     """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""
     original(self, count)
     self.segments.delete_retired(self.log_end_offset)
+
+
+@mutant("reference_broker.replication.partition_publisher:PartitionPublisher.misplaced")
+def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
+    """The controller does not hear of a damaged log. It elects the replica, which then leads nothing."""
+    return {}

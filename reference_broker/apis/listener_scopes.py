@@ -19,6 +19,7 @@ CONTROLLERS_ONLY = frozenset(
         ApiKey.BROKER_REGISTRATION,
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
     }
 )
 """Requests of nodes to controllers."""

@@ -51,6 +51,7 @@ MODULES: Final[Mapping[int, str]] = {
     ApiKey.BROKER_HEARTBEAT: "brokers.k63_broker_heartbeat",
     ApiKey.UNREGISTER_BROKER: "brokers.k64_unregister_broker",
     ApiKey.ALLOCATE_PRODUCER_IDS: "brokers.k67_allocate_producer_ids",
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: "brokers.k73_assign_replicas_to_dirs",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata.k75_describe_topic_partitions",
 }
 

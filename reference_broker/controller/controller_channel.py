@@ -46,4 +46,4 @@ class ControllerChannel:
             self._surroundings.ports.send(leader_id, channel, api_key, api_version, body, timeout_ms, replied, failed)
 
 
-_OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
+_OF_ITSELF = (ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT, ApiKey.ASSIGN_REPLICAS_TO_DIRS)

@@ -12,11 +12,12 @@ from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.controller.directory_assignment import DirectoryAssignment
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
 from reference_broker.metadata.snapshots.metrics import SnapshotMetrics
-from reference_broker.metadata.uuids import random_uuid, uuid_text
+from reference_broker.metadata.uuids import random_uuid, uuid_from_text, uuid_text
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.disk import Disk
@@ -62,6 +63,7 @@ class MetadataReplica:
     quorum: Quorum
     controller: Controller
     lifecycle: BrokerLifecycle
+    assignment: DirectoryAssignment
     generator: SnapshotGenerator
     download: SnapshotDownload
     checks: SnapshotChecks
@@ -154,6 +156,8 @@ class MetadataReplica:
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoints, channel)
+        directory = uuid_from_text(self.identity.directory_id)
+        self.assignment = DirectoryAssignment(self._around("directories"), self.lifecycle, directory)
         self.controller.on_activated = self._activated
         metrics = SnapshotMetrics(home.ports, self.store, home.metrics)
         self.generator = SnapshotGenerator(self._around("snapshots"), home.config, self.store, self.log, metrics)

@@ -74,6 +74,7 @@ BEFORE_READY = frozenset(
         ApiKey.BROKER_HEARTBEAT,
         ApiKey.UNREGISTER_BROKER,
         ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
         ApiKey.ALTER_PARTITION,
         ApiKey.ELECT_LEADERS,
         ApiKey.CREATE_PARTITIONS,
@@ -332,9 +333,14 @@ class Node:
             self.broker.replication.start()
             known = read_high_watermarks(self.broker.disk)
             opening = self._publisher.start(image, self._last_end.clean, known)
-            run_slices(self.broker.outside, opening, lifecycle.want_unfenced)
+            run_slices(self.broker.outside, opening, self._logs_are_open)
         elif lifecycle.is_unfenced and not self._publisher.is_behind:
             self._opened_all()
+
+    def _logs_are_open(self) -> None:
+        """A broker that leads nothing yet tells the controller first which replicas it has lost."""
+        replica = self.broker.replica
+        replica.assignment.tell(self._publisher.misplaced(), replica.lifecycle.want_unfenced)
 
     def _opened_all(self) -> None:
         self.ready = True

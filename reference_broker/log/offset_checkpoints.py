@@ -61,6 +61,11 @@ class OffsetCheckpoints:
         self._prepared_log_start = offset
         return path
 
+    @property
+    def is_log_start_durable(self) -> bool:
+        """A start relies on it: below the recovery point, a log that begins later than the log start lacks records."""
+        return self.durable_log_start == self._prepared_log_start
+
     def raise_recovery_point(self, offset: int) -> str:
         """Segments that end at or before ``offset`` are durable, and need no scan after a crash. Returns the path to
         sync."""

@@ -216,11 +216,16 @@ class PartitionLog(LogView):
         quarantine = self.quarantine
         if quarantine is None or self.log_end_offset < max(committed, quarantine.until):
             return False
+        self.end_quarantine()
+        return True
+
+    def end_quarantine(self) -> None:
+        """Ends a quarantine, because nobody relies any more on what the log held before its damage. Raises
+        DiskError."""
         path = f"{self.directory}/{QUARANTINE_FILE}"
         self.disk.delete(path)
         self.durability.changed(path)
         self.quarantine = None
-        return True
 
     def forget_empty_epochs(self) -> None:
         """Forgets an epoch that this node noted as the leader and wrote nothing in. A follower calls it, because its
@@ -241,7 +246,7 @@ class PartitionLog(LogView):
         offset."""
         segments = self.segments
         point = segments.durable_before()
-        if point > max(self._checkpoints.recovery_point, segments.bases[0]):
+        if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(self.log_end_offset, now.wall_ms)

@@ -162,6 +162,16 @@ class Recovery:
         end of the log."""
         return self.clean or offset < self.checkpoints.durable_end
 
+    def _lost_start(self, base: int) -> int | None:
+        """The offset from which records are gone, if the first segment should have begun before ``base``.
+
+        Files are deleted only after the log start is durable behind them. Without a log start of its own, as in Kafka's
+        and in old directories, a log begins at latest with its first leader epoch. Without any known epoch nobody can
+        tell.
+        """
+        begins = self.epochs.starts[:1] if self.log_start_offset == 0 else [self.log_start_offset]
+        return begins[0] if begins and begins[0] < base else None
+
     def _misfit(self, base: int) -> tuple[int, str] | None:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
 
@@ -170,7 +180,15 @@ class Recovery:
         compacted log below the recovery point is taken as it is.
         """
         if not self.segments.items:
-            return None
+            begin = self._lost_start(base)
+            if begin is None:
+                return None
+            if not self._was_durable(
+                begin
+            ):  # The log began anew there, and the power was lost before that was durable.
+                self.durability.changed(self.checkpoints.prepare_log_start(base))
+                return None
+            return begin, f"the records from offset {begin} to {base} before it are gone"
         end = self.segments.items[-1].next_offset
         if base < end:
             return base, f"it overlaps the segment before it, which ends at {end}"

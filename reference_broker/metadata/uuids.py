@@ -7,6 +7,9 @@ from reference_broker.ports.chance import RandomSource
 NO_DIRECTORY = bytes(16)
 """DirectoryId.UNASSIGNED: the broker chooses the log directory. This broker has only one."""
 
+LOST_DIRECTORY = bytes(15) + b"\x02"
+"""DirectoryId.LOST: the replica is in no directory that its broker can use. It is offline (KIP-858)."""
+
 _RESERVED_BELOW = 101
 """Kafka reserves the smallest UUIDs (Uuid.RESERVED)."""
 

@@ -10,10 +10,12 @@ milliseconds on a busy disk).
 
 At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
 the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
-Kafka does: the metadata may have been damaged, or be that of another cluster.
+Kafka does: the metadata may have been damaged, or be that of another cluster. If only the ID is another one, and the
+metadata relies on this node's replica, the ID may be damaged: the records stay, but are not used.
 
-A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If it is the leader by
-the image, the partition is offline, and clients get KAFKA_STORAGE_ERROR.
+A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If there is no other
+leader, the partition is offline here, and clients get KAFKA_STORAGE_ERROR. The controller is told before this broker is
+unfenced, so that it elects another eligible leader or nobody (``misplaced``).
 """
 
 import re
@@ -23,14 +25,17 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.planning.leader_election import directory_of as directory_of_replica
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
-from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from reference_broker.log.quarantine import set_all_aside
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
-from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, TopicImage
+from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr
+from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
@@ -104,6 +109,8 @@ class PartitionPublisher:
     _work: Slices | None = None
     """The running start or publication. Later publications wait for it."""
     _changes: int = 0
+    _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
+    """The replicas of whose directory the controller must be told. They were found at the start."""
     _deleted_topics: set[bytes] = field(default_factory=set)
     """The IDs of topics whose deletion the metadata told before this node's partitions were opened."""
     _leaving: dict[str, str] = field(default_factory=dict)
@@ -152,10 +159,19 @@ class PartitionPublisher:
                     self._resting[topic.topic_id, index] = log
                     self.replica_count.value += 1
                     self._assume(topic, index, log)
+                    if (log.quarantine is None) == (directory_of_replica(state, self.node_id) == LOST_DIRECTORY):
+                        self._misplaced.append(((topic.topic_id, index), log))
                 if index % RECOVERED_PER_SLICE == RECOVERED_PER_SLICE - 1:
                     yield
             yield
         yield from self._follow_all()
+
+    def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
+        """The replicas that were found damaged, or whole again, at the start, contrary to what the metadata said. True
+        stands for a replica that cannot lead what it holds. Asked once."""
+        found = {key: log.quarantine is not None for key, log in self._misplaced}
+        self._misplaced.clear()
+        return found
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Carries out a publication of the metadata loader.
@@ -218,7 +234,8 @@ class PartitionPublisher:
                     log_config = log_config or self._log_config(topic, image)
                     log = self._resting[key] = self._new_log(topic, index, log_config)
                     self.replica_count.value += 1
-                self._assume(topic, index, log)
+                known = () if change.before is None else change.before.partitions
+                self._assume(topic, index, log, known[index] if index < len(known) else None)
             elif log is not None:
                 self._give_up(topic, index)
                 self._doom(())
@@ -238,16 +255,21 @@ class PartitionPublisher:
         note_recovery(log, self.note)
         return log
 
-    def _assume(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """Gives this node's replica the role that the image says."""
+    def _assume(self, topic: TopicImage, index: int, log: PartitionLog, before: PartitionImage | None = None) -> None:
+        """Gives this node's replica the role that the image says. ``before`` is the state before that, if there was
+        one."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
-        if state.leader == self.node_id:
-            if log.quarantine is None:
-                self._lead(partition, topic, index, log)
-            else:
+        if log.quarantine is not None:
+            if self._counts_for_nothing(state, before):
+                log.end_quarantine()
+                self.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
+            elif state.leader in (NO_LEADER, self.node_id):
                 self.partitions.offline[key] = None
                 self.roles.rests(*key)
+                return
+        if state.leader == self.node_id:
+            self._lead(partition, topic, index, log)
             return
         self.partitions.offline.pop(key, None)
         if partition is not None:
@@ -258,6 +280,19 @@ class PartitionPublisher:
             self.roles.rests(*key)
         else:
             self.roles.follows(topic, index, state, log)
+
+    def _counts_for_nothing(self, state: PartitionImage, before: PartitionImage | None) -> bool:
+        """Whether nobody relies on what this node's replica held before its damage, so that its quarantine may end.
+
+        That is so when another node leads, and this one is no eligible leader. It may lead again only when it has been
+        in sync with a leader, and so holds again all that is committed. Several changes may be published at once, up to
+        its own election. Then its directory tells it: a replica that was lost gets its directory back when it joins
+        the ISR.
+        """
+        if state.leader not in (NO_LEADER, self.node_id) and self.node_id not in state.elr:
+            return True
+        was_lost = before is not None and directory_of_replica(before, self.node_id) == LOST_DIRECTORY
+        return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
         """This node leads the replica. With one replica, everything in the log is committed."""
@@ -283,13 +318,21 @@ class PartitionPublisher:
     def _directory(self, topic: TopicImage, index: int) -> str:
         """The partition's directory, cleared of what an earlier topic of that name left.
 
-        That topic may have been deleted while this node was away.
+        That topic may have been deleted while this node was away. Where the metadata relies on what this node holds,
+        the wrong ID may as well be a damaged one. Then the log begins in quarantine, and its records stay beside it.
         """
         directory = directory_of(topic.name, index)
         if directory in self._leaving:
             self._move(directory)
-        elif read_partition_metadata(self.disk, directory) not in (None, topic.topic_id):
+            return directory
+        found = read_partition_metadata(self.disk, directory)
+        if found in (None, topic.topic_id):
+            return directory
+        if found in self._deleted_topics or self._counts_for_nothing(topic.partitions[index], None):
             self._clear(directory, topic.name, index)
+        else:
+            set_all_aside(self.disk, directory, f"{PARTITION_METADATA_FILE} has the ID of another topic")
+            write_partition_metadata(self.disk, directory, topic.topic_id)
         return directory
 
     def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:

@@ -172,6 +172,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int, int]]] = {
     ApiKey.BROKER_HEARTBEAT: (0, 2, 0),
     ApiKey.UNREGISTER_BROKER: (0, 0, 0),
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0, 0),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (0, 0, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, 0),
 }
 """The versions of each API that is served: the lowest, the highest, and the first that is flexible. Handlers see the

@@ -12,6 +12,7 @@ from kio.schema.alter_configs.v2.request import AlterableConfig as PlainConfig
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as PlainResource
 from kio.schema.alter_partition.v3.request import AlterPartitionRequest
+from kio.schema.assign_replicas_to_dirs.v0.request import AssignReplicasToDirsRequest
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
@@ -35,6 +36,7 @@ from reference_broker.apis.brokers import (
     k63_broker_heartbeat,
     k64_unregister_broker,
     k67_allocate_producer_ids,
+    k73_assign_replicas_to_dirs,
 )
 from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
 from reference_broker.apis.metadata import k03_metadata
@@ -344,6 +346,10 @@ ELSEWHERE: dict[ModuleType, tuple[Any, Callable[[Any], Any]]] = {
     k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
     k64_unregister_broker: (UnregisterBrokerRequest(broker_id=BrokerId(1)), lambda a: a),
     k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1)), lambda a: a),
+    k73_assign_replicas_to_dirs: (
+        AssignReplicasToDirsRequest(broker_id=BrokerId(1), broker_epoch=i64(1), directories=()),
+        lambda a: a,
+    ),
 }
 PASSED_ON = (
     k19_create_topics,
@@ -523,6 +529,7 @@ NEW = (
     k63_broker_heartbeat,
     k64_unregister_broker,
     k67_allocate_producer_ids,
+    k73_assign_replicas_to_dirs,
 )
 CASES = [(module, version) for module in NEW for version in versions_of(module)]
 

@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
-from reference_broker.metadata.uuids import NO_DIRECTORY
+from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY
 
 Directories: TypeAlias = tuple[bytes, ...]
 """The log directories of a broker. None are known of brokers below metadata.version 17."""
@@ -40,7 +40,8 @@ def elect(
     that may lead. The first replica is the preferred leader.
 
     The ELR counts only when the ISR is empty (E-3). When both are, the sole last known leader is elected, because no
-    replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6).
+    replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6). Nobody leads a
+    replica that its broker has told to be in no directory.
     """
     eligible = isr or elr
 
@@ -61,7 +62,7 @@ def elect(
             return Elected(last, unclean=True)
     if election is Election.UNCLEAN:
         for replica in partition.replicas:
-            if replica in live:
+            if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:
                 return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
 

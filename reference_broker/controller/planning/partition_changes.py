@@ -9,7 +9,7 @@ minimum again, or until its broker registers after an unclean shutdown.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.leader_election import (
@@ -70,11 +70,13 @@ class PartitionChanges:
         election: Election = Election.ONLINE,
         recovery_state: int | None = None,
         unclean: int = NOBODY,
+        home: tuple[int, bytes] | None = None,
     ) -> PartitionChangeRecord | None:
         """Returns None if nothing changes. ``isr`` is the new ISR, or None if it stays. ``unclean`` is a broker that
-        has shut down uncleanly, so that it is not eligible. Without eligible leader replicas an empty ISR keeps its
-        last member, and the partition has no leader."""
-        partition = topic.partitions[index]
+        has shut down uncleanly, so that it is not eligible. ``home`` is a broker and the directory in which its replica
+        is now. Without eligible leader replicas an empty ISR keeps its last member, and the partition has no
+        leader."""
+        partition = topic.partitions[index] if home is None else _at_home(topic.partitions[index], *home)
         target = partition.isr if isr is None else isr
         elr = self._eligible(topic, partition, target, unclean)
         elected = elect(partition, target, elr, self.live, election)
@@ -97,7 +99,7 @@ class PartitionChanges:
             leader_recovery_state=NO_STATE_CHANGE if state == partition.leader_recovery_state else state,
             eligible_leader_replicas=None if elr == partition.elr else elr,
             last_known_elr=self._last_known(partition, target, elected.leader),
-            directories=self._directories(partition, target),
+            directories=self._directories(partition, target, topic.partitions[index].directories),
         )
         return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id) else record
 
@@ -170,8 +172,10 @@ class PartitionChanges:
         """Whether the directory of some replica was never told, although the metadata.version has directories."""
         return bool(self.homes) and NO_DIRECTORY in (partition.directories or (NO_DIRECTORY,))
 
-    def _directories(self, partition: PartitionImage, isr: tuple[int, ...]) -> tuple[bytes, ...] | None:
-        """The directories of the replicas, None for no change (E-6).
+    def _directories(
+        self, partition: PartitionImage, isr: tuple[int, ...], written: tuple[bytes, ...]
+    ) -> tuple[bytes, ...] | None:
+        """The directories of the replicas, None if they stay as they are ``written`` (E-6).
 
         A replica gets its broker's directory when it joins the ISR, because it has caught up there. An uncleanly
         elected leader gets it, because whatever it has counts from now on. So does a replica whose directory was never
@@ -185,10 +189,16 @@ class PartitionChanges:
             self.homes.get(replica, known) if known == NO_DIRECTORY or replica in settled else known
             for replica, known in zip(partition.replicas, before, strict=True)
         )
-        return None if after == partition.directories else after
+        return None if after == written else after
 
     def _bumps(self, before: tuple[int, ...], after: tuple[int, ...]) -> bool:
         return self.version < LEADER_CHANGE_NOT_NEEDED_FROM and any(replica not in after for replica in before)
+
+
+def _at_home(partition: PartitionImage, broker_id: int, directory: bytes) -> PartitionImage:
+    known = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
+    moved = zip(partition.replicas, known, strict=True)
+    return replace(partition, directories=tuple(directory if one == broker_id else had for one, had in moved))
 
 
 def election_of(image: MetadataImage, config: BrokerConfig, topic: str) -> Election:

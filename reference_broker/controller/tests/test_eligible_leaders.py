@@ -6,12 +6,14 @@ import pytest
 
 from reference_broker.controller.planning.broker_changes import fencing, restarting, shutting_down, unfencing
 from reference_broker.controller.planning.change import Situation
+from reference_broker.controller.planning.directory_changes import DirectoryChange
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import RECOVERING
 from reference_broker.controller.planning.registration import Registration
 from reference_broker.controller.planning.requested_elections import RequestedElections
 from reference_broker.controller.planning.topic_creation import TopicCreation, WantedTopic
+from reference_broker.controller.refusal import Refusal
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.metadata.min_isr import cluster_min_isr_record
@@ -24,7 +26,7 @@ from reference_broker.metadata.records import (
     TopicRecord,
 )
 from reference_broker.metadata.tests.metadata_world import run
-from reference_broker.metadata.uuids import NO_DIRECTORY
+from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY
 
 ID = b"\x01" * 16
 
@@ -89,6 +91,15 @@ class Cluster:
         self.image = after(self.image, run(restarting(self.situation(), broker_id, uncleanly)))
         again = replace(known, broker_epoch=known.broker_epoch + 10, fenced=True, in_controlled_shutdown=False)
         self.image = replace(self.image, brokers={**self.image.brokers, broker_id: replace(again, log_dirs=dirs)})
+
+    def tell(self, broker_id: int, directory_id: bytes) -> list[list[str]]:
+        """The broker tells in which directory its replica is. The names of the errors."""
+        epoch = self.image.brokers[broker_id].broker_epoch
+        change = DirectoryChange(broker_id, epoch, [(directory_id, ID, (0,))])
+        self.image = after(self.image, records_of(change, self.situation()))
+        outcome = change.outcome(None)
+        assert isinstance(outcome, list)
+        return [[code.name for code in found] for found in outcome]
 
     def in_sync(self, *isr: int) -> None:
         wanted = WantedIsr(
@@ -277,3 +288,81 @@ def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lea
     cluster.fence(1)
     cluster.apply(ClearElrRecord(topic_name=""))
     assert cluster.state() == (-1, (), (2, 1), (1,))
+
+
+@pytest.mark.clause("E-3")
+@pytest.mark.clause("E-6")
+def test_an_eligible_leader_whose_log_is_damaged_is_not_elected_until_it_was_in_sync() -> None:
+    cluster = Cluster(1, 2)
+    cluster.stop(2)
+    cluster.stop(1)
+    assert cluster.state() == (-1, (), (2, 1), (1,))
+    cluster.register(1, cleanly=True)
+    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    cluster.unfence(1)
+    assert cluster.state() == (-1, (), (2, 1), (1,)), "what it lacks may have been acknowledged"
+    cluster.register(2, cleanly=True)
+    cluster.unfence(2)
+    assert cluster.state() == (2, (2,), (1,), ())
+    cluster.fence(2)
+    assert cluster.state()[0] == -1
+    cluster.unfence(2)
+    cluster.in_sync(1, 2)
+    assert cluster.partition.directories == (directory(1), directory(2))
+    cluster.fence(2)
+    assert cluster.state() == (1, (1,), (2,), ())
+
+
+@pytest.mark.clause("E-5")
+@pytest.mark.clause("E-6")
+@pytest.mark.parametrize("elr", [0, 1])
+def test_a_sole_holder_whose_log_is_damaged_stays_offline_until_it_is_whole(elr: int) -> None:
+    """It is neither elected nor given up, so that a person may bring back its records."""
+    cluster = Cluster(1, elr=elr)
+    cluster.stop(1)
+    held = cluster.partition.isr, cluster.partition.elr
+    assert held == (((), (1,)) if elr else ((1,), ()))
+    cluster.register(1, cleanly=True)
+    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    cluster.unfence(1)
+    assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.elr) == (-1, *held)
+    cluster.register(1, cleanly=True)
+    assert cluster.tell(1, directory(1)) == [["none"]]
+    cluster.unfence(1)
+    assert cluster.state() == (1, (1,), (), ())
+
+
+@pytest.mark.clause("E-6")
+def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
+    cluster = Cluster(1, 2)
+    cluster.apply(
+        ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"),
+    )
+    assert cluster.tell(1, LOST_DIRECTORY) == [["none"]]
+    assert cluster.state() == (2, (2,), (1,), ())
+    cluster.fence(2)
+    assert cluster.state()[0] == -1
+
+
+def test_directories_are_told_by_registered_brokers_of_their_own_replicas() -> None:
+    cluster = Cluster(1, 2)
+    known = {"wanted": [(LOST_DIRECTORY, ID, (0,))]}
+    for broker_id, epoch, wanted, expected in (
+        (3, 3, known["wanted"], "not_leader_or_follower"),
+        (1, 1, [(LOST_DIRECTORY, ID, (1,))], "unknown_topic_or_partition"),
+        (1, 1, [(LOST_DIRECTORY, b"o" * 16, (0,))], "unknown_topic_id"),
+        (1, 0, known["wanted"], "stale_broker_epoch"),
+    ):
+        change = DirectoryChange(broker_id, epoch, wanted)
+        assert records_of(change, cluster.situation()) == []
+        outcome = change.outcome(None)
+        assert (outcome.error if isinstance(outcome, Refusal) else outcome[0][0]).name == expected
+    cluster.apply(
+        FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=0),
+        FeatureLevelRecord(name="metadata.version", feature_level=16),
+    )
+    change = DirectoryChange(1, 1, known["wanted"])
+    assert records_of(change, cluster.situation()) == []
+    outcome = change.outcome(None)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error.name == "unsupported_version"

@@ -121,5 +121,33 @@ def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_bac
     answer = again.produce("t", 0, sent_batch(0, 0, b"new"))
     assert answer.error_code == ErrorCode.kafka_storage_error
     assert world.disk.exists(f"{paths[2]}.damaged"), "nothing is deleted"
+    again.shut_down()
+    again.settle()
+    lasting = NodeWorld(again.disk)
+    assert lasting.produce("t", 0, sent_batch(0, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    lasting.shut_down()
+    lasting.settle()
+    lasting.disk.delete("t-0/quarantine")
+    settled = NodeWorld(lasting.disk)
+    assert settled.produce("t", 0, sent_batch(0, 0, b"new")).error_code == ErrorCode.none, "a person has decided"
     restored = NodeWorld(whole)
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).error_code == ErrorCode.none
+
+
+def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
+    world = stopped(cleanly=True, log_segment_bytes="400")
+    whole = {path: bytes(content) for path, content in world.disk.files.items() if path.startswith("t-0/")}
+    flip(world.disk, "t-0/partition.metadata", len("version: 0\ntopic_id: A"))
+    again = NodeWorld(world.disk)
+    (note,) = notes(again, "log_quarantined")
+    assert "partition.metadata has the ID of another topic" in note["why"]
+    assert again.produce("t", 0, sent_batch(0, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    again.shut_down()
+    again.settle()
+    disk = again.disk
+    for path in [path for path in whole if path.endswith(".log")]:
+        assert bytes(disk.files[f"{path}.damaged"]) == whole[path]
+        disk.rename(f"{path}.damaged", path)
+    disk.delete("t-0/quarantine")
+    restored = NodeWorld(disk)
+    assert restored.produce("t", 0, sent_batch(0, 9, b"new")).base_offset == 9, "a person brought the records back"

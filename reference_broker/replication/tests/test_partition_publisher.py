@@ -8,9 +8,11 @@ import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.min_isr import CLUSTER
+from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
@@ -289,22 +291,88 @@ def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> N
     assert world.disk.list("") == []
 
 
-def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader() -> None:
+@pytest.mark.parametrize("elr", [(), (1,)])
+def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replica(elr: tuple[int, ...]) -> None:
+    other = TopicImage("t", b"o" * 16, (replace(FOLLOWED, isr=(2,), elr=elr),))
+    opened = started(with_records(), MetadataImage(topics={"t": other}))
+    assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
+
+
+def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
+    world = with_records()
+    write_partition_metadata(world.disk, "t-0", b"o" * 16)
+    again = World(world.disk)
+    delta = MetadataDelta(world.image)
+    delta.topics = (TopicChange(TopicImage("t", b"o" * 16, (LED,)), None),)
+    again.publisher.passed(delta)
+    for _ in again.publisher.start(MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (LED,))}), True):
+        """Opening."""
+    assert again.notes == []
+    assert again.partitions.by_name["t", 0].log.log_end_offset == 0
+
+
+def damaged(*states: PartitionImage) -> tuple[World, bytes]:
+    """A node whose only log was found damaged at its start, with the records that the log held."""
     world = with_records()
     (log,) = world.publisher.resting_logs()
-    log.close_cleanly()
+    for _ in range(2):  # First the log, then the recovery point.
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
     records = bytes(world.disk.files["t-0/00000000000000000000.log"])
     world.disk.files["t-0/00000000000000000000.log"][16] ^= 1
-    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (LED,))}))
+    return started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, states)})), records
+
+
+NOBODY_LEADS = replace(LED, isr=(), leader=-1, elr=(1, 2), directories=(bytes(15) + b"h", bytes(15) + b"i"))
+
+
+@pytest.mark.parametrize("state", [LED, NOBODY_LEADS], ids=["leader", "nobody leads"])
+def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader(state: PartitionImage) -> None:
+    again, records = damaged(state)
     assert [what for what, _ in again.notes] == ["log_quarantined"]
     assert again.partitions.offline == {(TOPIC_ID, 0): None}
     assert not again.partitions.by_id
-    assert again.publish(FOLLOWED) == ["follows 2 in 1"]
+    assert again.publisher.misplaced() == {(TOPIC_ID, 0): True}
+    assert again.publish(replace(FOLLOWED, isr=(2,), elr=(1,))) == ["follows 2 in 1"]
     assert not again.partitions.offline
     (log,) = again.publisher.resting_logs()
+    assert log.quarantine is not None, "it may still be elected for what it held before"
     log.append_replicated(Now(0, 0), records)
     assert log.release(3)
     assert again.publish(replace(LED, leader_epoch=2)) == ["rests 0", "leads 0 in 2.0"]
+
+
+def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> None:
+    """What it held at its end was perhaps never committed, so the leader need not have as much."""
+    again, _ = damaged(NOBODY_LEADS)
+    (log,) = again.publisher.resting_logs()
+    assert log.quarantine is not None
+    assert log.quarantine.until > 0
+    assert again.publish(replace(FOLLOWED, isr=(2,), elr=(1,))) == ["follows 2 in 1"]
+    assert log.quarantine is not None
+    assert again.publish(replace(FOLLOWED, partition_epoch=2)) == ["follows 2 in 1"]
+    assert log.quarantine is None
+    assert [what for what, _ in again.notes] == ["log_quarantined", "quarantine_ended"]
+    assert again.publish(replace(LED, leader_epoch=2, partition_epoch=3)) == ["rests 0", "leads 0 in 2.3"]
+
+
+def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
+    again, _ = damaged(NOBODY_LEADS)
+    homes = NOBODY_LEADS.directories
+    followed = replace(FOLLOWED, isr=(2,), elr=(1,), directories=(LOST_DIRECTORY, homes[1]))
+    assert again.publish(followed) == ["follows 2 in 1"]
+    elected = replace(LED, leader_epoch=2, partition_epoch=3, directories=homes)
+    assert again.publish(elected) == ["rests 0", "leads 0 in 2.3"]
+
+
+def test_the_controller_is_told_of_a_lost_replica_that_is_whole_again() -> None:
+    world = with_records()
+    lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
+    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
+    assert again.publisher.misplaced() == {(TOPIC_ID, 0): False}
+    assert again.publisher.misplaced() == {}
+    again, _ = damaged(lost)
+    assert again.publisher.misplaced() == {}, "the controller knows"
 
 
 @pytest.mark.clause("E-8")

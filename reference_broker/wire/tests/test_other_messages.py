@@ -61,6 +61,7 @@ SERVED = (
     ApiKey.BROKER_HEARTBEAT,
     ApiKey.UNREGISTER_BROKER,
     ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS,
 )
 DIRECTIONS: tuple[Direction, ...] = ("request", "response")
 OTHERS = [key for key in VERSIONS if key not in (ApiKey.FETCH, ApiKey.PRODUCE)]

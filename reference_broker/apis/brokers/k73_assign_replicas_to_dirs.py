@@ -1,0 +1,69 @@
+"""AssignReplicasToDirs: a broker tells in which log directories its replicas are.
+
+* A replica in a directory that its broker does not have is offline. It leaves the ISR and leads nothing.
+* The answer follows once the change is committed and published here.
+* Below metadata.version 17: UNSUPPORTED_VERSION.
+
+KIPs: 858.
+"""
+
+from kio.schema.assign_replicas_to_dirs.v0.request import AssignReplicasToDirsRequest
+from kio.schema.assign_replicas_to_dirs.v0.response import (
+    AssignReplicasToDirsResponse,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasController
+from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
+from reference_broker.controller.planning.directory_changes import DirectoryChange
+from reference_broker.metadata.uuids import NO_DIRECTORY
+
+NO_TOPIC_ID = bytes(16)
+
+
+def handle(broker: HasController, call: Call, body: AssignReplicasToDirsRequest) -> None:
+    """Answers later, with one entry for each entry of the request, in its order."""
+    wanted = [
+        (
+            NO_DIRECTORY if directory.id_ is None else directory.id_.bytes,
+            NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes,
+            tuple(one.partition_index for one in topic.partitions),
+        )
+        for directory in body.directories
+        for topic in directory.topics
+    ]
+    change = DirectoryChange(body.broker_id, body.broker_epoch, wanted)
+    broker.controller.propose(change, lambda outcome: call.respond(_answer(body, outcome)))
+
+
+API = Api.of(AssignReplicasToDirsRequest, handle)
+
+
+def _answer(body: AssignReplicasToDirsRequest, outcome: object) -> AssignReplicasToDirsResponse:
+    directories = () if isinstance(outcome, Refusal) else body.directories
+    assert isinstance(outcome, list | Refusal), "a change of directories has an error code for each partition"
+    found = iter(() if isinstance(outcome, Refusal) else outcome)
+    return AssignReplicasToDirsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=verdict(outcome)["error_code"],
+        directories=tuple(
+            DirectoryData(
+                id_=directory.id_,
+                topics=tuple(
+                    TopicData(
+                        topic_id=topic.topic_id,
+                        partitions=tuple(
+                            PartitionData(partition_index=one.partition_index, error_code=code)
+                            for one, code in zip(topic.partitions, next(found), strict=True)
+                        ),
+                    )
+                    for topic in directory.topics
+                ),
+            )
+            for directory in directories
+        ),
+    )

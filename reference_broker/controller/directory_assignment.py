@@ -1,0 +1,83 @@
+"""Tells the controller which of this node's replicas are in no directory, because their logs are damaged (KIP-858).
+
+The node tells it after it has opened its logs, and before it is unfenced. So a damaged replica that is still an
+eligible leader is not elected with what is left of its log. The node's other replicas are not touched by this.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from kio.schema.assign_replicas_to_dirs.v0.request import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
+from kio.schema.assign_replicas_to_dirs.v0.response import AssignReplicasToDirsResponse
+from kio.schema.types import BrokerId
+from kio.static.primitive import i32, i64
+
+from reference_broker.controller.broker_lifecycle import BrokerLifecycle
+from reference_broker.metadata.uuids import LOST_DIRECTORY
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+RETRY_MS = 200
+
+ReplicaKey: TypeAlias = tuple[bytes, int]
+"""Topic ID and partition index."""
+
+
+@dataclass(slots=True, eq=False)
+class DirectoryAssignment:
+    """``directory`` is the ID of this node's only directory."""
+
+    _surroundings: Surroundings
+    _lifecycle: BrokerLifecycle
+    directory: bytes
+
+    def tell(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
+        """Tells of each replica whether it is lost. Asks until an active controller has made the change, and then calls
+        ``done``. A cluster whose metadata.version is too low for directories refuses, and that ends it, too."""
+        if not replicas:
+            done()
+            return
+
+        def again() -> None:
+            self._surroundings.after(RETRY_MS * 1000, lambda: self.tell(replicas, done))
+
+        def replied(answer: object) -> None:
+            assert isinstance(answer, AssignReplicasToDirsResponse), f"directories were answered by {answer!r}"
+            if answer.error_code in (ErrorCode.none, ErrorCode.unsupported_version):
+                done()
+            else:
+                again()
+
+        body = AssignReplicasToDirsRequest(
+            broker_id=BrokerId(self._surroundings.node_id),
+            broker_epoch=i64(self._lifecycle.registered_epoch),
+            directories=tuple(
+                DirectoryData(id_=UUID(bytes=directory), topics=_topics(keys))
+                for directory, keys in (
+                    (LOST_DIRECTORY, [key for key, is_lost in replicas.items() if is_lost]),
+                    (self.directory, [key for key, is_lost in replicas.items() if not is_lost]),
+                )
+                if keys
+            ),
+        )
+        self._lifecycle.channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, body, replied, again)
+
+
+def _topics(keys: Sequence[ReplicaKey]) -> tuple[TopicData, ...]:
+    indexes: dict[bytes, list[int]] = {}
+    for topic_id, index in keys:
+        indexes.setdefault(topic_id, []).append(index)
+    return tuple(
+        TopicData(
+            topic_id=UUID(bytes=topic_id), partitions=tuple(PartitionData(partition_index=i32(one)) for one in found)
+        )
+        for topic_id, found in indexes.items()
+    )

@@ -1,0 +1,97 @@
+"""A log whose first segment is gone: what shows it, and where nobody can tell."""
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
+from reference_broker.ports.memory_disk import MemoryDisk
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
+EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
+LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"
+
+
+def written(disk: MemoryDisk, *, clean: bool = True) -> PartitionLog:
+    log = opened(disk, SMALL)
+    for number in range(12):
+        appended(log, batch_of(2), epoch=number // 5)
+        log.mark_synced(log.sync_point())
+    log.advance_high_watermark(log.log_end_offset)
+    if clean:
+        stop(log)
+    return log
+
+
+def stop(log: PartitionLog) -> None:
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_first_segment_that_is_gone_shows_by_the_first_leader_epoch(clean: bool) -> None:
+    disk = MemoryDisk()
+    log = written(disk, clean=clean)
+    assert not disk.exists(LOG_START)
+    disk.delete(log.segments[0].path)
+    rest = {segment.path: bytes(disk.files[segment.path]) for segment in log.segments[1:]}
+    again = opened(disk, SMALL, clean=clean)
+    assert again.quarantine is not None
+    assert f"the records from offset 0 to {log.bases[1]} before it are gone" in again.quarantine.why
+    assert (again.log_start_offset, again.log_end_offset) == (0, 0)
+    assert {path: bytes(disk.files[f"{path}.damaged"]) for path in rest} == rest
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> None:
+    disk = MemoryDisk()
+    log = written(disk, clean=False)
+    begin = log.bases[1]
+    log.delete_records_before(begin)
+    log.mark_synced(log.sync_point())
+    if clean:
+        stop(log)
+    assert opened(disk.copy(), SMALL, clean=clean).quarantine is None
+    disk.delete(log.segments[0].path)
+    again = opened(disk, SMALL, clean=clean)
+    assert again.quarantine is not None
+    assert f"the records from offset {begin} to {log.bases[1]} before it are gone" in again.quarantine.why
+    assert (again.log_start_offset, again.log_end_offset) == (begin, begin)
+
+
+def test_without_a_known_start_a_log_begins_with_its_first_segment() -> None:
+    """As in a directory of other software, which keeps the log starts of all partitions in one file."""
+    disk = MemoryDisk()
+    log = written(disk)
+    disk.delete(log.segments[0].path)
+    disk.delete(EPOCHS)
+    again = opened(disk, SMALL)
+    assert again.quarantine is None
+    assert again.log_start_offset == log.bases[1]
+
+
+def test_a_person_may_let_the_log_begin_with_what_is_left() -> None:
+    disk = MemoryDisk()
+    log = written(disk)
+    disk.delete(log.segments[0].path)
+    assert opened(disk, SMALL).quarantine is not None
+    for segment in log.segments[1:]:
+        disk.rename(f"{segment.path}.damaged", segment.path)
+    disk.write(LOG_START, f"0\n1\nt 0 {log.bases[1]}\n".encode())
+    disk.delete(f"{DIRECTORY}/quarantine")
+    again = opened(disk, SMALL)
+    assert again.quarantine is None
+    assert (again.log_start_offset, again.log_end_offset) == (log.bases[1], log.log_end_offset)
+
+
+def test_a_beginning_that_a_power_loss_cut_short_is_no_damage() -> None:
+    """The new first segment may be durable before the new log start is."""
+    disk = MemoryDisk()
+    log = written(disk)
+    log.truncate_fully_and_start_at(100, NOW)
+    for path in [path for path in disk.files if path.startswith(LOG_START)]:
+        disk.delete(path)
+    again = opened(disk, SMALL, clean=False)
+    assert again.quarantine is None
+    assert (again.log_start_offset, again.log_end_offset) == (100, 100)
