@@ -31,7 +31,6 @@ class WatchedDisk:
         self.size = inner.size
         self.read = inner.read
         self.truncate = inner.truncate
-        self.rewrite = inner.rewrite
         self.rename = inner.rename
         self.delete = inner.delete
         self.make_durable = inner.make_durable

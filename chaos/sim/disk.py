@@ -3,8 +3,6 @@
 A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps what was synced. Of the rest it
 keeps what the seed says: names are kept or lost one by one (``disk_names``), and an unsynced end is torn at any byte,
 or has its size and reads as zeros, or both. A truncation or rewrite that was not synced may be undone.
-A sync that fails drops what it should have written: it can be read until the power is lost, and later syncs succeed
-without it.
 """
 
 from collections.abc import Sequence
@@ -41,8 +39,6 @@ class SimDisk:
     def __init__(self, random: Random) -> None:
         self.capacity_bytes = -1
         self.broken = False
-        self.failing_syncs = 0
-        """So many syncs fail from now on."""
         self.used_bytes = 0
         self.damaged: list[tuple[str, bytes]] = []
         """What ``flip`` made of files."""
@@ -96,14 +92,6 @@ class SimDisk:
         self.used_bytes += added
         file.content = bytearray(data)
 
-    def rewrite(self, path: str, position: int, length: int) -> None:
-        file = self._file(path)
-        self._check(path, 0)
-        if file.dropped_end and position <= file.dropped:
-            file.dropped = max(file.dropped, position + length)
-            if file.dropped >= file.dropped_end:
-                file.dropped = file.dropped_end = 0
-
     def rename(self, source: str, target: str) -> None:
         names = self._names
         if source in names.files:
@@ -133,19 +121,16 @@ class SimDisk:
         for file in files:
             file.cut = len(file.content)
         return Synced(
-            tuple((file, _reachable(file), file.rewrites) for file in files), names.syncs(paths), names.last_change
+            tuple((file, len(file.content), file.rewrites) for file in files), names.syncs(paths), names.last_change
         )
 
     def finish_sync(self, synced: Synced) -> None:
-        """Raises DiskError if the sync fails. Then nothing became durable, and the bytes are dropped."""
-        if self.broken or self.failing_syncs:
-            self.failing_syncs = max(0, self.failing_syncs - 1)
-            for file, size, rewrites in synced.files:
-                _drop(file, min(size, len(file.content)) if rewrites == file.rewrites else 0)
+        """Raises DiskError if the disk is broken; then nothing became durable."""
+        if self.broken:
             raise DiskError("sync: input/output error")
         for file, size, rewrites in synced.files:
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
-            if file.rewrites == rewrites and not file.dropped_end:
+            if file.rewrites == rewrites:
                 file.saved = None
         for folder in synced.folders:
             self._names.synced(folder, synced.change)
@@ -178,7 +163,6 @@ class SimDisk:
         if file.saved is not None and random.random() < UNDONE:
             file.content = bytearray(file.saved)
         else:
-            del file.content[_reachable(file) :]
             unsynced = len(file.content) - file.durable
             if unsynced:
                 size = file.durable + random.randint(0, unsynced)
@@ -188,7 +172,6 @@ class SimDisk:
                     file.content[written:] = bytes(size - written)
         file.durable = len(file.content)
         file.saved = None
-        file.dropped = file.dropped_end = 0
 
     def unmount(self) -> Names:
         """Takes all files away, and returns them. The disk is empty then."""
@@ -224,19 +207,3 @@ def _rewritten(file: File, size: int) -> None:
     file.durable = min(file.durable, size)
     file.cut = min(file.cut, size)
     file.rewrites += 1
-    if size <= file.dropped:
-        file.dropped = file.dropped_end = 0
-    else:
-        file.dropped_end = min(file.dropped_end, size)
-
-
-def _reachable(file: File) -> int:
-    """How far a sync that begins now takes the file to the disk."""
-    return file.dropped if file.dropped_end else len(file.content)
-
-
-def _drop(file: File, size: int) -> None:
-    """A sync of the first ``size`` bytes has failed."""
-    if size > file.durable:
-        file.dropped = file.dropped if file.dropped_end else file.durable
-        file.dropped_end = max(file.dropped_end, size)

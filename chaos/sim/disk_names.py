@@ -25,10 +25,6 @@ class File:
     cut: int = 0
     saved: bytes | None = None
     rewrites: int = 0
-    dropped: int = 0
-    dropped_end: int = 0
-    """A sync that failed has dropped the bytes between these two. They can still be read, but no later sync takes them
-    to the disk, unless they are written once more."""
 
 
 class NameChange(NamedTuple):

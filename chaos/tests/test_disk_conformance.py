@@ -104,16 +104,6 @@ def test_write_replaces_the_whole_content(disk: Disk) -> None:
     assert disk.append("folder/a", [b"er"]) == 5
 
 
-def test_a_file_that_is_written_once_more_is_as_it_was(disk: Disk) -> None:
-    disk.append("folder/a", [b"0123456789"])
-    disk.rewrite("folder/a", 3, 4)
-    disk.rewrite("folder/a", 8, 100)
-    assert content(disk, "folder/a") == b"0123456789"
-    assert disk.append("folder/a", [b"!"]) == 10
-    with pytest.raises(DiskError, match="missing"):
-        disk.rewrite("missing", 0, 1)
-
-
 def test_rename_replaces_the_target_file(disk: Disk) -> None:
     disk.append("a", [b"old"])
     disk.append("b", [b"new content"])

@@ -52,10 +52,9 @@ class Checkpoint:
 
     def read_and_settle(self, names: Sequence[str]) -> list[str] | None:
         """Does what ``read`` does at a start. If the newest content is in the new file, it is made durable first, since
-        the next ``prepare`` writes over that file. It is written once more, because its sync may have failed."""
+        the next ``prepare`` writes over that file."""
         rows = self.read(names)
         if rows is not None and rows == self._read(self.new_path, names):
-            self.disk.rewrite(self.new_path, 0, self.disk.size(self.new_path))
             self.disk.make_durable(self.new_path)
             self.settle()
         return rows

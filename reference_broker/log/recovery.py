@@ -14,7 +14,6 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
-from reference_broker.log.partition_metadata import FILE_NAME as TOPIC_ID_FILE
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment, whole_batches
@@ -95,8 +94,8 @@ class Recovery:
         self.quarantine: Quarantine | None = None
 
     def run(self) -> Generator[None, None, Recovered]:
-        """Yields about every 256 KiB of scanning or writing. Raises DiskError, and LogDamaged for damage that is no
-        torn end; then the log's records are as they were found."""
+        """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
+        the log's records are as they were found."""
         names = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):
@@ -106,7 +105,6 @@ class Recovery:
             self.epochs.load(self.epochs.checkpoint.read(names))
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
-            self._rewrite_topic_id(names)
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             self._check_end()
             self._settle_offsets()
@@ -149,13 +147,6 @@ class Recovery:
             self.last_epoch = max(self.last_epoch, segment.last_epoch)
             if flaw is not None:
                 break
-
-    def _rewrite_topic_id(self, names: Sequence[str]) -> None:
-        """The topic's ID was to be durable with the first records."""
-        if self.durability.dirty and TOPIC_ID_FILE in names:
-            path = f"{self.directory}/{TOPIC_ID_FILE}"
-            self.disk.rewrite(path, 0, self.disk.size(path))
-            self.durability.changed(path)
 
     def _was_durable(self, offset: int) -> bool:
         """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
@@ -226,17 +217,7 @@ class Recovery:
             self.report.cuts.append(Cut(segment.path, position, size - position, offset))
             self.disk.truncate(segment.path, position)
         self.durability.changed(segment.path)
-        yield from self._rewrite(segment)
         return flaw
-
-    def _rewrite(self, segment: Segment) -> Generator[None, None, None]:
-        """Writes once more what is not known to be durable. A sync of it may have failed in an earlier life: then it
-        can be read, and only a new write lets a sync take it to the disk."""
-        position = segment.position_of(self.disk, self.checkpoints.durable_end)
-        while position < segment.size_bytes:
-            self.disk.rewrite(segment.path, position, SLICE_BYTES)
-            position += SLICE_BYTES
-            yield
 
     def _cut_away(self, bases: Sequence[int]) -> None:
         """Segments behind the log's end would leave a hole, so they go."""

@@ -64,15 +64,6 @@ class Disk(Protocol):
         a new one, sync it, and rename it."""
         ...
 
-    def rewrite(self, path: str, position: int, length: int) -> None:
-        """Writes these bytes of the file once more, as they are, so that the next sync takes them to the disk.
-
-        A system whose write to the disk failed tells one sync, and then takes the bytes in its memory for written: they
-        can be read until the power is lost, and a second sync succeeds without them. Whoever finds a file that he did
-        not write himself cannot know. A length beyond the end of the file is cut there.
-        """
-        ...
-
     def rename(self, source: str, target: str) -> None:
         """Renames a file or a folder atomically, and replaces ``target``."""
         ...

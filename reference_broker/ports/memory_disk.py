@@ -52,10 +52,6 @@ class MemoryDisk:
         self._change(path)
         self.files[path] = bytearray(data)
 
-    def rewrite(self, path: str, position: int, length: int) -> None:  # noqa: ARG002 - it changes nothing
-        self._file(path)
-        self._change(path)
-
     def rename(self, source: str, target: str) -> None:
         self._change(source)
         moved = [path for path in self.files if path == source or path.startswith(f"{source}/")]

@@ -15,7 +15,6 @@ from reference_broker.serve.open_files import OpenFile, OpenFiles
 
 LOCK_NAME = ".lock"
 _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.
-_BYTES_PER_REWRITE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,23 +102,6 @@ class FileDisk:
         except OSError as failure:
             file.size_bytes = os.fstat(file.descriptor).st_size
             raise _failed("write", path, failure) from failure
-
-    def rewrite(self, path: str, position: int, length: int) -> None:
-        full = self._full(path)
-        try:
-            # The table's descriptors append: Linux would write at the end of the file through them.
-            descriptor = self._files.with_room(lambda: os.open(full, os.O_RDWR | os.O_CLOEXEC))
-            try:
-                end = position + length
-                while position < end:
-                    data = os.pread(descriptor, min(end - position, _BYTES_PER_REWRITE), position)
-                    if not data:
-                        break
-                    position += os.pwrite(descriptor, data, position)
-            finally:
-                os.close(descriptor)
-        except OSError as failure:
-            raise _failed("rewrite", path, failure) from failure
 
     def rename(self, source: str, target: str) -> None:
         self._files.forget(source)

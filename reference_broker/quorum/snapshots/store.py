@@ -8,7 +8,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.disk import Disk
 from reference_broker.quorum.node_files import METADATA_DIRECTORY
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.file_names import (
@@ -131,23 +131,12 @@ class SnapshotStore:
             if found is not None and found.offset > 0:
                 insort(self._ids, found, key=lambda held: held.age)
                 self._sizes[found] = self._disk.size(self.path(found))
-        self.partial = self._rewritten(self._resumable(names))
+        self.partial = self._resumable(names)
         kept = () if self.partial is None else (part_path(self.partial), progress_path(self.partial))
         for name in names:
             path = f"{METADATA_DIRECTORY}/{name}"
             if is_stray(name) and path not in kept:
                 self._disk.delete(path)
-
-    def _rewritten(self, found: OffsetAndEpoch | None) -> OffsetAndEpoch | None:
-        """Writes the partial download once more: a sync of it may have failed, which later syncs would not tell. One
-        that cannot be written is not resumed."""
-        if found is not None:
-            path = part_path(found)
-            try:
-                self._disk.rewrite(path, 0, self._disk.size(path))
-            except DiskError:
-                return None
-        return found
 
     def _resumable(self, names: Sequence[str]) -> OffsetAndEpoch | None:
         found = None

@@ -218,22 +218,6 @@ def test_sync_goes_on_while_the_table_closes_the_file(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_bytes_are_written_once_more_where_they_are(disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write of the same bytes makes their pages dirty again, so that the next sync writes them."""
-    disk.append("a", [b"0123456789"])
-    written: list[tuple[bytes, int]] = []
-    real = os.pwrite
-
-    def half(descriptor: int, data: bytes, position: int) -> int:
-        written.append((data, position))
-        return real(descriptor, data[:4], position)
-
-    monkeypatch.setattr(os, "pwrite", half)
-    disk.rewrite("a", 3, 100)
-    assert written == [(b"3456789", 3), (b"789", 7)]
-    assert disk.read("a", 0, 99) == b"0123456789"
-
-
 def test_the_lock_file_is_no_part_of_the_data(disk: FileDisk, tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
     disk.append("meta.properties", [b"x"])
