@@ -106,7 +106,7 @@ def test_an_error_in_the_middle_of_a_write_leaves_its_bytes_only_if_the_undo_fai
     with pytest.raises(DiskError) as failure:
         interceptor(log, torn).watch(disk).append("a", [b"456"])
     assert isinstance(failure.value, UndoFailed) is undo_fails
-    assert disk.files["a"] == (b"12345" if undo_fails else b"123")
+    assert bytes(disk.files["a"]) == (b"12345" if undo_fails else b"123")
     assert log.rows[0].detail == "a at 3, 2 of 3 bytes"
 
 
