@@ -199,7 +199,10 @@ class Strikes:
         """A node may end itself after an error of its disk. It is started again then."""
         child = self.child(node)
         child.expected_end = True
+        is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
         self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
+        if is_looked_after:
+            return
         again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
         self._agenda.add(again_us, partial(self._look_after, node, child, fault))
 
