@@ -5,6 +5,8 @@ The same object works in both worlds. It is a hook of the driver, so it changes 
 evidence survives a SIGKILL.
 """
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from random import Random
@@ -12,11 +14,19 @@ from random import Random
 from chaos.claims import Claims
 from chaos.peer_replies import PeerReplies
 from chaos.powers import Powers
-from chaos.rules import Counter, Rule, matches_frame, matches_note, matches_peer_reply, matches_write
+from chaos.rules import (
+    Counter,
+    Rule,
+    matches_frame,
+    matches_note,
+    matches_operation,
+    matches_peer_reply,
+    matches_write,
+)
 from chaos.watched_disk import Strike, WatchedDisk
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send
-from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
-from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, Sync
+from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request, SyncFailed
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
@@ -65,8 +75,10 @@ class Interceptor:
         self._on_request = by_place["request"]
         self._on_reply = by_place["reply"]
         self._on_peer_reply = by_place["peer_reply"]
+        self._on_disk = by_place["disk"]
         self._on_write = by_place["disk_write"]
         self._on_note = by_place["note"]
+        self._looks_at_effects = any(by_place[place] for place in ("reply", "note", "peer_reply", "disk"))
         self._notes = frozenset(counter.rule.match.note for counter in self._on_note)
         self._peer_replies = PeerReplies(powers)
 
@@ -82,7 +94,7 @@ class Interceptor:
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         self._now_us = now.mono_us - self._origin_us
-        if not self._on_reply and not self._phantoms and not self._on_note and not self._on_peer_reply:
+        if not self._looks_at_effects and not self._phantoms:
             return effects
         kept: list[Effect] = []
         for effect in effects:
@@ -92,6 +104,9 @@ class Interceptor:
                     self._noted(effect)  # type: ignore[arg-type]
             elif kind is Send and self._on_peer_reply:
                 self._peer_replies.asked(effect)  # type: ignore[arg-type]
+            elif kind is Sync and self._on_disk:
+                if self._sync_fails(effect):  # type: ignore[arg-type]
+                    continue
             elif kind in (Reply, Close):
                 if effect.connection in self._phantoms:  # type: ignore[union-attr]
                     self._phantom_answered(effect)  # type: ignore[arg-type]
@@ -111,8 +126,10 @@ class Interceptor:
         self._armed = False
 
     def watch(self, disk: Disk) -> Disk:
-        """Returns the disk to give to the node: the same one, unless a rule looks at disk writes."""
-        return WatchedDisk(disk, self._before_write) if self._on_write else disk
+        """Returns the disk to give to the node: the same one, unless a rule looks at what is done with it."""
+        if not self._on_write and not self._on_disk:
+            return disk
+        return WatchedDisk(disk, self._before_write, self._before_operation)
 
     # Requests
 
@@ -211,7 +228,33 @@ class Interceptor:
             self._report(rule, hit, detail=story)
             self._strike_node(rule)
 
-    # Disk writes
+    # The disk
+
+    def _before_operation(self, names: tuple[str, ...], paths: tuple[str, ...]) -> None:
+        matches = partial(matches_operation, names=names, paths=paths)
+        for rule, hit in self._hits(self._on_disk, "", matches):
+            self._report(rule, hit, detail=f"{names[-1]} {paths[0]}{_told_error(rule)}")
+            if rule.kind != "disk_error":
+                self._strike_node(rule)
+                return
+            if names[-1] == "sync":
+                self._powers.sync_fails(paths)
+            raise _disk_error(rule, names[-1], paths[0])
+
+    def _sync_fails(self, sync: Sync) -> bool:
+        """Returns whether a rule has taken the sync away. Its failure is told after the rule's delay."""
+        matches = partial(matches_operation, names=("sync",), paths=sync.paths)
+        for rule, hit in self._hits(self._on_disk, "", matches):
+            first = sync.paths[0]
+            self._report(rule, hit, detail=f"sync {first} and {len(sync.paths) - 1} more{_told_error(rule)}")
+            if rule.kind != "disk_error":
+                self._strike_node(rule)
+                return False
+            self._powers.sync_fails(sync.paths)
+            failed = SyncFailed(sync.token, str(_disk_error(rule, "sync", first)))
+            self._powers.deliver_later(failed, self._delay_us(rule))
+            return True
+        return False
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
         for rule, hit in self._hits(self._on_write, "", partial(matches_write, path=path, position=position)):
@@ -223,6 +266,8 @@ class Interceptor:
     def _strike_write(self, rule: Rule, path: str) -> None:
         if rule.kind == "disk_write_failed":
             raise DiskError(f"{path}: no space left on device (injected by {rule.name})")
+        if rule.kind == "disk_error":
+            raise _disk_error(rule, "write", path, UndoFailed if rule.undo_fails else DiskError)
         if rule.kind != "disk_bit_flipped":
             self._strike_node(rule)
 
@@ -281,3 +326,13 @@ class Interceptor:
                 detail,
             )
         )
+
+
+def _told_error(rule: Rule) -> str:
+    return f": {rule.error}" if rule.kind == "disk_error" else ""
+
+
+def _disk_error(rule: Rule, operation: str, path: str, kind: type[DiskError] = DiskError) -> DiskError:
+    """Returns the error as the real disk words it."""
+    number = getattr(errno, rule.error)
+    return kind(number, f"cannot {operation} {path}: {os.strerror(number)} (injected by {rule.name})")

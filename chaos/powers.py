@@ -1,5 +1,6 @@
 """What the interceptor asks of the world that the node runs in."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from reference_broker.core.effects import Reply
@@ -38,6 +39,11 @@ class Powers(Protocol):
     def deliver_later(self, event: Event, delay_us: int) -> None:
         """Gives this very object to the node after the delay, through the hooks' ``before``. The event is forgotten if
         the node ends."""
+        ...
+
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        """What is not durable of these files never becomes so. The kernel forgets pages that it could not write, so a
+        later sync would succeed without them."""
         ...
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:

@@ -3,6 +3,7 @@
 A rule is one of the scenario's faults at states. What the scenario leaves to chance has been drawn from the seed.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from random import Random
@@ -63,6 +64,16 @@ def matches_write(match: Match, node_role: str, path: str, position: int) -> boo
     return (
         (match.path is None or fnmatchcase(path, match.path))
         and _within(match.position, position)
+        and _has_role(match.role, node_role)
+    )
+
+
+def matches_operation(match: Match, node_role: str, names: Collection[str], paths: Collection[str]) -> bool:
+    """Returns whether an operation of the disk matches. It may have several names (``vocabulary.DISK_OPERATIONS``) and
+    be of several paths."""
+    return (
+        (match.operation is None or match.operation in names)
+        and (match.path is None or any(fnmatchcase(path, match.path) for path in paths))
         and _has_role(match.role, node_role)
     )
 

@@ -1,4 +1,4 @@
-"""A disk between the node and its real one, so that a fault can strike at byte k of a write."""
+"""A disk between the node and its real one, so that a fault can strike at an operation, or at byte k of a write."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -17,27 +17,43 @@ class Strike(NamedTuple):
 
 BeforeWrite: TypeAlias = Callable[[str, int, int], Strike | None]
 """Takes path, position and size of the write in bytes. Returns what strikes the write, or None."""
+Before: TypeAlias = Callable[[tuple[str, ...], tuple[str, ...]], None]
+"""Takes the names of an operation (``vocabulary.DISK_OPERATIONS``) and its paths, before it is done. It may never
+return, or may raise DiskError."""
 
 
 class WatchedDisk:
-    """Implements ports.disk.Disk over another disk. A write that fails leaves the file as it was, as the port promises,
-    unless it fails with UndoFailed."""
+    """Implements ports.disk.Disk over another disk.
 
-    def __init__(self, inner: Disk, before_write: BeforeWrite) -> None:
+    A file that a failed append has made stays, without content. Where a ``write`` fails, the file holds what was
+    written until then.
+    """
+
+    def __init__(
+        self,
+        inner: Disk,
+        before_write: BeforeWrite = lambda path, position, size: None,  # noqa: ARG005
+        before: Before = lambda names, paths: None,  # noqa: ARG005
+    ) -> None:
         self.inner = inner
         self._before_write = before_write
-        self.list = inner.list
-        self.exists = inner.exists
-        self.size = inner.size
-        self.read = inner.read
-        self.truncate = inner.truncate
-        self.rename = inner.rename
-        self.delete = inner.delete
-        self.make_durable = inner.make_durable
+        self._before = before
+
+    def list(self, directory: str) -> Sequence[str]:
+        self._before(("open", "list"), (directory,))
+        return self.inner.list(directory)
+
+    def exists(self, path: str) -> bool:
+        self._before(("stat",), (path,))
+        return self.inner.exists(path)
+
+    def size(self, path: str) -> int:
+        self._before(("open", "stat"), (path,))
+        return self.inner.size(path)
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
-        existed = self.inner.exists(path)
-        position = self.inner.size(path) if existed else 0
+        self._before(("open", "write"), (path,))
+        position = self.inner.size(path) if self.inner.exists(path) else 0
         strike = self._before_write(path, position, sum(len(each) for each in buffers))
         if strike is None:
             return self.inner.append(path, buffers)
@@ -48,31 +64,39 @@ class WatchedDisk:
         except UndoFailed:
             raise
         except OSError:
-            if existed:
-                self.inner.truncate(path, position)
-            else:
-                self.inner.delete(path)
+            self.inner.truncate(path, position)
             raise
         self.inner.append(path, [data[strike.kept :]])
         return position
 
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self._before(("open", "read"), (path,))
+        return self.inner.read(path, position, length)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._before(("open", "truncate"), (path,))
+        self.inner.truncate(path, size)
+
     def write(self, path: str, data: Buffer) -> None:
+        self._before(("open", "write"), (path,))
         strike = self._before_write(path, 0, len(data))
-        if strike is None:
-            self.inner.write(path, data)
-            return
-        before = self.inner.read(path, 0, self.inner.size(path)) if self.inner.exists(path) else None
-        data = _written(bytes(data), strike)
-        self.inner.write(path, data[: strike.kept])
-        try:
+        if strike is not None:
+            data = _written(bytes(data), strike)
+            self.inner.write(path, data[: strike.kept])
             strike.act()
-        except OSError:
-            if before is None:
-                self.inner.delete(path)
-            else:
-                self.inner.write(path, before)
-            raise
         self.inner.write(path, data)
+
+    def rename(self, source: str, target: str) -> None:
+        self._before(("rename",), (source, target))
+        self.inner.rename(source, target)
+
+    def delete(self, path: str) -> None:
+        self._before(("delete",), (path,))
+        self.inner.delete(path)
+
+    def make_durable(self, path: str) -> None:
+        self._before(("open", "sync"), (path,))
+        self.inner.make_durable(path)
 
 
 def _written(data: bytes, strike: Strike) -> bytes:

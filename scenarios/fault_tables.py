@@ -9,7 +9,9 @@ from scenarios.model import Fault, Link, Match, NodeChoice
 from scenarios.vocabulary import (
     API_KEYS,
     CONNECTION_ROLES,
+    DISK_OPERATIONS,
     LINK_ENDS,
+    NO_DESCRIPTOR,
     NODE_ROLES,
     PLACES,
     TIMED_KINDS,
@@ -20,6 +22,7 @@ MATCH_KEYS = {
     "request": FRAME_KEYS,
     "reply": FRAME_KEYS,
     "peer_reply": ("api", "from_node", "position", "role"),
+    "disk": ("operation", "path", "role"),
     "disk_write": ("path", "position", "role"),
 }
 """The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields. A
@@ -35,6 +38,7 @@ _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
     "position": Reader.range,
     "role": lambda reader, key: reader.text(key, allowed=(*CONNECTION_ROLES, *NODE_ROLES[:-1])),
     "path": Reader.text,
+    "operation": lambda reader, key: reader.text(key, allowed=DISK_OPERATIONS),
 }
 
 
@@ -119,3 +123,9 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
     if fault.clients and fault.kind != "node_isolated":
         raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")
+    if fault.error in NO_DESCRIPTOR and fault.match.operation != "open":
+        raise reader.refusal("error", f"{fault.error!r} is of operations that open a file: match operation = 'open'")
+    if fault.undo_fails and (fault.on, fault.kind) != ("disk_write", "disk_error"):
+        raise reader.refusal("undo_fails", "means nothing here; only for a disk_error on disk_write")
+    if fault.names_only and fault.kind != "disk_slowed":
+        raise reader.refusal("names_only", f"means nothing for {fault.kind}; only for disk_slowed")

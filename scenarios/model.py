@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import DIRECTIONS, NEEDS, REVISIONS, SWARM_KINDS
+from scenarios.vocabulary import DIRECTIONS, ERRORS, NEEDS, REVISIONS, SWARM_KINDS
 
 __all__ = ["Range"]
 
@@ -62,6 +62,7 @@ class Match:
     - ``api`` is Kafka's API key.
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.
     - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
+    - ``operation`` is one of vocabulary.DISK_OPERATIONS.
     - ``position`` is that in the written file or in the snapshot.
     - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
       ``follower``, ``observer``).
@@ -78,6 +79,7 @@ class Match:
     error: int | None = None
     role: str | None = None
     path: str | None = None
+    operation: str | None = None
     position: Range | None = None
     from_node: int | None = None
     note: str | None = None
@@ -133,6 +135,12 @@ class Fault:
     cut_bytes: RangeFrom0 = NOTHING
     """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept."""
     bytes_per_s: Natural = 0
+    error: Annotated[str, text(ERRORS)] = "EIO"
+    """For disk_error: why the operation fails."""
+    undo_fails: bool = False
+    """For a disk_error at a disk_write: what the write has left cannot be cut off again."""
+    names_only: bool = False
+    """For disk_slowed: only the syncs of folders take longer, that is, of names."""
     config: Pairs = ()
     """For rolling_bounce: the settings with which nodes come back. They add to or replace those that the nodes had."""
     between_s: Seconds = 1.0

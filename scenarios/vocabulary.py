@@ -26,14 +26,25 @@ PLACES: dict[str, tuple[str, ...]] = {
     "request": ("request_dropped", "request_duplicated", "request_delayed", *_NODE_STRIKES, "clock_stepped"),
     "reply": ("response_dropped", "response_delayed", *_NODE_STRIKES, "clock_stepped"),
     "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
-    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed", "disk_bit_flipped"),
+    "disk": ("disk_error", *_NODE_STRIKES),
+    "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_error", "disk_write_failed", "disk_bit_flipped"),
     "note": _NODE_STRIKES,
 }
 """Where a fault at a state strikes (``on``), and which kinds it can be there.
 
-``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``note``
-strikes when the node tells what happened inside it.
+``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``disk``
+strikes before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` strikes when the node
+tells what happened inside it.
 """
+
+DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delete", "list", "sync")
+"""What a node asks of its disk. ``open`` is every operation that may have to open a file, such as a read or a write."""
+
+ERRORS = ("EIO", "ENOSPC", "EROFS", "EMFILE", "ENFILE")
+"""Why an operation of the disk fails, by the names of the system's error numbers."""
+
+NO_DESCRIPTOR = ("EMFILE", "ENFILE")
+"""These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
 
 TIMED_KINDS = (
     "node_killed",
@@ -70,6 +81,7 @@ TIMED_KINDS = (
 
 NEEDED_BY_KIND = {
     "clock_stepped": "clock",
+    "disk_error": "disk",
     "disk_write_failed": "disk",
     "disk_bit_flipped": "disk",
     "disk_slowed": "disk",
@@ -166,5 +178,6 @@ SWARM_KINDS = (
     "link_reset",
     "link_slowed",
     "link_down",
+    "disk_error",
 )
 """Kinds that ``[swarm]`` can draw."""

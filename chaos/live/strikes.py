@@ -27,6 +27,8 @@ BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing")
 """These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")
 """After a fault of these kinds at a state, the runner must bring the node back."""
+ERROR_LIMIT_S = 5.0
+"""A node that ends itself within this time after an error of its disk has ended because of it."""
 
 
 class Strikes:
@@ -52,6 +54,7 @@ class Strikes:
         self._agenda = Agenda()
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_struck: dict[tuple[int, str], str] = {}
+        self._may_end_until_us: dict[Child, int] = {}
 
     # What the faults need.
 
@@ -168,6 +171,8 @@ class Strikes:
         place = len(self.rows)
         self.rows.append(row)
         fault = self._faults.get(row.name)
+        if fault is not None and row.kind == "disk_error":
+            self._may_end(node, fault)
         if fault is None or fault.kind != row.kind or row.kind not in HELPED:
             return
         self._progress(f"fault {row.name} struck {row.target}")
@@ -189,3 +194,23 @@ class Strikes:
             what = f"pid {child.pid} {child.how_it_ended()}"
         row = self.rows[place]
         self.rows[place] = replace(row, until_us=self.now_us(), detail=f"{row.detail} {what}".strip())
+
+    def _may_end(self, node: int, fault: Fault) -> None:
+        """A node may end itself after an error of its disk. It is started again then."""
+        child = self.child(node)
+        child.expected_end = True
+        is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
+        self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)
+        if is_looked_after:
+            return
+        again_us = self.now_us() + int(max(fault.restart_after_s, 0.0) * 1e6)
+        self._agenda.add(again_us, partial(self._look_after, node, child, fault))
+
+    def _look_after(self, node: int, child: Child, fault: Fault) -> None:
+        if child.exit_status is not None:
+            if fault.restart_after_s >= 0:
+                self.restart(node)
+        elif self.now_us() < self._may_end_until_us[child] and not self.is_over:
+            self._again_soon(partial(self._look_after, node, child, fault))
+        else:
+            child.expected_end = False

@@ -4,6 +4,7 @@ from chaos.mutants import (
     acknowledgements,
     cleaning,
     damage,
+    disk_errors,
     eligible_leaders,
     fetch_sessions,
     first_revision,
@@ -21,6 +22,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
+    disk_errors,
 )
 
 

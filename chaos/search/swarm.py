@@ -12,12 +12,14 @@ from chaos.seeds import random_for
 from scenarios.consistency import needed_by
 from scenarios.declared import simulated
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
-from scenarios.vocabulary import PARTITION_ROLES
+from scenarios.vocabulary import DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
 
 ON_SHARE = 0.5
 """The share of the kinds that are on in a seed."""
 AT_STATE_SHARE = 0.3
 """The share of faults that strike at a state, among those that can also do that."""
+NAMES_ONLY_SHARE = 0.3
+"""The share of slow disks that are slow only at syncs of folders."""
 NOTES = (
     "metadata_appended",
     "metadata_committed",
@@ -160,7 +162,31 @@ class _Drawing:
 
     def _slowed(self, fault: Fault) -> Fault:
         low = self._random.choice((5, 50, 500))
-        return replace(self._duration(fault), delay_ms=Range(low, low))
+        names_only = self._random.random() < NAMES_ONLY_SHARE
+        return replace(self._duration(fault), delay_ms=Range(low, low), names_only=names_only)
+
+    def _disk_error(self, fault: Fault) -> Fault:
+        """Draws an operation that fails once or a few times, perhaps in the middle of a write."""
+        random = self._random
+        struck = replace(
+            self._killed(fault),
+            at_s=0.0,
+            sim_at_s=0.0,
+            after_s=fault.at_s,
+            until_s=round(fault.at_s + STATE_WINDOW_S, 3),
+            nth=_once(random.randint(1, 6)),
+            every=1,
+            times=0,
+            total=random.choice((1, 1, 4)),
+        )
+        path = random.choice((*self._files, None))
+        operation = random.choice(DISK_OPERATIONS)
+        if operation == "write":
+            cut = Range(0, random.choice((0, 20, 100)))
+            error = random.choice(("EIO", "ENOSPC"))
+            return replace(struck, on="disk_write", match=Match(path=path), cut_bytes=cut, error=error)
+        error = random.choice(NO_DESCRIPTOR) if operation == "open" else "EIO"
+        return replace(struck, on="disk", match=Match(path=path, operation=operation), error=error)
 
 
 def _once(nth: int) -> Range:
@@ -176,4 +202,5 @@ _MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
     "node_cut_from_controller": _Drawing._duration,
     "disk_slowed": _Drawing._slowed,
     "disk_full": _Drawing._duration,
+    "disk_error": _Drawing._disk_error,
 }

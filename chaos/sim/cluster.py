@@ -170,7 +170,7 @@ class Cluster:
     def _gone(self, machine: Machine) -> None:
         self._watching.view.gone(machine.node_id)
         self._watching.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
-        if machine.silent:
+        if machine.lost_bytes:
             self._watching.replicas.power_lost(machine.node_id)
         self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)

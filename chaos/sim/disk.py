@@ -3,6 +3,9 @@
 A killed process loses nothing, because the page cache stays. A ``power_loss`` keeps what was synced. Of the rest it
 keeps what the seed says: names are kept or lost one by one (``disk_names``), and an unsynced end is torn at any byte,
 or has its size and reads as zeros, or both. A truncation or rewrite that was not synced may be undone.
+
+After a failed sync the kernel calls the pages clean that it could not write. They can be read as long as the process
+lives, no later sync writes them, and they are as good as lost (``fail_sync``).
 """
 
 from collections.abc import Sequence
@@ -32,7 +35,8 @@ class Synced:
 class SimDisk:
     """Implements ports.disk.Disk.
 
-    More than ``capacity_bytes`` raises DiskError (-1 means no bound). If ``broken``, every access to content raises
+    More than ``capacity_bytes`` raises DiskError (-1 means no bound). A new file stays then, without content, and a
+    ``write`` leaves what fits, as on a real disk. If ``broken``, every access to content raises
     DiskError.
     """
 
@@ -57,9 +61,10 @@ class SimDisk:
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         file = self._names.files.get(path)
         data = b"".join(buffers) if len(buffers) != 1 else buffers[0]
-        self._check(path, len(data))
+        self._check(path, 0)
         if file is None:
             file = self._names.create(path)
+        self._check(path, len(data))
         before = len(file.content)
         file.content += data
         self.used_bytes += len(data)
@@ -84,13 +89,15 @@ class SimDisk:
 
     def write(self, path: str, data: Buffer) -> None:
         file = self._names.files.get(path)
-        added = len(data) - (len(file.content) if file else 0)
-        self._check(path, added)
+        self._check(path, 0)
         if file is None:
             file = self._names.create(path)
         _rewritten(file, 0)
-        self.used_bytes += added
-        file.content = bytearray(data)
+        self.used_bytes -= len(file.content)
+        room = len(data) if self.capacity_bytes < 0 else max(self.capacity_bytes - self.used_bytes, 0)
+        file.content = bytearray(data[:room])
+        self.used_bytes += len(file.content)
+        self._check(path, len(data) - len(file.content))
 
     def rename(self, source: str, target: str) -> None:
         names = self._names
@@ -129,6 +136,8 @@ class SimDisk:
         if self.broken:
             raise DiskError("sync: input/output error")
         for file, size, rewrites in synced.files:
+            if file.sync_failed:
+                continue
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
             if file.rewrites == rewrites:
                 file.saved = None
@@ -138,6 +147,22 @@ class SimDisk:
     def process_started(self) -> None:
         """Another process uses the disk from now on. It does not know which names the one before left unsynced."""
         self._names.process = FolderChanges()
+
+    def fail_sync(self, paths: Sequence[str]) -> None:
+        """What is not durable of these files never becomes so. Names may still become durable."""
+        for path in paths:
+            if path in self._names.files:
+                self._names.files[path].sync_failed = True
+
+    def process_ended(self) -> bool:
+        """The driver gives back the pages that could not be written, so that the next process reads what the disk has.
+        Returns whether there were any."""
+        failed = [path for path, file in sorted(self._names.files.items()) if file.sync_failed]
+        for path in failed:
+            self._tear(self._names.files[path])
+        if failed:
+            self._count()
+        return bool(failed)
 
     def power_loss(self) -> None:
         """Loses of what is not durable what the seed says."""
@@ -172,6 +197,7 @@ class SimDisk:
                     file.content[written:] = bytes(size - written)
         file.durable = len(file.content)
         file.saved = None
+        file.sync_failed = False
 
     def unmount(self) -> Names:
         """Takes all files away, and returns them. The disk is empty then."""

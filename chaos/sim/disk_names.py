@@ -17,7 +17,8 @@ class File:
     """One file.
 
     ``durable`` <= len(content). ``cut`` is the least size since the last sync began. ``saved`` is the durable content
-    that a truncation or a rewrite replaced, until that is synced. ``rewrites`` counts truncations and rewrites.
+    that a truncation or a rewrite replaced, until that is synced. ``rewrites`` counts truncations and rewrites. If
+    ``sync_failed``, what is not durable is lost although it can still be read.
     """
 
     content: bytearray = field(default_factory=bytearray)
@@ -25,6 +26,7 @@ class File:
     cut: int = 0
     saved: bytes | None = None
     rewrites: int = 0
+    sync_failed: bool = False
 
 
 class NameChange(NamedTuple):

@@ -123,10 +123,15 @@ def _down(fault: Fault, place: Place) -> Iterator[None]:
 
 
 def _disk_slowed(fault: Fault, place: Place) -> Iterator[None]:
-    extra_us = fault.delay_ms.high * 1000
-    place.machine.sync_extra_us += extra_us
-    yield
-    place.machine.sync_extra_us -= extra_us
+    machine, extra_us = place.machine, fault.delay_ms.high * 1000
+    if fault.names_only:
+        machine.names_extra_us += extra_us
+        yield
+        machine.names_extra_us -= extra_us
+    else:
+        machine.sync_extra_us += extra_us
+        yield
+        machine.sync_extra_us -= extra_us
 
 
 def _disk_full(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001

@@ -62,7 +62,7 @@ class Machine:
     fault of the disk was to blame. ``network`` is set by the network itself.
 
     A ``silent`` machine has no power, so nobody is told that its connections are gone. With ``disk_fails`` a fault has
-    struck the disk, so the node may end itself.
+    struck the disk, so the node may end itself. ``lost_bytes`` says that the last death cost unsynced bytes.
     """
 
     network: "Network"
@@ -85,8 +85,10 @@ class Machine:
         self.node: Node | None = None
         self.events = 0
         self.sync_extra_us = 0
+        self.names_extra_us = 0
         self.restart_after_us = -1
         self.silent = False
+        self.lost_bytes = False
         self.disk_fails = False
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
@@ -243,6 +245,7 @@ class Machine:
         self._watch = nothing
         self._inbox.clear()
         self.silent = power_loss
+        self.lost_bytes = self.disk.process_ended() or power_loss
         if power_loss:
             self.disk.power_loss()
         self.network.node_gone(self, silent=power_loss)
@@ -267,6 +270,8 @@ class Machine:
     def _sync(self, sync: Sync) -> None:
         delay_us = _between(self._random, SYNC_US) + self.sync_extra_us
         begun = self.disk.begin_sync(sync.paths)
+        if begun.folders:
+            delay_us += self.names_extra_us
         self.agenda.after(delay_us, self._synced, self.incarnation, sync.token, begun)
 
     def _synced(self, incarnation: int, token: int, synced: SyncedOnDisk) -> None:

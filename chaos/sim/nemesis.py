@@ -25,6 +25,8 @@ AT_SPREAD = (80, 120)
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
+FAILS_DISK = ("disk_write_failed", "disk_error")
+"""After a fault of these kinds a node may end itself."""
 
 
 class Nemesis:
@@ -91,7 +93,7 @@ class Nemesis:
             if row.kind == fault.kind:
                 self._trouble.node(node_id, row.at_us + lasts_us)
                 self._cover(fault.kind, node_id)
-            if row.kind == "disk_write_failed":
+            if row.kind in FAILS_DISK:
                 self._network.machines[node_id].disk_fails = True
         self._keep(row)
 

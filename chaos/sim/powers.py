@@ -1,5 +1,6 @@
 """What a simulated machine does for the interceptor (``chaos.powers.Powers``)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -47,6 +48,9 @@ class MachinePowers:
 
     def deliver_later(self, event: Event, delay_us: int) -> None:
         self._agenda.after(delay_us, self._machine.give, self._machine.incarnation, event)
+
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        self._machine.disk.fail_sync(paths)
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self._agenda.after(delay_us, self._machine.network.reply, reply)

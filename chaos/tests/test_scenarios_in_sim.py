@@ -122,6 +122,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "cleaned_above_high_watermark": "replicas-equal",
     "any_damage_cut": "damage-kept",
     "damage_not_told": ("replicas-converge", "isr-honest"),
+    "failed_append_acknowledged": "lost-write",
+    "failed_sync_taken_for_done": "inconsistent-offsets",
     "deleted_before_log_start_is_durable": "quorum-converges",
 }
 

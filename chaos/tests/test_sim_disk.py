@@ -228,10 +228,33 @@ def test_a_full_disk_refuses_an_append_whole_and_has_room_again_after_a_delete()
     subject.append("a", [b"12345678"])
     with pytest.raises(DiskError, match="b: no space left"):
         subject.append("b", [b"123"])
-    assert not subject.exists("b")
+    assert subject.size("b") == 0
     subject.delete("a")
     subject.append("b", [b"123"])
     assert subject.used_bytes == 3
+
+
+def test_a_write_to_a_full_disk_leaves_what_fits() -> None:
+    subject = disk()
+    subject.capacity_bytes = 10
+    subject.append("a", [b"12345678"])
+    with pytest.raises(DiskError, match="b: no space left"):
+        subject.write("b", b"123")
+    assert (content(subject, "b"), subject.used_bytes) == (b"12", 10)
+
+
+def test_what_a_failed_sync_has_not_written_is_read_until_the_process_ends_and_never_becomes_durable() -> None:
+    def fill(subject: SimDisk) -> None:
+        subject.append("a", [b"1"])
+        synced(subject, "a")
+        subject.append("a", [b"2"])
+        subject.fail_sync(["a"])
+        synced(subject, "a")
+        assert content(subject, "a") == b"12"
+        assert subject.process_ended()
+        assert not subject.process_ended()
+
+    assert least_kept(fill) == 1
 
 
 def test_a_broken_disk_fails_reads_appends_and_syncs() -> None:

@@ -48,8 +48,8 @@ class Disk(Protocol):
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         """Appends all buffers, and creates the file if needed. Returns the size before the append, in bytes.
 
-        On DiskError the file keeps its old size: an implementation cuts off a partial append. UndoFailed says that it
-        could not.
+        On DiskError the file keeps its old size: an implementation cuts off a partial append. A file that was to be
+        created may be there, without content. UndoFailed says that the cut failed.
         """
         ...
 
@@ -60,8 +60,8 @@ class Disk(Protocol):
     def truncate(self, path: str, size: int) -> None: ...
 
     def write(self, path: str, data: Buffer) -> None:
-        """Replaces the whole content, and creates the file if needed. It is not atomic: to replace a file safely, write
-        a new one, sync it, and rename it."""
+        """Replaces the whole content, and creates the file if needed. It is not atomic: after a DiskError the file may
+        hold any part of ``data``. To replace a file safely, write a new one, sync it, and rename it."""
         ...
 
     def rename(self, source: str, target: str) -> None:

@@ -41,13 +41,16 @@ def _flush(ports: Ports, partition: Partition) -> None:
 
 
 def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[[], None]) -> None:
-    """Calls ``done`` when everything appended so far to led ``partitions`` is durable."""
+    """Calls ``done`` when everything appended so far to led ``partitions`` is durable. Partitions with one replica are
+    committed up to there."""
     missing = len(partitions)
 
     def synced(partition: Partition, point: SyncPoint) -> None:
         nonlocal missing
         if not partition.deleted:  # After deletion the directory may belong to another topic.
             partition.log.mark_synced(point)
+            if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
+                partition.changed()
         missing -= 1
         if missing == 0:
             done()

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import stat
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,13 +20,13 @@ _BUFFERS_PER_WRITE = 512  # Below Linux's IOV_MAX of 1024.
 
 @dataclass(frozen=True, slots=True)
 class OpenedForSync:
-    """Descriptors of what one sync makes durable."""
+    """Descriptors of what one sync makes durable, those of files by full path."""
 
-    files: list[int] = field(default_factory=list)
+    files: dict[str, int] = field(default_factory=dict)
     folders: list[FolderSync] = field(default_factory=list)
 
     def close(self) -> None:
-        for descriptor in self.files:
+        for descriptor in self.files.values():
             os.close(descriptor)
         for folder in self.folders:
             os.close(folder.descriptor)
@@ -42,6 +43,11 @@ class FileDisk:
         self._root = os.path.abspath(root)
         self._files = OpenFiles(self._open, max_open_files)
         self._folders = FolderSyncs()
+        self.folder_delay_s = 0.0
+        """How much longer each sync of a folder takes (a fault: a slow disk)."""
+        self.folders_delayed = 0
+        self._unwritten: dict[str, None] = {}
+        """Full paths of files with pages that the kernel could not write."""
 
     def list(self, directory: str) -> Sequence[str]:
         try:
@@ -54,7 +60,16 @@ class FileDisk:
         return sorted(name for name in names if directory or name != LOCK_NAME)
 
     def exists(self, path: str) -> bool:
-        return self._files.holds(path) or os.path.exists(self._full(path))
+        if self._files.holds(path):
+            return True
+        try:
+            os.stat(self._full(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as failure:
+            # ``os.path.exists`` would call the file missing, and a node whose files are missing begins anew.
+            raise _failed("look for", path, failure) from failure
+        return True
 
     def size(self, path: str) -> int:
         return self._files.get(path).size_bytes
@@ -155,7 +170,7 @@ class FileDisk:
             for path in paths:
                 full = self._full(path)
                 with suppress(FileNotFoundError):
-                    opened.files.append(os.open(full, os.O_RDONLY | os.O_CLOEXEC))
+                    opened.files[full] = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
                 while len(full) > len(self._root):
                     full = os.path.dirname(full)
                     folders[full] = None
@@ -172,19 +187,38 @@ class FileDisk:
         """Makes all bytes written, and all names changed, before the opening durable. Blocks; any thread may call it.
         Raises OSError."""
         try:
-            for descriptor in opened.files:
-                _sync_data(descriptor)
+            for path, descriptor in opened.files.items():
+                self._sync_file(path, descriptor)
             for folder in opened.folders:
+                if self.folder_delay_s:
+                    self.folders_delayed += 1
+                    time.sleep(self.folder_delay_s)
                 self._folders.run(folder)
         finally:
             opened.close()
+
+    def _sync_file(self, path: str, descriptor: int) -> None:
+        try:
+            _sync_data(descriptor)
+        except OSError:
+            self._unwritten[path] = None
+            raise
 
     def spare_descriptors(self) -> None:
         """Closes files that nobody uses right now. They are opened again when they are needed."""
         self._files.close()
 
     def close(self) -> None:
+        """Closes the files.
+
+        After a failed sync Linux calls the pages clean that it could not write. They could be read until they are
+        evicted, and a later sync would succeed without them. So they are dropped here: the next start must not count
+        on what only the page cache has.
+        """
         self._files.close()
+        for path in self._unwritten:
+            with suppress(OSError):
+                _drop_pages(path)
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -260,6 +294,16 @@ def _read_rest(file: OpenFile, data: bytes, position: int, length: int) -> bytes
         parts.append(os.pread(file.descriptor, length - have, position + have))
         have += len(parts[-1])
     return b"".join(parts)
+
+
+def _drop_pages(path: str) -> None:
+    if not hasattr(os, "posix_fadvise"):
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_data(descriptor: int) -> None:

@@ -114,6 +114,7 @@ class Driver:
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
         notes = NoteLog(log)
+        self.disk = disk
         self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
             Reply: self._reply,

@@ -37,14 +37,16 @@ class DriverPowers:
     def step_clock(self, by_ms: int) -> None:
         self._clock.wall_offset_ms += by_ms
 
-    def slow_syncs(self, by_ms: int) -> None:
-        """Makes each sync from now on take ``by_ms`` longer."""
-        self._running().syncs.delay_s = by_ms / 1000
+    def slow_syncs(self, by_ms: int, names_only: bool = False) -> None:
+        """Makes each sync from now on take ``by_ms`` longer. With ``names_only`` only the syncs of folders do."""
+        driver = self._running()
+        driver.syncs.delay_s = 0 if names_only else by_ms / 1000
+        driver.disk.folder_delay_s = by_ms / 1000 if names_only else 0
 
     @property
     def syncs_delayed(self) -> int:
         """How many syncs were delayed so far."""
-        return self._running().syncs.delayed
+        return self._running().syncs.delayed + self._running().disk.folders_delayed
 
     def discard_connection(self, connection: int) -> None:
         self._running().discard_connection(connection)

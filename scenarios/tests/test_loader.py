@@ -92,7 +92,7 @@ def test_config_values_become_kafkas_texts() -> None:
         ("rate_per_s = 50", "rate_per_s = 50\nacks = 2", ["acks", "between -1 and 1"]),
         ('topic = "hot"\npartitions = 2', 'topic = "cold"\npartitions = 2', ["'cold'", "'readers'", "hot"]),
         ('name = "writers"', 'name = "readers"', ["two groups", "'readers'"]),
-        ('on = "reply"', 'on = "replies"', ["fault[0].on", "'replies'", "peer_reply, disk_write, note"]),
+        ('on = "reply"', 'on = "replies"', ["fault[0].on", "'replies'", "peer_reply, disk, disk_write, note"]),
         ('on = "reply"', 'on = "reply"\nat_s = 3', ["fault[0].on", "or at_s", "exactly one"]),
         ('on = "reply"\n', "", ["fault[0].on", "or at_s", "exactly one"]),
         ('kind = "response_dropped"', 'kind = "link_cut"', ["fault[0].kind", "'link_cut'", "response_dropped"]),

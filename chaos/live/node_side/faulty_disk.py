@@ -21,15 +21,17 @@ class DiskFaults(Onlooker):
         self._full = False
         self._full_told = False
         self._slow_ms = 0
+        self._names_only = False
         self._slow_now_ms = 0
         self._slow_from = 0
         self._slow_told = False
 
-    def order(self, slow_ms: int | None = None, full: bool | None = None) -> None:
+    def order(self, slow_ms: int | None = None, full: bool | None = None, names_only: bool = False) -> None:
         """Takes an order, in another thread than the node's. ``acted`` carries it out in the node's thread. A parameter
         that is None changes nothing."""
         if slow_ms is not None:
             self._slow_told = False
+            self._names_only = names_only
             self._slow_ms = slow_ms
         if full is not None:
             self._full_told = False
@@ -43,10 +45,11 @@ class DiskFaults(Onlooker):
         if self._slow_now_ms != self._slow_ms:
             self._slow_now_ms = self._slow_ms
             self._slow_from = self._powers.syncs_delayed
-            self._powers.slow_syncs(self._slow_now_ms)
+            self._powers.slow_syncs(self._slow_now_ms, self._names_only)
         if self._slow_ms and not self._slow_told and self._powers.syncs_delayed > self._slow_from:
             self._slow_told = True
-            self._evidence.tell(DISK, ["disk_slowed", f"syncs take {self._slow_ms} ms longer"])
+            what = "syncs of folders" if self._names_only else "syncs"
+            self._evidence.tell(DISK, ["disk_slowed", f"{what} take {self._slow_ms} ms longer"])
 
     def _before_write(self, path: str, position: int, size: int) -> Strike | None:
         if not self._full:

@@ -140,5 +140,8 @@ class ReportingPowers:
         self.deliver_later = powers.deliver_later
         self.reply_later = powers.reply_later
 
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        """The real disk has not failed, so nothing is lost."""
+
     def report(self, row: FaultRow) -> None:
         self._evidence.tell(FAULT, list(row.values()))

@@ -21,10 +21,12 @@ NOW = Now(0, 0)
 class FakeSyncs:
     def __init__(self) -> None:
         self.by_ms: list[int] = []
+        self.names_only: list[bool] = []
         self.syncs_delayed = 0
 
-    def slow_syncs(self, by_ms: int) -> None:
+    def slow_syncs(self, by_ms: int, names_only: bool) -> None:
         self.by_ms.append(by_ms)
+        self.names_only.append(names_only)
 
 
 class World:
@@ -54,9 +56,9 @@ def test_a_full_disk_refuses_writes_leaves_files_as_they_were_and_says_so_once(w
         with pytest.raises(DiskError):
             world.disk.append("new", [b"d"])
         with pytest.raises(DiskError):
-            world.disk.write("there", b"other")
+            world.disk.write("whole", b"other")
     assert world.disk.read("there", 0, 10) == b"abc"
-    assert not world.disk.exists("new")
+    assert (world.disk.size("new"), world.disk.size("whole")) == (0, 0)
     assert world.pipe.lines() == [{"disk": ["disk_full", "no space for 3 bytes of there at 3"]}]
     world.faults.order(full=False)
     world.disk.append("there", [b"def"])
@@ -78,6 +80,15 @@ def test_slow_syncs_are_carried_out_in_the_node_s_own_thread_and_told_when_one_w
     world.event()
     assert world.syncs.by_ms == [300, 0]
     assert world.pipe.lines() == []
+
+
+def test_slow_syncs_of_names_alone_are_ordered_and_told_as_such(world: World) -> None:
+    world.faults.order(slow_ms=300, names_only=True)
+    world.event()
+    world.syncs.syncs_delayed = 1
+    world.event()
+    assert (world.syncs.by_ms, world.syncs.names_only) == ([300], [True])
+    assert world.pipe.lines() == [{"disk": ["disk_slowed", "syncs of folders take 300 ms longer"]}]
 
 
 def test_slow_syncs_of_an_order_before_do_not_count(world: World) -> None:

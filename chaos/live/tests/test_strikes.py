@@ -9,7 +9,7 @@ import pytest
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import End, Ended, Place
 from chaos.live.links import Links
-from chaos.live.strikes import NOBODY_LIMIT_S, Strikes
+from chaos.live.strikes import ERROR_LIMIT_S, NOBODY_LIMIT_S, Strikes
 from chaos.live.targets import Roles, Target
 from reports.rows import FaultRow
 from scenarios.model import Fault
@@ -21,6 +21,7 @@ class FakeChild:
     def __init__(self, node: int, log: list[str]) -> None:
         self.pid = 100 + node
         self.expected_end = False
+        self.exit_status: int | None = None
         self._log = log
         self._node = node
 
@@ -134,6 +135,30 @@ def test_a_node_paused_at_a_state_is_continued() -> None:
     assert "resume 1" not in world.log
     world.run_until(0.4)
     assert "resume 1" in world.log
+
+
+def test_a_node_that_ends_itself_after_an_error_of_its_disk_is_started_again() -> None:
+    world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
+    child: Any = world.strikes.child(1)
+    for _ in range(2):
+        world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
+    assert child.expected_end
+    world.run_until(1.0)
+    assert "restart 1" not in world.log
+    child.exit_status = 4
+    world.run_until(1.2)
+    world.run_until(7.0)
+    assert world.log.count("restart 1") == 1
+
+
+def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_it() -> None:
+    world = World(Fault("f", "disk_error", on="disk", node="any", restart_after_s=0.5))
+    world.strikes.evidence_line(1, {"fault": list(FaultRow("f", "disk_error", 0, 0, "node-1", 1).values())})
+    world.run_until(ERROR_LIMIT_S - 0.1)
+    assert world.strikes.child(1).expected_end
+    world.run_until(ERROR_LIMIT_S + 0.1)
+    assert not world.strikes.child(1).expected_end
+    assert not world.log
 
 
 def test_disk_evidence_of_an_order_before_is_forgotten() -> None:

@@ -296,7 +296,8 @@ def _append(
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if followers is None:
-            log.advance_high_watermark(log.log_end_offset)
+            if not must_be_durable(log):  # Else the sync moves it: what is read must not be lost with the power.
+                log.advance_high_watermark(log.log_end_offset)
         else:
             broker.replication.leaders.appended(partition)
         plan_timed_flush(broker.outside, partition)

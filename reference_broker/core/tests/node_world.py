@@ -14,9 +14,9 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.effects import Close, Effect, Reply, SetTimer, Sync
-from reference_broker.core.events import Closed, Request, Synced, TimerFired
+from reference_broker.core.events import Closed, Request, Synced, SyncFailed, TimerFired
 from reference_broker.core.node import Node
-from reference_broker.ports.disk import Disk
+from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
@@ -106,9 +106,13 @@ class NodeWorld:
 
     def complete_sync(self) -> None:
         token, synced = self.syncs.popleft()
-        if synced is not None:
-            self.disk.finish_sync(synced)
-        self.give(Synced(token))
+        try:
+            if synced is not None:
+                self.disk.finish_sync(synced)
+        except DiskError as failure:
+            self.give(SyncFailed(token, str(failure)))
+        else:
+            self.give(Synced(token))
 
     def complete_syncs(self) -> None:
         """Also those that a completed one leads to, and what is due between them."""

@@ -14,6 +14,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.durable import must_be_durable
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.acknowledgements import (
     Abandon,
@@ -75,7 +76,8 @@ class Leaders:
         if len(state.replicas) == 1 and partition.followers is None:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
-            if partition.log.advance_high_watermark(partition.log.log_end_offset):  # Everything is committed.
+            log = partition.log
+            if not must_be_durable(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
                 partition.changed()
             return
         followers = partition.followers

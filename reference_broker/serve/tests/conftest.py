@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,17 @@ def _listen(listen: str) -> list[str]:
 
 
 class Broker:
-    """One broker process of a test; ``listen`` is HOST:PORT, or empty if the configuration has listeners."""
+    """One broker process of a test; ``listen`` is HOST:PORT, or empty if the configuration has listeners. ``before``
+    stands before the command."""
 
-    def __init__(self, data: Path, log: Path, *words: str, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self, data: Path, log: Path, *words: str, listen: str = "127.0.0.1:0", before: Sequence[str] = ()
+    ) -> None:
         self.log = log
+        command = [sys.executable, "-m", "reference_broker.serve.main", *_listen(listen), "--data", str(data), *words]
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "reference_broker.serve.main", *_listen(listen), "--data", str(data), *words],
+                [*before, *command],
                 stdout=subprocess.PIPE,
                 stderr=errors,
             )

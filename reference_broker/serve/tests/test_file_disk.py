@@ -252,3 +252,46 @@ def test_where_no_descriptor_is_free_open_files_make_room(
     assert len(closed) == 2
     monkeypatch.undo()
     assert disk.read("f0", 0, 9) == b"x"
+
+
+def test_a_file_that_cannot_be_looked_for_is_not_called_missing(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that takes meta.properties for missing would give itself another identity."""
+    (tmp_path / "there").touch()
+
+    def broken(path: object) -> None:  # noqa: ARG001
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", broken)
+        with pytest.raises(DiskError, match="cannot look for there: Input/output error"):
+            disk.exists("there")
+    assert disk.exists("there")
+    assert not disk.exists("elsewhere")
+    assert not disk.exists("there/below")
+
+
+def test_pages_that_a_sync_could_not_write_are_dropped_before_the_next_start(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[str] = []
+
+    def advise(descriptor: int, offset: int, length: int, advice: int) -> None:
+        assert (offset, length, advice) == (0, 0, os.POSIX_FADV_DONTNEED)
+        dropped.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def broken(descriptor: int) -> None:  # noqa: ARG001
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    disk.append("well", [b"1"])
+    disk.append("t-0/lost", [b"1"])
+    disk.make_durable("well")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", broken)
+        with pytest.raises(DiskError, match="cannot sync t-0/lost"):
+            disk.make_durable("t-0/lost")
+    assert dropped == []
+    disk.close()
+    assert dropped == [str(tmp_path / "t-0/lost")]

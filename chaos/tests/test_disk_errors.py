@@ -1,0 +1,117 @@
+"""Operations of a node's disk that fail: which ones a rule hits, what the node sees, and what is left as evidence."""
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from chaos.tests.test_interceptor import NOW, Ended, Log, interceptor, request, rule
+from reference_broker.core.effects import Note, Sync
+from reference_broker.core.events import SyncFailed
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
+from reference_broker.ports.memory_disk import MemoryDisk
+from scenarios.model import Match, Range
+from scenarios.vocabulary import DISK_OPERATIONS
+
+OPERATIONS: dict[str, tuple[Callable[[Disk], object], set[str]]] = {
+    "list": (lambda disk: disk.list(""), {"open", "list"}),
+    "exists": (lambda disk: disk.exists("a"), {"stat"}),
+    "size": (lambda disk: disk.size("a"), {"open", "stat"}),
+    "append": (lambda disk: disk.append("a", [b"4"]), {"open", "write"}),
+    "read": (lambda disk: disk.read("a", 0, 1), {"open", "read"}),
+    "truncate": (lambda disk: disk.truncate("a", 0), {"open", "truncate"}),
+    "write": (lambda disk: disk.write("a", b"4"), {"open", "write"}),
+    "rename": (lambda disk: disk.rename("a", "b"), {"rename"}),
+    "delete": (lambda disk: disk.delete("a"), {"delete"}),
+    "make_durable": (lambda disk: disk.make_durable("a"), {"open", "sync"}),
+}
+
+
+def holding() -> MemoryDisk:
+    return MemoryDisk({"a": bytearray(b"123")})
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("operation", DISK_OPERATIONS)
+def test_an_operation_fails_by_each_of_its_names_and_changes_nothing(operation: str, name: str) -> None:
+    act, names = OPERATIONS[name]
+    log, disk = Log(), holding()
+    watched = interceptor(log, rule("disk_error", on="disk", match=Match(operation=operation))).watch(disk)
+    if operation not in names:
+        act(watched)
+        assert not log.rows
+        return
+    with pytest.raises(DiskError, match=r"Input/output error .injected by rule.") as failure:
+        act(watched)
+    assert failure.value.errno == errno.EIO
+    assert disk.files == {"a": b"123"}
+    assert len(log.rows) == 1
+    assert log.rows[0].detail.endswith(": EIO")
+
+
+def test_every_operation_of_the_port_is_struck_without_a_name() -> None:
+    for act, _ in OPERATIONS.values():
+        with pytest.raises(DiskError):
+            act(interceptor(Log(), rule("disk_error", on="disk")).watch(holding()))
+
+
+def test_the_error_is_the_one_that_the_scenario_names_and_the_nth_of_the_path_is_hit() -> None:
+    log = Log()
+    failing = rule("disk_error", on="disk", match=Match(path="b*", operation="open"), error="EMFILE", nth=2)
+    watched = interceptor(log, failing).watch(MemoryDisk({"a": bytearray(), "b": bytearray()}))
+    watched.read("a", 0, 1)
+    watched.read("b", 0, 1)
+    with pytest.raises(DiskError, match="Too many open files") as failure:
+        watched.read("b", 0, 1)
+    watched.read("b", 0, 1)
+    assert failure.value.errno == errno.EMFILE
+    assert [row.detail for row in log.rows] == ["read b: EMFILE"]
+
+
+def test_a_rename_is_struck_by_either_name() -> None:
+    for pattern in ("a", "new"):
+        watched = interceptor(Log(), rule("disk_error", on="disk", match=Match(path=pattern))).watch(holding())
+        with pytest.raises(DiskError):
+            watched.rename("a", "new")
+
+
+def test_a_node_dies_before_an_operation_of_its_disk() -> None:
+    disk = holding()
+    killed = interceptor(Log(), rule("node_killed", on="disk", match=Match(operation="delete")))
+    with pytest.raises(Ended):
+        killed.watch(disk).delete("a")
+    assert disk.files == {"a": b"123"}
+
+
+def test_a_sync_that_fails_is_taken_away_and_its_failure_is_told_after_the_delay() -> None:
+    log = Log()
+    failing = rule("disk_error", on="disk", match=Match(operation="sync", path="x"), delay_ms=Range(7, 7))
+    subject = interceptor(log, failing)
+    other, hit, note = Sync(1, ("a",)), Sync(2, ("a", "x")), Note("n", ())
+    assert list(subject.after(NOW, request(), [other, hit, note])) == [other, note]
+    (_, row), lost, (told, event, delay_us) = log.asked
+    assert getattr(row, "detail", "") == "sync a and 1 more: EIO"
+    assert lost == ("sync_fails", "a", "x")
+    assert (told, delay_us) == ("deliver_later", 7000)
+    assert isinstance(event, SyncFailed)
+    assert event.token == 2
+    assert "cannot sync a: Input/output error" in event.reason
+    assert list(subject.before(NOW, event)) == [event]
+
+
+@pytest.mark.parametrize("undo_fails", [False, True])
+def test_an_error_in_the_middle_of_a_write_leaves_its_bytes_only_if_the_undo_fails(undo_fails: bool) -> None:
+    log, disk = Log(), holding()
+    torn = rule("disk_error", on="disk_write", cut_bytes=Range(2, 2), undo_fails=undo_fails)
+    with pytest.raises(DiskError) as failure:
+        interceptor(log, torn).watch(disk).append("a", [b"456"])
+    assert isinstance(failure.value, UndoFailed) is undo_fails
+    assert bytes(disk.files["a"]) == (b"12345" if undo_fails else b"123")
+    assert log.rows[0].detail == "a at 3, 2 of 3 bytes"
+
+
+def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_content() -> None:
+    disk = holding()
+    with pytest.raises(DiskError):
+        interceptor(Log(), rule("disk_error", on="disk_write", cut_bytes=Range(2, 2))).watch(disk).write("a", b"new")
+    assert disk.files["a"] == b"ne"
