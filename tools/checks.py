@@ -16,6 +16,8 @@ from typing import Any
 
 import click
 
+from bench.children import ends_with_me
+
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
 ON_ALL_CORES = ("-n", str(os.cpu_count() or 1), "--dist", "worksteal")
@@ -103,7 +105,7 @@ def _started(
     command: Sequence[str], end: signal.Signals = signal.SIGINT, **options: Any
 ) -> Iterator["subprocess.Popen[bytes]"]:
     """Starts a command. If we are stopped, it gets the signal ``end`` and has time to end what it has started."""
-    with subprocess.Popen(command, cwd=ROOT, **options) as child:
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=ends_with_me(), **options) as child:
         try:
             yield child
         except KeyboardInterrupt as stop:
