@@ -380,6 +380,19 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
     sys.exit(worst(judge(run_dirs, out, baseline)))
 
 
+@main.command(epilog=_examples("prune", "prune --keep 5", "prune --keep 0 --red"))
+@click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="So many of the newest runs stay.")
+@click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
+def prune(keep: int, red: bool) -> None:
+    """Deletes old runs in runs/ that passed, or whose mutant was caught.
+
+    Folders that --out named, and runs that were not judged, stay.
+    """
+    import playing
+
+    playing.prune(keep, red)
+
+
 @main.command(epilog=_examples("bench", "bench --peer kafka", "bench --peer kafka --row fetch", "bench --row failover"))
 @click.option("--peer", type=click.Choice(["kafka"]), help="Measure this broker, too. It takes turns with ours.")
 @click.option("--row", "rows", multiple=True, metavar="NAME", help="Measure only this row (a file in bench/rows).")

@@ -102,7 +102,33 @@ def judge(folders: Sequence[Path], out: Path | None = None, baseline: Path | Non
     with one_sentence(SetupError, ManifestError):
         verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
     tell(verdicts)
+    hint_at_old_runs()
     return verdicts
+
+
+def hint_at_old_runs() -> None:
+    """Names ``crucible prune`` if there is something for it to delete. Nothing is deleted unasked."""
+    from chaos.live.kept_runs import KEEP, surplus
+
+    old = len(surplus(ROOT / "runs"))
+    if old:
+        progress(
+            f"runs/ holds {old} more than {KEEP} runs that ended as they must; ./crucible prune deletes the oldest"
+        )
+
+
+def prune(keep: int, red: bool) -> None:
+    """Deletes old runs in ``runs/``, and tells which."""
+    from chaos.live.kept_runs import surplus
+
+    old = surplus(ROOT / "runs", keep, red)
+    freed_bytes = 0
+    for each in old:
+        freed_bytes += each.size_bytes()
+        each.delete()
+        click.echo(f"deleted {shown(each.path)}")
+    counted = "runs" if red else "runs that ended as they must"
+    click.echo(f"{len(old)} runs deleted, {freed_bytes / 1e6:.1f} MB; the newest {keep} {counted} stay")
 
 
 def tell(verdicts: "Sequence[Verdict]") -> None:

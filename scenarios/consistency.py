@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from scenarios.fields import ScenarioError
 from scenarios.load import MIRROR_GROUP, Admins, Fetchers, Groups, Load, MetadataReaders, Producers, Topic
 from scenarios.model import Fault, NodeChoice, Scenario
-from scenarios.vocabulary import NEEDED_BY_KIND
+from scenarios.vocabulary import NEEDED_BY_KIND, SIM_AT_PERCENT
 
 LEAST_SECONDS = 0.1
 
@@ -51,8 +51,25 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
         for node in (fault.node, *(fault.link or ())):
             for told in _wrong_with_node(scenario, node):
                 yield f"fault {fault.name!r}: {told}"
+        yield from _begins_too_late(fault, scenario.load)
     if scenario.state and "interceptor" not in scenario.needs:
         yield "needs: [state] is set inside our broker's process and needs 'interceptor'"
+
+
+def _begins_too_late(fault: Fault, load: Load) -> Iterator[str]:
+    """Yields what keeps a timed fault, or its last repetition, from beginning while there is a load."""
+    if not fault.timed or fault.optional:
+        return
+    live_s = fault.at_s + (fault.repeat - 1) * fault.repeat_every_s
+    if live_s >= load.seconds:
+        yield f"fault {fault.name!r} begins at {live_s:g} s; the load is over at {load.seconds:g} s"
+    load_sim_s = load.seconds if load.sim_seconds is None else load.sim_seconds
+    sim_s = fault.sim_at_s * SIM_AT_PERCENT[1] / 100 + (fault.repeat - 1) * fault.sim_repeat_every_s
+    if sim_s >= load_sim_s:
+        yield (
+            f"fault {fault.name!r} may begin at {sim_s:g} s in the simulator ({SIM_AT_PERCENT[1]} % of sim_at_s); the "
+            f"load is over at {load_sim_s:g} s"
+        )
 
 
 def _wrong_in_load(load: Load) -> Iterator[str]:

@@ -79,6 +79,9 @@ TIMED_KINDS = (
 - ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
 """
 
+SIM_AT_PERCENT = (80, 120)
+"""In the simulator a timed fault begins between 80 % and 120 % of its ``sim_at_s``, as drawn from the seed."""
+
 NEEDED_BY_KIND = {
     "clock_stepped": "clock",
     "disk_error": "disk",

@@ -1,7 +1,7 @@
 """Runs what `./crucible test` asks for: checks of the code, and the tests.
 
-Live tests notice every delay, so they run one after the other, with nothing beside them. Tests with Spark leave some of
-the processors idle, so what only computes runs behind them, at the lowest priority.
+Live tests notice every delay, so they run one after the other. They wait more than they compute, and tests with Spark
+leave some of the processors idle too. So what only computes runs behind both, in the time that nobody else wants.
 """
 
 import os
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from bench.children import ends_with_me
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTEST = (sys.executable, "-m", "pytest", "--benchmark-disable", "-q")
@@ -32,7 +34,9 @@ CHECKS: dict[str, tuple[str, tuple[str, ...]]] = {
 FAST = ("lint", "format", "contracts", "quick")
 WHOLE = ("lint", "format", "contracts", "types", "pure", "live", "spark")
 TESTS = ("pure", "live", "spark")
-BEHIND_SPARK = ("types", "pure")
+AHEAD = ("live", "spark")
+BEHIND = ("types", "pure")
+"""What only computes. It runs behind those ahead, if there are any."""
 NO_TESTS = 5
 """Pytest's exit code if no test was left to run. It is ours if no part had one."""
 PATIENCE_BEHIND_S = 900
@@ -50,10 +54,11 @@ def wanted(only: Sequence[str], fast: bool) -> tuple[str, ...]:
 
 def run(names: Sequence[str], pytest_words: Sequence[str]) -> int:
     """Returns 0 if all is well, 5 if no test was left to run, else 1."""
-    behind = [name for name in names if name in BEHIND_SPARK] if "spark" in names else []
-    statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*behind, "spark")}
+    ahead = [name for name in names if name in AHEAD]
+    behind = [name for name in names if name in BEHIND] if ahead else []
+    statuses = {name: _status_of(name, pytest_words) for name in names if name not in (*ahead, *behind)}
     with _behind(behind, pytest_words) as status_behind:
-        statuses |= {name: _status_of(name, pytest_words) for name in names if name == "spark"}
+        statuses |= {name: _status_of(name, pytest_words) for name in ahead}
         statuses |= {" or ".join(behind): status_behind()} if behind else {}
     return _worst(statuses)
 
@@ -86,7 +91,7 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
     patient = {**os.environ, "PYTEST_TIMEOUT": str(PATIENCE_BEHIND_S)}
     with (
         tempfile.TemporaryFile("w+") as said,
-        _started(command, signal.SIGTERM, stdout=said, stderr=said, env=patient) as child,
+        _started(command, signal.SIGTERM, _when_idle, stdout=said, stderr=said, env=patient) as child,
     ):
 
         def status() -> int:
@@ -98,12 +103,29 @@ def _behind(names: Sequence[str], pytest_words: Sequence[str]) -> Iterator[Calla
         yield status
 
 
+def _when_idle() -> None:
+    """Gives this process, and those that it starts, a processor only while no other process wants it. Where the system
+    has no such class, ``nice`` must do."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 @contextmanager
 def _started(
-    command: Sequence[str], end: signal.Signals = signal.SIGINT, **options: Any
+    command: Sequence[str],
+    end: signal.Signals = signal.SIGINT,
+    prepared: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """Starts a command. If we are stopped, it gets the signal ``end`` and has time to end what it has started."""
-    with subprocess.Popen(command, cwd=ROOT, **options) as child:
+    """Starts a command, once the new process has called ``prepared``. If we are stopped, the command gets the signal
+    ``end`` and has time to end what it has started. If we are killed, it is killed too."""
+    end_with_me = ends_with_me()
+
+    def prepare() -> None:
+        end_with_me()
+        prepared()
+
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=prepare, **options) as child:
         try:
             yield child
         except KeyboardInterrupt as stop:

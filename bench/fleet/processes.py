@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
+from bench.children import ends_with_me
 from bench.fleet.plans import split_by_offsets
 from bench.fleet.spec import FleetSpec
 from bench.ports import free_port
@@ -118,6 +119,7 @@ class LocustProcesses:
             text=True,
             env=self._environment,
             start_new_session=True,  # Ctrl-C is for the fleet command, which ends the load in order.
+            preexec_fn=ends_with_me(),
         )
 
     def _read_reports(self, lines: IO[str]) -> None:

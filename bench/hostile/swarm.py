@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from random import Random
 
+from bench.children import ends_with_me
 from bench.hostile.lives import KINDS, Peer
 
 BETWEEN_S = (0.05, 0.5)
@@ -74,7 +75,9 @@ class SwarmProcess:
     def __init__(self, ports: Sequence[int], peers: int, kinds: Sequence[str] = tuple(KINDS), seed: int = 1) -> None:
         words = ["--ports", *map(str, ports), "--peers", str(peers), "--kinds", *kinds, "--seed", str(seed)]
         command = [sys.executable, "-m", "bench.hostile.swarm", *words]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_me()
+        )
 
     def end(self) -> dict[str, dict[str, int]]:
         """Returns what each kind did: its lives, and the bytes that it sent."""

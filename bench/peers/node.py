@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.children import ends_with_me
 from bench.peers.errors import PeerError
 
 END_LIMIT_S = 40.0
@@ -35,7 +36,9 @@ class BrokerNode:
     def launch(self) -> None:
         """Starts the process and returns at once."""
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=ends_with_me()
+            )
 
     def await_ready(self) -> None:
         """Waits until an ApiVersions request is answered. Raises PeerError."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO
 
+from bench.children import ends_with_me
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
@@ -32,7 +33,13 @@ class ReferenceNode(BrokerNode):
 
     def launch(self) -> None:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+            self.process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                preexec_fn=ends_with_me(),
+            )
         self._ready = SimpleQueue()
         assert self.process.stdout is not None
         threading.Thread(target=_read, args=(self.process.stdout, self._ready), daemon=True).start()

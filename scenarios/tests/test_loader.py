@@ -254,6 +254,8 @@ at_s = 1
         ('"node_killed", "link_cut"', '"node_lost"', ["swarm.kinds", "'node_lost'"]),
         ('"node_killed", "link_cut"', "", ["swarm.kinds", "at least one"]),
         ('name = "admins"', 'name = "readers"', ["two groups", "'readers'"]),
+        ("at_s = 1", "at_s = 3", ["'cut'", "begins at 3 s", "over at 3 s"]),
+        ("at_s = 1", "at_s = 2.6", ["'cut'", "3.12 s in the simulator", "over at 3 s"]),
         ("at_s = 1", "at_s = 1\nboot = true", ["fault[2].boot", "load's start"]),
         ("at_s = 1", "at_s = 1\nclients = true", ["fault[2].clients", "node_isolated"]),
     ],

@@ -72,9 +72,9 @@ def test_what_is_wanted(only: tuple[str, ...], fast: bool, names: str) -> None:
     assert " ".join(checks.wanted(only, fast)) == names
 
 
-def test_what_only_computes_runs_behind_spark_and_live_tests_alone(asked: Asked) -> None:
+def test_what_only_computes_runs_behind_live_tests_and_spark(asked: Asked) -> None:
     assert checks.run(["lint", "types", "pure", "live", "spark"], ["-k", "some"]) == 1
-    lint, live, behind, spark = asked
+    lint, behind, live, spark = asked
     assert "ruff" in lint
     assert live[-4:] == ("--part", "live", "-k", "some")
     assert behind[:3] == ("nice", "-n", "19")
@@ -82,7 +82,15 @@ def test_what_only_computes_runs_behind_spark_and_live_tests_alone(asked: Asked)
     assert spark[-4:] == ("--part", "spark", "-k", "some")
 
 
-def test_without_spark_all_run_one_after_the_other(asked: Asked) -> None:
+@pytest.mark.live
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a class for processes that nobody waits for")
+def test_what_runs_behind_gets_only_idle_time() -> None:
+    code = "import os, sys; sys.exit(0 if os.sched_getscheduler(0) == os.SCHED_IDLE else 9)"
+    with checks._started([sys.executable, "-c", code], prepared=checks._when_idle) as child:
+        assert child.wait(30) == 0
+
+
+def test_without_live_tests_and_spark_all_run_one_after_the_other(asked: Asked) -> None:
     assert checks.run(["lint", "quick"], ["-x"]) == 0
     assert [command[-1] for command in asked] == [".", "-x"]
 

@@ -244,15 +244,3 @@ def test_a_cluster_whose_majority_cannot_start_says_why_at_once(tmp_path: Path) 
     (told,) = ended.stderr.splitlines()
     assert told.startswith("crucible cluster: listeners: 127.0.0.1:")
     assert "is in use" in told
-
-
-def test_no_node_outlives_a_cluster_that_is_killed(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path / "c", 3)
-    nodes = cluster.children()
-    assert len(nodes) == 3
-    cluster.process.kill()
-    cluster.process.communicate(timeout=20)
-    _, alive = psutil.wait_procs(nodes, timeout=30)
-    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
-    logs = [(tmp_path / "c" / f"node-{node_id}.log").read_text() for node_id in range(3)]
-    assert all('"event": "stopped"' in log for log in logs), "each ended as at SIGTERM"

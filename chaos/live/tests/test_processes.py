@@ -181,9 +181,8 @@ time.sleep(60)
 """
 
 
-def test_a_stopped_child_goes_on_when_whoever_stopped_it_is_killed(tmp_path: Path) -> None:
-    ends = "import sys; print('{\"ready\": 1}', flush=True); sys.stdin.read()"
-    words = [sys.executable, "-c", PAUSES, str(tmp_path / "log"), ends]
+def test_a_stopped_child_ends_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", PAUSES, str(tmp_path / "log"), SLEEPER]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
         assert runner.stdout is not None
         pid, state = runner.stdout.readline().split()

@@ -1,0 +1,34 @@
+"""Processes that do not outlive the one that started them, however that one ends.
+
+``subprocess.Popen(..., preexec_fn=ends_with_me())`` starts one. On Linux the kernel then sends it SIGKILL when its
+starter is gone. That also ends a process that is stopped (SIGSTOP) and can notice nothing by itself. Other systems have
+no such call: there a process ends only if it watches a pipe that its starter holds, as nodes do with their stdin.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+_PRCTL: Final = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+"""It is looked up here, because a new process must not load a library before it becomes another program."""
+
+
+def ends_with_me() -> Callable[[], None]:
+    """Returns what the new process must run before it becomes another program.
+
+    The kernel watches the *thread* that starts the process. So the thread must live as long as the process may.
+    """
+    starter = os.getpid()
+
+    def prepare() -> None:
+        if _PRCTL is None:
+            return
+        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != starter:  # It was gone before the kernel knew of our wish.
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return prepare

@@ -1,0 +1,93 @@
+"""Which runs are deleted: old ones that ended as they must, and nothing else without being told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import crucible
+import playing
+from chaos.live.kept_runs import KEEP, surplus
+
+DAY = "20260101"
+
+
+def run_of(runs: Path, name: str, outcome: str = "PASSED", mutant: str = "", inside: str = "") -> Path:
+    """Makes the folder of a run with 1,000 bytes of history. Without an outcome it has no verdict."""
+    folder = runs / name / inside
+    (folder / "report").mkdir(parents=True)
+    (folder / "history.parquet").write_bytes(bytes(1000))
+    if outcome:
+        (folder / "report" / "verdict.json").write_text(json.dumps({"outcome": outcome, "mutant": mutant}))
+    return runs / name
+
+
+def names(runs: Path, keep: int, red: bool = False) -> list[str]:
+    return [each.path.name for each in surplus(runs, keep, red)]
+
+
+def test_the_oldest_go_first_whatever_their_scenario(tmp_path: Path) -> None:
+    for name in ("demo", "01-lost-response", "compare-mirror"):
+        for second in (1, 2):
+            run_of(tmp_path, f"{name}-{DAY}-00000{second}")
+    assert names(tmp_path, 4) == [f"01-lost-response-{DAY}-000001", f"compare-mirror-{DAY}-000001"]
+    assert len(names(tmp_path, 0)) == 6
+    assert names(tmp_path, 6) == names(tmp_path / "nothing", 0) == []
+
+
+@pytest.mark.parametrize("outcome", ["FAILED", "INVALID", "CRASHED"])
+def test_what_did_not_end_as_it_must_stays_until_somebody_says_so(tmp_path: Path, outcome: str) -> None:
+    run_of(tmp_path, f"red-{DAY}-000001", outcome)
+    run_of(tmp_path, f"green-{DAY}-000002")
+    assert names(tmp_path, 1) == []
+    assert names(tmp_path, 0) == [f"green-{DAY}-000002"]
+    assert names(tmp_path, 1, red=True) == [f"red-{DAY}-000001"]
+
+
+def test_a_mutant_must_be_red(tmp_path: Path) -> None:
+    run_of(tmp_path, f"caught-{DAY}-000001", "FAILED", mutant="no_abort")
+    run_of(tmp_path, f"escaped-{DAY}-000002", "PASSED", mutant="no_abort")
+    assert names(tmp_path, 0) == [f"caught-{DAY}-000001"]
+
+
+def test_a_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    for revision, outcome in (("final", "PASSED"), ("first", "PASSED")):
+        run_of(tmp_path, f"compare-a-{DAY}-000001", outcome, inside=revision)
+    for revision, outcome in (("final", "PASSED"), ("first", "FAILED")):
+        run_of(tmp_path, f"compare-b-{DAY}-000002", outcome, inside=revision)
+    assert names(tmp_path, 0) == [f"compare-a-{DAY}-000001"]
+
+
+def test_folders_that_have_no_verdict_or_another_name_are_left_alone(tmp_path: Path) -> None:
+    run_of(tmp_path, f"in-play-{DAY}-000001", "")
+    run_of(tmp_path, "mine")
+    broken = run_of(tmp_path, f"torn-{DAY}-000002")
+    (broken / "report" / "verdict.json").write_text("{")
+    assert names(tmp_path, 0) == []
+    assert names(tmp_path, 0, red=True) == [f"torn-{DAY}-000002"]
+
+
+def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(playing, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]
+    told = CliRunner().invoke(crucible.main, ["prune"])
+    assert told.exit_code == 0
+    assert told.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
+    assert told.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
+    assert [each.exists() for each in folders] == [False] * 2 + [True] * KEEP
+    assert "0 runs deleted" in CliRunner().invoke(crucible.main, ["prune"]).output
+
+
+def test_a_hint_names_the_command_once_there_is_something_to_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(playing, "ROOT", tmp_path)
+    for second in range(KEEP):
+        run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}")
+    playing.hint_at_old_runs()
+    assert capsys.readouterr().err == ""
+    run_of(tmp_path / "runs", f"demo-{DAY}-{KEEP:06}")
+    playing.hint_at_old_runs()
+    assert "./crucible prune" in capsys.readouterr().err
