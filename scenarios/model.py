@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import DIRECTIONS, NEEDS, REVISIONS, SWARM_KINDS
+from scenarios.vocabulary import DIRECTIONS, FRAME_PARTS, NEEDS, REVISIONS, SWARM_KINDS
 
 __all__ = ["Range"]
 
@@ -132,6 +132,8 @@ class Fault:
     step_ms: int = 0
     cut_bytes: RangeFrom0 = NOTHING
     """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept."""
+    part: Annotated[str, text(FRAME_PARTS)] = "anywhere"
+    """For request_damaged and response_damaged: the part of the frame in which one bit is turned over."""
     bytes_per_s: Natural = 0
     config: Pairs = ()
     """For rolling_bounce: the settings with which nodes come back. They add to or replace those that the nodes had."""

@@ -22,9 +22,12 @@ LINK_ENDS = ("client", *NODE_ROLES, "all")
 
 _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
 
+_REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
+_RESPONSES = ("response_dropped", "response_delayed", "response_damaged")
+
 PLACES: dict[str, tuple[str, ...]] = {
-    "request": ("request_dropped", "request_duplicated", "request_delayed", *_NODE_STRIKES, "clock_stepped"),
-    "reply": ("response_dropped", "response_delayed", *_NODE_STRIKES, "clock_stepped"),
+    "request": (*_REQUESTS, *_NODE_STRIKES, "clock_stepped"),
+    "reply": (*_RESPONSES, *_NODE_STRIKES, "clock_stepped"),
     "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
     "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_write_failed", "disk_bit_flipped"),
     "note": _NODE_STRIKES,
@@ -33,6 +36,16 @@ PLACES: dict[str, tuple[str, ...]] = {
 
 ``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``note``
 strikes when the node tells what happened inside it.
+"""
+
+DAMAGES = ("request_damaged", "response_damaged")
+"""Kinds that turn over one bit of a frame's bytes."""
+
+FRAME_PARTS = ("checksummed", "length", "anywhere")
+"""Where a bit of a frame is turned over.
+
+``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and answers to
+fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
 """
 
 TIMED_KINDS = (
