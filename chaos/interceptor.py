@@ -24,14 +24,17 @@ from chaos.rules import (
     matches_write,
 )
 from chaos.watched_disk import Strike, WatchedDisk
+from chaos.wire_damage import RequestStream, damaged, frame_of, has_part
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, Sync
 from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request, SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.messages import encode_response
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
 from scenarios.model import Match
-from scenarios.vocabulary import PLACES
+from scenarios.vocabulary import DAMAGES, PLACES
 
 FIRST_PHANTOM = -2
 """The number of the first phantom connection. The next ones have smaller numbers. Drivers number their connections
@@ -68,6 +71,7 @@ class Interceptor:
         self._late: dict[int, Rule] = {}
         self._left: dict[int, None] = {}
         self._phantoms: dict[int, tuple[Rule, Tag]] = {}
+        self._garbled: dict[int, RequestStream] = {}
         self._next_phantom = FIRST_PHANTOM
         by_place: dict[str, list[Counter]] = {place: [] for place in PLACES}
         for rule in rules:
@@ -88,8 +92,10 @@ class Interceptor:
             return self._before_request(event)
         if self._on_peer_reply and isinstance(event, PeerReply | PeerDown | PeerUp):
             return self._before_peer(event)
-        if type(event) is Closed and event.connection in self._held:
-            self._left[event.connection] = None
+        if type(event) is Closed:
+            self._garbled.pop(event.connection, None)
+            if event.connection in self._held:
+                self._left[event.connection] = None
         return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
@@ -138,12 +144,16 @@ class Interceptor:
             return (Opened(event.connection, "phantom"), event)
         if self._held.get(event.connection) is event:
             return self._arrived_late(event)
+        if event.connection in self._garbled:
+            return self._read_on(event, frame_of(event))[0]
         tag = event.tag
-        for rule, hit in self._hits(self._on_request, tag.client_id, partial(matches_frame, tag=tag)):
+        for rule, hit in self._hits(self._on_request, tag.client_id, partial(matches_frame, tag=tag), event.body):
             return self._strike_request(rule, hit, event)
         return (event,)
 
     def _strike_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
+        if rule.kind == "request_damaged":
+            return self._damage_request(rule, hit, event)
         self._report(rule, hit, event.tag)
         if rule.kind == "request_dropped":
             self._powers.discard_connection(event.connection)
@@ -173,11 +183,34 @@ class Interceptor:
         phantom = self._phantom(rule, event.tag)
         return (Opened(phantom, "phantom"), event._replace(connection=phantom))
 
+    def _damage_request(self, rule: Rule, hit: int, event: Request) -> Sequence[Event]:
+        struck = damaged(frame_of(event), event.body, rule.part, self._random)
+        self._garbled[event.connection] = RequestStream()
+        events, outcome = self._read_on(event, struck.frame)
+        self._report(rule, hit, event.tag, f"{struck.told}; {outcome}")
+        return events
+
+    def _read_on(self, event: Request, frame: bytes) -> tuple[list[Request], str]:
+        """Returns what the node reads now on a connection whose bytes were damaged, and a word for that."""
+        found: list[Request] = []
+        try:
+            found.extend(self._garbled[event.connection].arrived(event.connection, frame))
+        except ProtocolError as broken:
+            self._powers.discard_connection(event.connection)
+            return found, f"closed: {broken}"
+        if not found:  # The node waits for the rest of the frame, and reads what comes next.
+            done = Reply(event.connection, event.correlation_id, event.api_key, event.api_version, None, event.tag)
+            self._powers.reply_later(done, 0)
+        return found, "read as a request" if found else "not whole"
+
     # Replies
 
     def _keeps_reply(self, reply: Reply) -> bool:
         tag = reply.tag
-        for rule, hit in self._hits(self._on_reply, tag.client_id, partial(matches_frame, tag=tag)):
+        for rule, hit in self._hits(self._on_reply, tag.client_id, partial(matches_frame, tag=tag), reply.body):
+            if rule.kind == "response_damaged":
+                self._damage_reply(rule, hit, reply)
+                return False
             self._report(rule, hit, tag)
             if rule.kind == "response_dropped":
                 self._powers.discard_connection(reply.connection)
@@ -188,6 +221,12 @@ class Interceptor:
             self._strike_node(rule)
             return True
         return True
+
+    def _damage_reply(self, rule: Rule, hit: int, reply: Reply) -> None:
+        parts = encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+        struck = damaged(b"".join(bytes(part) for part in parts), reply.body, rule.part, self._random)
+        self._report(rule, hit, reply.tag, struck.told)
+        self._powers.reply_bytes(reply, struck.frame)
 
     def _phantom_answered(self, effect: Reply | Close) -> None:
         rule, tag = self._phantoms.pop(effect.connection)
@@ -274,18 +313,19 @@ class Interceptor:
     # Common
 
     def _hits(
-        self, counters: Sequence[Counter], client_id: str, matches: Callable[[Match, str], bool]
+        self, counters: Sequence[Counter], client_id: str, matches: Callable[[Match, str], bool], body: object = None
     ) -> Iterator[tuple[Rule, int]]:
         """Yields each rule that strikes now, with the number of this hit. A match is counted only when the caller comes
-        to its rule."""
+        to its rule. ``body`` is that of a frame: a rule that damages a part matches only frames that have it."""
         if not self._armed or not counters:
             return
         role = self._role()
         for counter in counters:
-            if counter.at(self._node, role) and matches(counter.rule.match, role):
+            rule = counter.rule
+            if counter.at(self._node, role) and matches(rule.match, role) and _offers(rule, body):
                 hit = counter.hit(client_id, self._now_us - self._load_from_us)
                 if hit:
-                    yield counter.rule, hit
+                    yield rule, hit
 
     def _strike_node(self, rule: Rule) -> None:
         if rule.kind == "node_killed":
@@ -336,3 +376,9 @@ def _disk_error(rule: Rule, operation: str, path: str, kind: type[DiskError] = D
     """Returns the error as the real disk words it."""
     number = getattr(errno, rule.error)
     return kind(number, f"cannot {operation} {path}: {os.strerror(number)} (injected by {rule.name})")
+
+
+def _offers(rule: Rule, body: object) -> bool:
+    """Returns whether a frame with this body has the part that the rule damages. An answer without a body is not
+    sent."""
+    return rule.kind not in DAMAGES or (body is not None and has_part(rule.part, body))

@@ -49,3 +49,8 @@ class Powers(Protocol):
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         """Sends the reply after the delay, without passing the hooks again. It is dropped if its connection is gone."""
         ...
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        """Sends these bytes instead of the answer, without passing the hooks again. It is dropped if its connection is
+        gone."""
+        ...

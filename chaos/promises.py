@@ -6,6 +6,7 @@ The ``scenarios`` package does not know the guarantees. It only reads their name
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from, unknown_among
 from scenarios.fields import ScenarioError
 from scenarios.model import Scenario
+from scenarios.vocabulary import DAMAGES
 
 
 def checked(scenario: Scenario) -> Scenario:
@@ -20,3 +21,14 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
     have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
     return tuple(each for each in scenario.guarantees if each in seen)
+
+
+def is_judged(scenario: Scenario, guarantee: str) -> bool:
+    """Returns whether a run of the simulator is judged for the guarantee.
+
+    All guarantees are judged, whatever the scenario lists, with one exception. Where a bit may be turned over in any
+    byte of a frame, a frame that can still be decoded says something else. Nobody can know, since frames have no
+    checksum. Such a scenario is judged for what it promises only.
+    """
+    anywhere = any(fault.kind in DAMAGES and fault.part == "anywhere" for fault in scenario.faults)
+    return not anywhere or guarantee in scenario.guarantees

@@ -9,6 +9,7 @@ from scenarios.model import Fault, Link, Match, NodeChoice
 from scenarios.vocabulary import (
     API_KEYS,
     CONNECTION_ROLES,
+    DAMAGES,
     DISK_OPERATIONS,
     LINK_ENDS,
     NO_DESCRIPTOR,
@@ -121,6 +122,8 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("feature", "and level are of feature_finalized, which needs both")
     if fault.config and fault.kind != "rolling_bounce":
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
+    if fault.part != "anywhere" and fault.kind not in DAMAGES:
+        raise reader.refusal("part", f"means nothing for {fault.kind}; only for {' and '.join(DAMAGES)}")
     if fault.clients and fault.kind != "node_isolated":
         raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")
     if fault.error in NO_DESCRIPTOR and fault.match.operation != "open":

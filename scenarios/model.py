@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import DIRECTIONS, ERRORS, NEEDS, REVISIONS, SWARM_KINDS
+from scenarios.vocabulary import DIRECTIONS, ERRORS, FRAME_PARTS, NEEDS, REVISIONS, SWARM_KINDS
 
 __all__ = ["Range"]
 
@@ -134,6 +134,8 @@ class Fault:
     step_ms: int = 0
     cut_bytes: RangeFrom0 = NOTHING
     """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept."""
+    part: Annotated[str, text(FRAME_PARTS)] = "anywhere"
+    """For request_damaged and response_damaged: the part of the frame in which one bit is turned over."""
     bytes_per_s: Natural = 0
     error: Annotated[str, text(ERRORS)] = "EIO"
     """For disk_error: why the operation fails."""

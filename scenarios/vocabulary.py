@@ -22,9 +22,12 @@ LINK_ENDS = ("client", *NODE_ROLES, "all")
 
 _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
 
+_REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
+_RESPONSES = ("response_dropped", "response_delayed", "response_damaged")
+
 PLACES: dict[str, tuple[str, ...]] = {
-    "request": ("request_dropped", "request_duplicated", "request_delayed", *_NODE_STRIKES, "clock_stepped"),
-    "reply": ("response_dropped", "response_delayed", *_NODE_STRIKES, "clock_stepped"),
+    "request": (*_REQUESTS, *_NODE_STRIKES, "clock_stepped"),
+    "reply": (*_RESPONSES, *_NODE_STRIKES, "clock_stepped"),
     "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
     "disk": ("disk_error", *_NODE_STRIKES),
     "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_error", "disk_write_failed", "disk_bit_flipped"),
@@ -45,6 +48,16 @@ ERRORS = ("EIO", "ENOSPC", "EROFS", "EMFILE", "ENFILE")
 
 NO_DESCRIPTOR = ("EMFILE", "ENFILE")
 """These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
+
+DAMAGES = ("request_damaged", "response_damaged")
+"""Kinds that turn over one bit of a frame's bytes."""
+
+FRAME_PARTS = ("checksummed", "length", "anywhere")
+"""Where a bit of a frame is turned over.
+
+``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and answers to
+fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
+"""
 
 TIMED_KINDS = (
     "node_killed",

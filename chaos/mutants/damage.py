@@ -5,6 +5,7 @@
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
 
 
 @mutant("reference_broker.log.recovery:Recovery._was_durable")
@@ -24,3 +25,16 @@ def deleted_before_log_start_is_durable(original: Function, self: Any, count: in
 def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bool]:
     """The controller does not hear of a damaged log. It elects the replica, which then leads nothing."""
     return {}
+
+
+@mutant("reference_broker.records.batch:checked")
+def batch_crc_unchecked(original: Function, view: memoryview, position: int, end: int) -> BatchHeader:
+    """Batches are appended whatever their CRC says, when a client produces them and when a replica fetches them."""
+    header: BatchHeader
+    try:
+        header = original(view, position, end)
+    except InvalidRecords as damage:
+        if "CRC" not in damage.message:
+            raise
+        header = read_header(view, position)
+    return header

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
-from chaos.promises import checked
+from chaos.promises import checked, is_judged
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
@@ -62,7 +62,8 @@ def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> S
     fired = Counter(row.name for row in world.faults)
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
-    violations = sorted((each for check in world.checks for each in check.violations), key=lambda each: each.at_us)
+    found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))
+    violations = sorted(found, key=lambda each: each.at_us)
     unused = at_work is not None and at_work.calls == 0
     if crash:
         reasons = [crash]

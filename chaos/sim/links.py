@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
+from chaos.sim.garbled import ReplyStream
 
 if TYPE_CHECKING:
     from chaos.sim.machine import Machine
@@ -124,7 +125,7 @@ class Connection:
 
     ``client_open`` and ``node_open`` say whether that side still has it open. With ``discards`` everything that the
     node sends is lost. While ``busy`` the node works on a request, and ``waiting`` holds the requests that it gets
-    after that one.
+    after that one. ``garbled`` is set once bytes to the client were damaged.
     """
 
     number: int
@@ -136,6 +137,7 @@ class Connection:
     node_open: bool = False
     discards: bool = False
     busy: bool = False
+    garbled: ReplyStream | None = None
     up_last_us: int = 0
     down_last_us: int = 0
     waiting: deque[Any] = field(default_factory=deque)

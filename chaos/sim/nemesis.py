@@ -16,13 +16,16 @@ from chaos.sim.machine import Machine
 from chaos.sim.network import Network
 from chaos.sim.rolling import rolling_bounce
 from chaos.sim.targets import Targets
+from reference_broker.metadata.node_names import claimed_node
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
-from scenarios.vocabulary import SIM_AT_PERCENT
+from scenarios.vocabulary import DAMAGES, SIM_AT_PERCENT
 
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
+DAMAGE_LASTS_US = 2_000_000
+"""A damaged length leaves a node waiting for the rest of a frame, until the request of the other node times out."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
 FAILS_DISK = ("disk_write_failed", "disk_error")
 """After a fault of these kinds a node may end itself."""
@@ -91,6 +94,9 @@ class Nemesis:
             lasts_us = max(fault.delay_ms.high * 1000, int(fault.sim_duration_s * 1_000_000), row.until_us - row.at_us)
             if row.kind == fault.kind:
                 self._trouble.node(node_id, row.at_us + lasts_us)
+                sender = claimed_node(row.client_id)
+                if row.kind in DAMAGES and sender is not None:
+                    self._trouble.link(sender, node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
                 self._network.machines[node_id].disk_fails = True

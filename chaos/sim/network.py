@@ -9,13 +9,15 @@ from random import Random
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
-from chaos.sim.codec_check import same_after_codec_reply, same_after_codec_request
+from chaos.sim.codec_check import reply_bytes, same_after_codec_reply, same_after_codec_request
+from chaos.sim.garbled import ReplyStream
 from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
 from chaos.sim.machine import Machine
 from chaos.sim.peers import PeerChannel
 from reference_broker.core.effects import Reply, Send
 from reference_broker.core.events import Closed, Opened, Request
 from reference_broker.ports.channels import Channel
+from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
@@ -159,9 +161,33 @@ class Network:
         if connection.link.down.breaks_frames:
             self.reset(connection)
             return
+        if connection.garbled is not None:
+            self._send_bytes(connection, reply, reply_bytes(reply))
+            return
         if self._codec.random() < self._coded_share:
             body = same_after_codec_reply(reply)
         connection.send_down(connection.client.answered, connection, reply.correlation_id, body)
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        """Sends damaged bytes in place of the answer. From then on the receiver reads the connection's bytes."""
+        connection = self._connections.get(reply.connection)
+        if connection is not None and connection.node_open and not connection.discards:
+            connection.garbled = connection.garbled or ReplyStream()
+            self._send_bytes(connection, reply, frame)
+            self.reply(reply._replace(body=None))
+
+    def _send_bytes(self, connection: Connection, reply: Reply, frame: bytes) -> None:
+        connection.send_down(self._arrive_bytes, connection, reply, frame)
+
+    def _arrive_bytes(self, connection: Connection, reply: Reply, frame: bytes) -> None:
+        """Decodes what arrives. A receiver closes the connection when it cannot read an answer."""
+        if not connection.client_open or connection.garbled is None:
+            return
+        try:
+            for correlation, body in connection.garbled.arrived(reply, frame):
+                connection.client.answered(connection, correlation, body)
+        except ProtocolError:
+            self.reset(connection)
 
     def close(self, number: int) -> None:
         """Closes the connection from the node's side, after what was sent before."""

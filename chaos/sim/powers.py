@@ -54,3 +54,6 @@ class MachinePowers:
 
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self._agenda.after(delay_us, self._machine.network.reply, reply)
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self._machine.network.reply_bytes(reply, frame)

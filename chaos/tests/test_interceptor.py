@@ -69,6 +69,9 @@ class Log:
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self.asked.append(("reply_later", reply, delay_us))
 
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self.asked.append(("reply_bytes", reply, frame))
+
 
 def request(
     epoch: int = 3, connection: int = 1, client: str = "fetcher-1", session: int = 9, api: int = FETCH

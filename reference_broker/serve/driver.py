@@ -301,6 +301,14 @@ class Driver:
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self._loop.call_later(delay_us / 1e6, self._late_reply, reply)
 
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        """Sends a frame that a hook has made instead of the reply's own."""
+        connection = self.connections.get(reply.connection)
+        if connection is not None:
+            if not connection.discarding:
+                connection.send([frame])
+            connection.done()
+
     def _late_reply(self, reply: Reply) -> None:
         if not self._ended:
             self._guarded(lambda: self._reply(reply))

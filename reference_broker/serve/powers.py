@@ -57,6 +57,9 @@ class DriverPowers:
     def reply_later(self, reply: Reply, delay_us: int) -> None:
         self._running().reply_later(reply, delay_us)
 
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self._running().reply_bytes(reply, frame)
+
     def _running(self) -> Driver:
         assert self.driver is not None, "a hook asked for something before its node was started"
         return self.driver

@@ -19,7 +19,7 @@ from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.runs import BatchReader, read_row
+from bench.fleet.runs import BatchReader, Run, read_row
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,
@@ -35,6 +35,9 @@ from reports.rows import END_OF_RUN_US, PositionRow
 __all__ = ["QUIET_POLLS", "REVISIONS", "VARIANTS", "FetcherPlan", "SessionFetcher"]
 
 OFFSET_OUT_OF_RANGE: Final = 1
+CORRUPT_MESSAGE: Final = "CORRUPT_MESSAGE"
+ASK_AGAIN: Final = 3
+"""How often a fetcher asks again for damaged records. Then it records them, so that the checks see them."""
 QUIET_POLLS: Final = 3
 """After this many polls in a row without data or error, a stopping fetcher has caught up at a node."""
 LEADERLESS_US: Final = 200_000
@@ -84,6 +87,8 @@ class SessionFetcher(ClusterScript):
         self.sessions: dict[int, NodeSession] = {}
         self._out_of_range: dict[TopicPartition, int] = {}
         """The partitions that need another position, each with the index of the operation that said so."""
+        self._damaged: dict[TopicPartition, tuple[int, int]] = {}
+        """The offset at which damaged records came last, and how often in a row."""
         self._stale_metadata = False
         self._looking_up = False
         self._by_leader: dict[int, list[TopicPartition]] = {}
@@ -303,11 +308,26 @@ class SessionFetcher(ClusterScript):
             error = error_name(data.error_code)
             self._note_error(where, data, found)
         elif data.records:
-            for run in self.reader.read(where, self.reading.consumer.take(where, data)):
+            runs = self.reader.read(where, self.reading.consumer.take(where, data))
+            if self._asks_again(where, before, runs):
+                self.reading.consumer.seek(where, before)
+                runs, error, found.failed = [], CORRUPT_MESSAGE, True
+            for run in runs:
                 found.rows.append(read_row(self.process, found.index, found.runs, where, run))
                 found.runs += 1
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
+
+    def _asks_again(self, where: TopicPartition, offset: int, runs: Sequence[Run]) -> bool:
+        """Returns whether the records at ``offset`` are damaged but have not come so ASK_AGAIN times. A bit that was
+        turned over on the way is right the next time; damage that the node itself holds is not."""
+        if all(run.valid for run in runs):
+            self._damaged.pop(where, None)
+            return False
+        at, times = self._damaged.get(where, (offset, 0))
+        times = times + 1 if at == offset else 1
+        self._damaged[where] = (offset, times)
+        return times <= ASK_AGAIN
 
     def _take_refused(self, handled: Handled, found: Answer) -> None:
         """Records what an unusable answer held, for the judge. It moves no position."""

@@ -139,6 +139,7 @@ class ReportingPowers:
         self.discard_connection = powers.discard_connection
         self.deliver_later = powers.deliver_later
         self.reply_later = powers.reply_later
+        self.reply_bytes = powers.reply_bytes
 
     def sync_fails(self, paths: Sequence[str]) -> None:
         """The real disk has not failed, so nothing is lost."""
