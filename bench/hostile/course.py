@@ -10,8 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from bench.hostile.honest import Honest, numbered
+from bench.hostile.honest import Honest, Wait, numbered
 from bench.hostile.lives import KINDS, TOPIC
+from bench.hostile.processor import used_by_event_loops
 from bench.hostile.swarm import SwarmProcess, swarming
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
@@ -47,10 +48,10 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """``longest_wait_s`` is the honest client's while no node was down. ``broken`` says what did not hold."""
+    """``waits`` are the honest client's while no node was down. ``broken`` says what did not hold."""
 
     written: int = 0
-    longest_wait_s: float = 0.0
+    waits: Sequence[Wait] = ()
     longest_wait_across_kills_s: float = 0.0
     quiet_wait_s: float = 0.0
     """The longest wait before the swarm came."""
@@ -59,13 +60,29 @@ class Outcome:
     swarm: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
 
+    @property
+    def longest_wait_s(self) -> float:
+        return max((each.took_s for each in self.waits), default=0.0)
+
+    @property
+    def longest_on_nodes_s(self) -> float:
+        """The longest wait without the time in which a node or the client was ready and had no processor."""
+        return max((each.on_nodes_s for each in self.waits), default=0.0)
+
+    @property
+    def longest_work_s(self) -> float:
+        """The most processor time that the nodes' event loops spent during one wait."""
+        return max((each.worked_s for each in self.waits), default=0.0)
+
     def __str__(self) -> str:
         waits = f"{self.longest_wait_s * 1000:.0f} ms (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
         across = f", across {self.kills} kills {self.longest_wait_across_kills_s * 1000:.0f} ms)" if self.kills else ")"
         lives = ", ".join(f"{kind} {told['lives']}" for kind, told in self.swarm.items())
         sent = sum(told["sent_bytes"] for told in self.swarm.values()) // MIB
         return (
-            f"{self.written} writes acknowledged, longest wait {waits}{across}; largest node "
+            f"{self.written} writes acknowledged, longest wait {waits}{across}, "
+            f"{self.longest_on_nodes_s * 1000:.0f} ms while nodes had a processor, in which they worked for at most "
+            f"{self.longest_work_s * 1000:.0f} ms; largest node "
             f"{self.largest_rss_bytes // MIB} MiB; lives: {lives}; {sent} MiB sent"
         )
 
@@ -100,7 +117,7 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
     with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
         make_topic(cluster, TOPIC, 1, plan.nodes)
         _load(cluster.ports)
-        honest, memory = Honest(cluster.ports), _Memory(cluster)
+        honest, memory = Honest(cluster.ports, lambda: used_by_event_loops(cluster.pids)), _Memory(cluster)
         honest.start()
         memory.start()
         time.sleep(1.0)
@@ -116,7 +133,7 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
         _judge(plan, outcome, cluster, honest)
     edges = [began, *(edge for times in down for edge in times), ended]
     between = list(zip(edges[::2], edges[1::2], strict=True))
-    outcome.longest_wait_s = max(honest.longest_s(since_s, until_s) for since_s, until_s in between)
+    outcome.waits = [wait for since_s, until_s in between for wait in honest.between(since_s, until_s)]
     outcome.longest_wait_across_kills_s = honest.longest_s(began, ended)
     outcome.largest_rss_bytes = memory.largest_bytes
     outcome.kills = len(down)

@@ -1,6 +1,7 @@
 """One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,8 @@ READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 64 << 10
 """How many bytes a slow reader may leave unread before its next request waits."""
+OWN_BYTES = 16 << 10
+"""What an open connection takes beside its requests and answers. ``test_connection_memory.py`` measures it."""
 
 
 class Connection(asyncio.Protocol):
@@ -29,6 +32,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_answers",
+        "_answers_bytes",
         "_driver",
         "_frame_since_s",
         "_queued",
@@ -60,6 +65,10 @@ class Connection(asyncio.Protocol):
         self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
+        self._answers: deque[int] = deque()
+        """Sizes of the answers that the peer has not read whole. The first one stays in memory until its last byte is
+        gone, since its buffers are sent as they are."""
+        self._answers_bytes = 0
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
         self._weight_bytes = HEAVY_BYTES + 1
@@ -160,8 +169,13 @@ class Connection(asyncio.Protocol):
         """Sends an answer. The request that it answers is done."""
         if not self.transport.get_write_buffer_size():
             self._unread_since_s = monotonic()
+            self._answers.clear()
+            self._answers_bytes = 0
         self.transport.writelines(buffers)
-        self._weight_bytes += sum(map(len, buffers))
+        answer_bytes = sum(map(len, buffers))
+        self._answers.append(answer_bytes)
+        self._answers_bytes += answer_bytes
+        self._weight_bytes += answer_bytes
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""
@@ -176,7 +190,15 @@ class Connection(asyncio.Protocol):
     def held_bytes(self) -> int:
         if self.closed:
             return 0
-        return self._reader.buffered_bytes + self._request_bytes + self.transport.get_write_buffer_size()
+        return OWN_BYTES + self._reader.held_bytes + self._request_bytes + self._unread_bytes()
+
+    def _unread_bytes(self) -> int:
+        """What the answers take that the peer has not read whole."""
+        left_bytes = self.transport.get_write_buffer_size()
+        answers = self._answers
+        while answers and self._answers_bytes - answers[0] >= left_bytes:
+            self._answers_bytes -= answers.popleft()
+        return self._answers_bytes
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
@@ -188,9 +210,9 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._reader.drop()
         self._driver.evicted(self, reason)
-        unread_bytes = self.transport.get_write_buffer_size()
+        unread_bytes = self._unread_bytes()
         self.transport.abort()
-        return unread_bytes
+        return OWN_BYTES + unread_bytes
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""
@@ -217,6 +239,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self._reader.drop()  # It may wait for its turn still.
         self._driver.closed(self)
 
     def _stop_reading(self) -> None:

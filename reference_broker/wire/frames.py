@@ -40,6 +40,13 @@ class FrameReader:
             return len(self._growing)
         return len(self._chunk) - self._position + self._parts_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """How much memory is held: a chunk stays whole until its last byte is taken, and what grows has room to."""
+        if self._growing is not None:
+            return self._growing.__alloc__()
+        return len(self._chunk) + self._parts_bytes
+
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
         if self._growing is not None:
