@@ -5,7 +5,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from reference_broker.serve.turns import HEAVY_BYTES
+from reference_broker.serve.turns import HEAVY_BYTES, Queue
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.writing import Buffers
@@ -28,7 +29,7 @@ class Connection(asyncio.Protocol):
     READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
     bounds it, and ``memory_budget`` bounds what all connections hold. ``closing`` means that the connection ends once
     the peer has read what was sent. ``discarding`` means that nothing is sent any more (a fault that loses answers).
-    ``of_node`` means that the peer calls itself a node.
+    ``of_node`` means that a node is at the other end: it came to a listener of nodes, or is registered with its name.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class Connection(asyncio.Protocol):
         "_request_bytes",
         "_unread_since_s",
         "_waiting_bytes",
+        "_was_served",
         "_weight_bytes",
         "_write_full",
         "busy",
@@ -71,8 +73,10 @@ class Connection(asyncio.Protocol):
         self._answers_bytes = 0
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
-        self._weight_bytes = HEAVY_BYTES + 1
-        """Size of the last request and its answer."""
+        self._was_served = False
+        self._weight_bytes = 0
+        """Size of the last request and its answer, or half of what it was before, if that is more. So one small request
+        between two large ones does not make the connection light."""
         self._frame_since_s = 0.0
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
@@ -97,6 +101,8 @@ class Connection(asyncio.Protocol):
         if not self._driver.opened(self):
             self.closed = True
             self.transport.abort()
+            return
+        self._driver.memory.changed(self)
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
@@ -108,7 +114,7 @@ class Connection(asyncio.Protocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
-        elif self.is_heavy:
+        elif self._must_queue:
             self.want_turn()
         else:
             self._serve_one()
@@ -133,8 +139,19 @@ class Connection(asyncio.Protocol):
             self._read_again()
 
     @property
-    def is_heavy(self) -> bool:
-        return self._weight_bytes > HEAVY_BYTES and not self.of_node
+    def _must_queue(self) -> bool:
+        """Whether a request must queue even if nothing of this connection waits."""
+        return not self.of_node and (self._weight_bytes > HEAVY_BYTES or not self._was_served)
+
+    @property
+    def queue(self) -> Queue:
+        """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
+        ApiVersions."""
+        if not self._must_queue:
+            return Queue.LIGHT
+        if self._was_served or self._reader.buffered_bytes > HEAVY_BYTES or self._reader.api_key() == ApiKey.FETCH:
+            return Queue.HEAVY
+        return Queue.NEW
 
     @property
     def _blocked(self) -> bool:
@@ -156,8 +173,9 @@ class Connection(asyncio.Protocol):
                 return
             self._frame_since_s = monotonic()
             request = self._driver.decoded(self, frame)
-            self._request_bytes = self._weight_bytes = len(frame)
-            self.busy = True
+            self._request_bytes = len(frame)
+            self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
+            self._was_served = self.busy = True
             self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
@@ -175,7 +193,8 @@ class Connection(asyncio.Protocol):
         answer_bytes = sum(map(len, buffers))
         self._answers.append(answer_bytes)
         self._answers_bytes += answer_bytes
-        self._weight_bytes += answer_bytes
+        if self._weight_bytes < self._request_bytes + answer_bytes:
+            self._weight_bytes = self._request_bytes + answer_bytes
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""

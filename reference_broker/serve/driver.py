@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from reference_broker.configuration.listeners import ListenerPlan
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
@@ -99,6 +100,8 @@ class Driver:
         self.turns = Turns(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Without a bound until the process sets one."""
+        self.listeners = ListenerPlan((), (), "", ())
+        """A single listener until the process says otherwise."""
         self._node = node
         self._log = log
         self._loop = loop
@@ -126,7 +129,9 @@ class Driver:
 
     def protocol(self, listener: str = "") -> Connection:
         """For ``create_server``. ``listener`` is empty if the node has only one."""
-        return Connection(self, self._max_frame_bytes, listener)
+        connection = Connection(self, self._max_frame_bytes, listener)
+        connection.of_node = listener in self.listeners.of_nodes
+        return connection
 
     def start(self) -> None:
         self._guarded(lambda: self._outside_events(self._node.start))
@@ -184,7 +189,7 @@ class Driver:
             self.meter.decoding()
         try:
             request = decode(connection.number, frame, self._versions)
-            if request.tag.role == "peer" and not connection.of_node:
+            if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
                 self.memory.forget(connection)
                 connection.of_node = True
             return request
@@ -193,6 +198,12 @@ class Driver:
         except Exception as bug:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
             raise ProtocolError(f"our codec failed: {told(bug)}") from bug
+
+    def _is_of_node(self, request: Request) -> bool:
+        """Whether a node that is registered under this client ID may come to this listener. Where brokers have a
+        listener of their own, they have no reason to."""
+        plan = self.listeners
+        return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)
 
     def handle(self, request: Request) -> None:
         if self._ended:

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
 IDLE_CHECK_EVERY_S = 5.0
+ACCEPTS_PER_TURN = 8
+"""How many connections of a listener are accepted between two looks at the sockets. uvloop accepts one for each
+descriptor, so each listening socket is watched under so many of them: others would wait seconds among thousands."""
+BACKLOG = 1024
 PATIENCE_S = 5.0
 """A start that takes longer says what it waits for, and says it again each time twice as long has passed."""
 
@@ -235,6 +239,7 @@ class Server:
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
         self._driver.meter = attached.meter
+        self._driver.listeners = config.listener_plan()
         self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
@@ -256,7 +261,8 @@ class Server:
         several = bool(self._options.config.listeners)
         for door in doors:
             protocol = partial(self._driver.protocol, door.name if several else "")
-            self._listening.append(await loop.create_server(protocol, sock=door.socket, backlog=1024))
+            for watched in (door.socket, *(door.socket.dup() for _ in range(ACCEPTS_PER_TURN - 1))):
+                self._listening.append(await loop.create_server(protocol, sock=watched, backlog=BACKLOG))
         if metrics is not None:
             open_ones: set[MetricsProtocol] = set()
             self._metrics_listening = await loop.create_server(

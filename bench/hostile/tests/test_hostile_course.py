@@ -1,5 +1,6 @@
 """A small course: twenty hostile peers of each kind. The full one is ``nox -s hostile``."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -8,8 +9,9 @@ import pytest
 
 from bench.hostile import course
 from bench.hostile.course import MIB, Outcome, Plan, play
-from bench.hostile.honest import Honest
+from bench.hostile.honest import Honest, Wait
 from bench.hostile.lives import KINDS, valid_frames
+from bench.hostile.processor import Used, used_by, used_by_this_thread
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode
 from reference_broker.wire.frames import FrameReader
@@ -65,10 +67,27 @@ def test_a_node_that_ended_and_a_client_that_was_not_served_are_told(
 
 
 def test_waits_are_counted_where_they_lie_whole() -> None:
-    honest = Honest([], waits_s=[(0.0, 1.0), (2.0, 0.5), (3.0, 5.0)])
+    honest = Honest([], waits=[Wait(0.0, 1.0), Wait(2.0, 0.5), Wait(3.0, 5.0)])
     assert honest.longest_s() == 5.0
     assert honest.longest_s(0.5, 4.0) == 0.5
     assert honest.longest_s(10.0) == 0.0
+
+
+def test_a_wait_is_told_apart_from_a_machine_that_has_no_processor_free() -> None:
+    waits = [Wait(0.0, 0.3, starved_s=0.25, worked_s=0.01), Wait(1.0, 0.1, starved_s=0.02, worked_s=0.06)]
+    outcome = Outcome(waits=waits)
+    assert outcome.longest_wait_s == 0.3
+    assert outcome.longest_on_nodes_s == pytest.approx(0.08)
+    assert outcome.longest_work_s == 0.06
+
+
+def test_linux_tells_how_long_a_thread_worked() -> None:
+    before = used_by_this_thread()
+    began_s = time.thread_time()
+    while time.thread_time() < began_s + 0.05:
+        pass
+    assert (used_by_this_thread() - before).worked_s > 0.02
+    assert used_by(0, 0) == Used()
 
 
 @pytest.mark.parametrize("seed", range(5))
