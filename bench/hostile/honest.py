@@ -3,7 +3,7 @@ them all back at the end."""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bench.hostile.lives import TOPIC
@@ -44,6 +44,11 @@ class Wait:
         return max(self.took_s - self.starved_s, 0.0)
 
 
+def inside(waits: Iterable[Wait], since_s: float, until_s: float) -> list[Wait]:
+    """The waits that began and ended between two times of ``time.monotonic``."""
+    return [each for each in list(waits) if since_s <= each.began_s and each.began_s + each.took_s <= until_s]
+
+
 def _unmeasured() -> Used:
     return Used()
 
@@ -72,12 +77,8 @@ class Honest:
         if self._thread is not None:
             self._thread.join(WRITE_LIMIT_S + TRY_S)
 
-    def between(self, since_s: float = 0.0, until_s: float = float("inf")) -> list[Wait]:
-        """The waits that began and ended between two times of ``time.monotonic``."""
-        return [each for each in list(self.waits) if since_s <= each.began_s and each.began_s + each.took_s <= until_s]
-
     def longest_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> float:
-        return max((each.took_s for each in self.between(since_s, until_s)), default=0.0)
+        return max((each.took_s for each in inside(self.waits, since_s, until_s)), default=0.0)
 
     def missing(self) -> list[int]:
         """Returns the acknowledged numbers that the topic does not hold. Raises PeerError."""

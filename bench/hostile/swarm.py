@@ -1,6 +1,7 @@
 """The process of all hostile peers: ``python -m bench.hostile.swarm --ports 9092 --peers 500``.
 
-It runs until its stdin ends, and then prints one JSON line: how often each kind has lived, and how many bytes it sent.
+It prints a line when the peers are there, runs until its stdin ends, and then prints one JSON line: how often each kind
+has lived, and how many bytes it sent.
 Peers connect to 127.0.0.1 and to nothing else.
 """
 
@@ -16,11 +17,14 @@ from dataclasses import dataclass, field
 from random import Random
 
 from bench.hostile.lives import KINDS, Peer
+from bench.peers.errors import PeerError
 
 BETWEEN_S = (0.05, 0.5)
 """The pause between two lives of a peer."""
 LIFE_LIMIT_S = 30.0
 END_LIMIT_S = 20.0
+ATTACKS = b"attacks\n"
+"""The line that the process prints once its peers are there."""
 
 
 @dataclass(slots=True)
@@ -76,6 +80,12 @@ class SwarmProcess:
         command = [sys.executable, "-m", "bench.hostile.swarm", *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
+    def await_attack(self) -> None:
+        """Waits until the peers are there: on a busy machine that takes seconds. Raises PeerError if they never are."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != ATTACKS:
+            raise PeerError("the hostile peers did not start")
+
     def end(self) -> dict[str, dict[str, int]]:
         """Returns what each kind did: its lives, and the bytes that it sent."""
         try:
@@ -104,6 +114,7 @@ def swarming(process: SwarmProcess) -> Iterator[SwarmProcess]:
 
 async def _until_stdin_ends(swarm: Swarm) -> None:
     loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: print(ATTACKS.decode(), end="", flush=True))  # noqa: T201
     await swarm.run(loop.run_in_executor(None, sys.stdin.read))
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from bench.hostile import course
-from bench.hostile.course import MIB, Outcome, Plan, play
+from bench.hostile.course import MIB, Longest, Outcome, Plan, play
 from bench.hostile.honest import Honest, Wait
 from bench.hostile.lives import KINDS, valid_frames
 from bench.hostile.processor import Used, used_by, used_by_this_thread
@@ -34,7 +34,7 @@ def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(t
 
 @pytest.mark.live
 def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
-    config = {"queued.max.request.bytes": "-1"}
+    config = {"queued.max.request.bytes": "-1", "fetch.max.bytes": str(50 * MIB)}
     plan = Plan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
     outcome = play(plan, tmp_path / "c", quiet)
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
@@ -75,10 +75,11 @@ def test_waits_are_counted_where_they_lie_whole() -> None:
 
 def test_a_wait_is_told_apart_from_a_machine_that_has_no_processor_free() -> None:
     waits = [Wait(0.0, 0.3, starved_s=0.25, worked_s=0.01), Wait(1.0, 0.1, starved_s=0.02, worked_s=0.06)]
-    outcome = Outcome(waits=waits)
-    assert outcome.longest_wait_s == 0.3
-    assert outcome.longest_on_nodes_s == pytest.approx(0.08)
-    assert outcome.longest_work_s == 0.06
+    longest = Longest.of(waits)
+    assert longest.took_s == 0.3
+    assert longest.on_nodes_s == pytest.approx(0.08)
+    assert longest.worked_s == 0.06
+    assert Longest.of([]) == Longest()
 
 
 def test_linux_tells_how_long_a_thread_worked() -> None:
