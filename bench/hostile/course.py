@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 
 from bench.hostile.honest import Honest, Wait, inside, numbered
-from bench.hostile.lives import KINDS, TOPIC
+from bench.hostile.lives import KINDS
+from bench.hostile.names import HOSTILE_TOPIC, TOPIC
 from bench.hostile.newcomer import Newcomers
 from bench.hostile.processor import Used, used_by_event_loops
 from bench.hostile.swarm import SwarmProcess, swarming
@@ -130,7 +131,8 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
     outcome = Outcome()
     replicas = {"min.insync.replicas": "2", "default.replication.factor": "3"} if plan.nodes >= 3 else {}
     with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
-        make_topic(cluster, TOPIC, 1, plan.nodes)
+        for topic in (TOPIC, HOSTILE_TOPIC):
+            make_topic(cluster, topic, 1, plan.nodes)
         _load(cluster.ports)
 
         def used() -> Used:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bench.hostile.lives import TOPIC
+from bench.hostile.names import TOPIC
 from bench.hostile.processor import Used, used_by_this_thread
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import FETCH_VERSION, RawConnection

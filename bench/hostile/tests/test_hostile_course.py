@@ -9,8 +9,9 @@ import pytest
 
 from bench.hostile import course
 from bench.hostile.course import MIB, Longest, Outcome, Plan, play
+from bench.hostile.frames import forged, huge_names, one_of, records, repetition
 from bench.hostile.honest import Honest, Wait
-from bench.hostile.lives import KINDS, valid_frames
+from bench.hostile.lives import KINDS, Frames, valid_frames
 from bench.hostile.processor import Used, used_by, used_by_this_thread
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode
@@ -92,8 +93,9 @@ def test_linux_tells_how_long_a_thread_worked() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_frames_of_hostile_requests_are_whole(seed: int) -> None:
+@pytest.mark.parametrize("frames", [valid_frames, *map(one_of, (huge_names, repetition, records, forged))])
+def test_frames_of_hostile_requests_are_whole(frames: Frames, seed: int) -> None:
     reader = FrameReader(100 * MIB)
-    reader.feed(valid_frames(Random(seed)))
+    reader.feed(frames(Random(seed)))
     assert reader.next_frame() is not None
     assert reader.buffered_bytes == 0
