@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from time import perf_counter
+from time import thread_time
 from typing import Final, Protocol
 
-REQUESTS_PER_PASS: Final = 32
+REQUESTS_PER_PASS: Final = 128
 """How many requests are served before the event loop looks at its sockets again."""
 PASS_S: Final = 0.005
-"""A pass that has taken this long ends with the request that it serves."""
+"""A pass that has taken so much processor time ends with the request that it serves."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -45,7 +45,7 @@ class Turns:
     """
 
     def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], clock_s: Callable[[], float] = perf_counter
+        self, call_soon: Callable[[Callable[[], None]], object], clock_s: Callable[[], float] = thread_time
     ) -> None:
         self._call_soon = call_soon
         self._clock_s = clock_s
