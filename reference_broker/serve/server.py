@@ -23,7 +23,7 @@ from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.doors import Door, open_doors, told_endpoints
+from reference_broker.serve.doors import Door, accepting, open_doors, told_endpoints
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
 IDLE_CHECK_EVERY_S = 5.0
-ACCEPTS_PER_TURN = 8
-"""How many connections of a listener are accepted between two looks at the sockets. uvloop accepts one for each
-descriptor, so each listening socket is watched under so many of them: others would wait seconds among thousands."""
-BACKLOG = 1024
 PATIENCE_S = 5.0
 """A start that takes longer says what it waits for, and says it again each time twice as long has passed."""
 
@@ -262,8 +258,7 @@ class Server:
         several = bool(self._options.config.listeners)
         for door in doors:
             protocol = partial(self._driver.protocol, door.name if several else "")
-            for watched in (door.socket, *(door.socket.dup() for _ in range(ACCEPTS_PER_TURN - 1))):
-                self._listening.append(await loop.create_server(protocol, sock=watched, backlog=BACKLOG))
+            self._listening += await accepting(loop, protocol, door.socket)
         if metrics is not None:
             open_ones: set[MetricsProtocol] = set()
             self._metrics_listening = await loop.create_server(
