@@ -10,8 +10,11 @@ from pathlib import Path
 
 import psutil
 
-from bench.hostile.honest import Honest, numbered
-from bench.hostile.lives import KINDS, TOPIC
+from bench.hostile.honest import Honest, Wait, inside, numbered
+from bench.hostile.lives import KINDS
+from bench.hostile.names import HOSTILE_TOPIC, TOPIC
+from bench.hostile.newcomer import Newcomers
+from bench.hostile.processor import Used, used_by_event_loops
 from bench.hostile.swarm import SwarmProcess, swarming
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
@@ -45,12 +48,33 @@ class Plan:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The largest of each figure of ``Wait``, be it of one wait or of several."""
+
+    took_s: float = 0.0
+    on_nodes_s: float = 0.0
+    worked_s: float = 0.0
+
+    @staticmethod
+    def of(waits: Sequence[Wait]) -> "Longest":
+        if not waits:
+            return Longest()
+        return Longest(
+            max(each.took_s for each in waits),
+            max(each.on_nodes_s for each in waits),
+            max(each.worked_s for each in waits),
+        )
+
+
 @dataclass(slots=True)
 class Outcome:
-    """``longest_wait_s`` is the honest client's while no node was down. ``broken`` says what did not hold."""
+    """``waits`` are the honest client's while no node was down, and ``newcomers`` those of clients that came anew.
+    ``broken`` says what did not hold."""
 
     written: int = 0
-    longest_wait_s: float = 0.0
+    waits: Sequence[Wait] = ()
+    newcomers: Sequence[Wait] = ()
     longest_wait_across_kills_s: float = 0.0
     quiet_wait_s: float = 0.0
     """The longest wait before the swarm came."""
@@ -60,14 +84,23 @@ class Outcome:
     broken: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        waits = f"{self.longest_wait_s * 1000:.0f} ms (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
+        waits = f"longest wait {_told(self.waits)} (before the swarm {self.quiet_wait_s * 1000:.0f} ms"
         across = f", across {self.kills} kills {self.longest_wait_across_kills_s * 1000:.0f} ms)" if self.kills else ")"
+        newcomers = f"{len(self.newcomers)} newcomers, longest wait {_told(self.newcomers)}"
         lives = ", ".join(f"{kind} {told['lives']}" for kind, told in self.swarm.items())
         sent = sum(told["sent_bytes"] for told in self.swarm.values()) // MIB
         return (
-            f"{self.written} writes acknowledged, longest wait {waits}{across}; largest node "
+            f"{self.written} writes acknowledged, {waits}{across}; {newcomers}; largest node "
             f"{self.largest_rss_bytes // MIB} MiB; lives: {lives}; {sent} MiB sent"
         )
+
+
+def _told(waits: Sequence[Wait]) -> str:
+    longest = Longest.of(waits)
+    return (
+        f"{longest.took_s * 1000:.0f} ms, {longest.on_nodes_s * 1000:.0f} ms without waits for a processor, "
+        f"{longest.worked_s * 1000:.0f} ms of nodes' work"
+    )
 
 
 class _Memory(threading.Thread):
@@ -98,25 +131,36 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
     outcome = Outcome()
     replicas = {"min.insync.replicas": "2", "default.replication.factor": "3"} if plan.nodes >= 3 else {}
     with system.launched(folder, plan.nodes, {**replicas, **plan.config}) as cluster:
-        make_topic(cluster, TOPIC, 1, plan.nodes)
+        for topic in (TOPIC, HOSTILE_TOPIC):
+            make_topic(cluster, topic, 1, plan.nodes)
         _load(cluster.ports)
-        honest, memory = Honest(cluster.ports), _Memory(cluster)
+
+        def used() -> Used:
+            return used_by_event_loops(cluster.pids)
+
+        honest, newcomers, memory = Honest(cluster.ports, used), Newcomers(cluster.ports, used), _Memory(cluster)
         honest.start()
+        newcomers.start()
         memory.start()
         time.sleep(1.0)
         began = time.monotonic()
         outcome.quiet_wait_s = honest.longest_s(until_s=began)
         down: list[tuple[float, float]] = []
         with swarming(SwarmProcess(cluster.ports, plan.peers, plan.kinds, plan.seed)) as swarm:
+            swarm.await_attack()
             _attack(plan, cluster, down, progress)
             outcome.swarm = swarm.end()
         ended = time.monotonic()
         memory.stop()
         honest.stop()
+        newcomers.stop()
         _judge(plan, outcome, cluster, honest)
     edges = [began, *(edge for times in down for edge in times), ended]
     between = list(zip(edges[::2], edges[1::2], strict=True))
-    outcome.longest_wait_s = max(honest.longest_s(since_s, until_s) for since_s, until_s in between)
+    outcome.waits = [wait for times in between for wait in inside(honest.waits, *times)]
+    outcome.newcomers = [wait for times in between for wait in inside(newcomers.waits, *times)]
+    if not outcome.newcomers:
+        outcome.broken.append("no newcomer was served")
     outcome.longest_wait_across_kills_s = honest.longest_s(began, ended)
     outcome.largest_rss_bytes = memory.largest_bytes
     outcome.kills = len(down)

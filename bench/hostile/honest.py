@@ -3,10 +3,11 @@ them all back at the end."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from bench.hostile.lives import TOPIC
+from bench.hostile.names import TOPIC
+from bench.hostile.processor import Used, used_by_this_thread
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.peers.retrying_client import RetryingClient
@@ -23,16 +24,46 @@ BETWEEN_S = 0.005
 FETCH_BYTES = 4 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One write, from its request to its acknowledgement. Times are in seconds, ``began_s`` on ``time.monotonic``.
+
+    ``starved_s`` is for how long the nodes' event loops and this client were ready to run, and other processes had the
+    processors. ``worked_s`` is the processor time that the loops spent meanwhile, on this write and on all that they
+    did before it. Both are sums over the nodes.
+    """
+
+    began_s: float
+    took_s: float
+    starved_s: float = 0.0
+    worked_s: float = 0.0
+
+    @property
+    def on_nodes_s(self) -> float:
+        """The wait on a machine whose processors are free when a node or the client wants one."""
+        return max(self.took_s - self.starved_s, 0.0)
+
+
+def inside(waits: Iterable[Wait], since_s: float, until_s: float) -> list[Wait]:
+    """The waits that began and ended between two times of ``time.monotonic``."""
+    return [each for each in list(waits) if since_s <= each.began_s and each.began_s + each.took_s <= until_s]
+
+
+def _unmeasured() -> Used:
+    return Used()
+
+
 @dataclass(slots=True)
 class Honest:
     """A thread that writes to partition 0 of the topic with acks=all until ``stop``. ``ports`` are those of all nodes.
 
-    ``waits_s`` holds the time of each write, from its request to its acknowledgement, with the time when it began.
+    ``used`` tells what the event loops of all nodes have used of the processors.
     """
 
     ports: Sequence[int]
+    used: Callable[[], Used] = _unmeasured
     acknowledged: list[int] = field(default_factory=list)
-    waits_s: list[tuple[float, float]] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
     failure: str = ""
     _stops: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -47,9 +78,7 @@ class Honest:
             self._thread.join(WRITE_LIMIT_S + TRY_S)
 
     def longest_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> float:
-        """The longest wait that began and ended between two times of ``time.monotonic``."""
-        inside = [took for began, took in list(self.waits_s) if began >= since_s and began + took <= until_s]
-        return max(inside, default=0.0)
+        return max((each.took_s for each in inside(self.waits, since_s, until_s)), default=0.0)
 
     def missing(self) -> list[int]:
         """Returns the acknowledged numbers that the topic does not hold. Raises PeerError."""
@@ -60,13 +89,15 @@ class Honest:
         with RetryingClient(self.ports, TRY_S) as client:
             number = 0
             while not self._stops.is_set():
-                began = time.monotonic()
+                nodes_before, own_before, began_s = self.used(), used_by_this_thread(), time.monotonic()
                 try:
                     client.acknowledged(TOPIC, 0, numbered(number), WRITE_LIMIT_S)
                 except PeerError as refusal:
                     self.failure = str(refusal)
                     return
-                self.waits_s.append((began, time.monotonic() - began))
+                took_s = time.monotonic() - began_s
+                nodes, own = self.used() - nodes_before, used_by_this_thread() - own_before
+                self.waits.append(Wait(began_s, took_s, nodes.starved_s + own.starved_s, nodes.worked_s))
                 self.acknowledged.append(number)
                 number += 1
                 time.sleep(BETWEEN_S)

@@ -12,14 +12,12 @@ from random import Random
 from typing import Final, TypeAlias
 
 from bench.fleet.behaviours.bodies import ALL_TOPICS, API_VERSIONS_REQUEST, metadata_request
+from bench.hostile.frames import forged, frame, huge_names, one_of, records, repetition
+from bench.hostile.names import TOPIC
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
-from reference_broker.wire.messages import encode_request
 
 HOST: Final = "127.0.0.1"
-TOPIC: Final = "honest"
-"""The topic of the honest client, which hostile peers read, too."""
-CLIENT_ID: Final = "hostile"
 MIB: Final = 1 << 20
 TINY_BUFFER: Final = 4096
 """Of a peer that does not read, so that the broker keeps what the system does not take."""
@@ -70,17 +68,13 @@ class Peer:
 Life: TypeAlias = Callable[[Peer], Awaitable[None]]
 
 
-def _request(api_key: int, version: int, body: object, client_id: str = CLIENT_ID) -> bytes:
-    return b"".join(encode_request(api_key, version, 1, client_id, body))
-
-
-_API_VERSIONS: Final = _request(ApiKey.API_VERSIONS, 3, API_VERSIONS_REQUEST)
-_METADATA: Final = _request(ApiKey.METADATA, 9, ALL_TOPICS)
+_API_VERSIONS: Final = frame(ApiKey.API_VERSIONS, 3, API_VERSIONS_REQUEST)
+_METADATA: Final = frame(ApiKey.METADATA, 9, ALL_TOPICS)
 
 
 def _fetch_all(max_wait_ms: int = 0) -> bytes:
     wanted = FetchTopic(TOPIC, NO_TOPIC_ID, [FetchPartition(0, 0, 50 * MIB)])
-    return _request(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=max_wait_ms, max_bytes=50 * MIB, topics=[wanted]))
+    return frame(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=max_wait_ms, max_bytes=50 * MIB, topics=[wanted]))
 
 
 async def half_frame(peer: Peer) -> None:
@@ -151,9 +145,9 @@ async def flood(peer: Peer) -> None:
 
 
 def valid_frames(random: Random) -> bytes:
-    """Requests by hand. Requests made from schemas take their place in KINDS with one line: any ``Frames`` will do."""
+    """Small and large requests of the usual kinds."""
     names = [random.choice([TOPIC, "", "x" * 30_000, "no-such-topic"]) for _ in range(random.choice([1, 10, 40]))]
-    asked = _request(ApiKey.METADATA, 9, metadata_request(names))
+    asked = frame(ApiKey.METADATA, 9, metadata_request(names))
     return random.choice([_API_VERSIONS, _METADATA, _fetch_all(), asked])
 
 
@@ -181,4 +175,8 @@ KINDS: Final[Mapping[str, Life]] = {
     "garbage": garbage,
     "flood": flood,
     "requests": requests(valid_frames),
+    "huge-names": requests(one_of(huge_names)),
+    "repetition": requests(one_of(repetition)),
+    "records": requests(one_of(records)),
+    "forged": requests(one_of(forged)),
 }

@@ -1,6 +1,7 @@
 """The process of all hostile peers: ``python -m bench.hostile.swarm --ports 9092 --peers 500``.
 
-It runs until its stdin ends, and then prints one JSON line: how often each kind has lived, and how many bytes it sent.
+It prints a line when the peers are there, runs until its stdin ends, and then prints one JSON line: how often each kind
+has lived, and how many bytes it sent.
 Peers connect to 127.0.0.1 and to nothing else.
 """
 
@@ -17,11 +18,14 @@ from random import Random
 
 from bench.children import ends_with_me
 from bench.hostile.lives import KINDS, Peer
+from bench.peers.errors import PeerError
 
 BETWEEN_S = (0.05, 0.5)
 """The pause between two lives of a peer."""
 LIFE_LIMIT_S = 30.0
 END_LIMIT_S = 20.0
+ATTACKS = b"attacks\n"
+"""The line that the process prints once its peers are there."""
 
 
 @dataclass(slots=True)
@@ -79,6 +83,12 @@ class SwarmProcess:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_me()
         )
 
+    def await_attack(self) -> None:
+        """Waits until the peers are there: on a busy machine that takes seconds. Raises PeerError if they never are."""
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != ATTACKS:
+            raise PeerError("the hostile peers did not start")
+
     def end(self) -> dict[str, dict[str, int]]:
         """Returns what each kind did: its lives, and the bytes that it sent."""
         try:
@@ -107,6 +117,7 @@ def swarming(process: SwarmProcess) -> Iterator[SwarmProcess]:
 
 async def _until_stdin_ends(swarm: Swarm) -> None:
     loop = asyncio.get_running_loop()
+    loop.call_soon(lambda: print(ATTACKS.decode(), end="", flush=True))  # noqa: T201
     await swarm.run(loop.run_in_executor(None, sys.stdin.read))
 
 

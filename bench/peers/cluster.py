@@ -27,6 +27,12 @@ class Cluster:
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports)
 
+    @property
+    def pids(self) -> list[int]:
+        """Of the processes that run now."""
+        running = [member.process for member in self.members if member.process is not None]
+        return [process.pid for process in running if process.poll() is None]
+
     def member(self, node_id: int) -> BrokerNode:
         return next(each for each in self.members if each.node_id == node_id)
 
@@ -48,8 +54,7 @@ class Cluster:
         return float(sum(each.user + each.system for each in times))
 
     def _processes(self) -> list[psutil.Process]:
-        running = [member.process for member in self.members if member.process is not None]
-        return [psutil.Process(each.pid) for each in running if each.poll() is None]
+        return [psutil.Process(pid) for pid in self.pids]
 
 
 Prepares = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Cluster]]

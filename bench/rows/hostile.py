@@ -6,7 +6,7 @@ Only the reference broker is measured. The peers are those of ``bench/hostile``;
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, Plan, play
+from bench.hostile.course import BESIDE_BUDGET_BYTES, BUDGET_BYTES, Longest, Plan, play
 from bench.options import Options
 from bench.peers.cluster import System
 from bench.peers.errors import PeerError
@@ -27,15 +27,15 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
         if outcome.broken:
             raise PeerError("; ".join(outcome.broken))
         among = f"{sizes.hostile_peers} hostile peers of each kind, {place(nodes)}"
-        wait = Figure((outcome.longest_wait_s * 1000,), "ms")
-        results.rows.append(
-            Row(
-                f"longest wait of an honest client among {among}",
-                wait,
-                goal=f"within {GOAL_MS:g} ms",
-                reached=wait.median <= GOAL_MS,
-            )
-        )
+        for whom, waits in (("an honest client", outcome.waits), ("a newcomer", outcome.newcomers)):
+            longest, work = Longest.of(waits), f"longest wait of {whom} among {among}"
+            on_nodes = Figure((longest.on_nodes_s * 1000,), "ms")
+            results.rows.append(Row(f"{work}, with the waits for a processor", Figure((longest.took_s * 1000,), "ms")))
+            if waits is outcome.waits:
+                reached = on_nodes.median <= GOAL_MS
+                results.rows.append(Row(work, on_nodes, goal=f"within {GOAL_MS:g} ms", reached=reached))
+            else:  # Nobody can tell a newcomer from a flood of them.
+                results.rows.append(Row(work, on_nodes))
         bound_mib = (BUDGET_BYTES + BESIDE_BUDGET_BYTES) // MIB
         memory = Figure((outcome.largest_rss_bytes / MIB,), "MiB")
         results.rows.append(

@@ -33,6 +33,7 @@ __all__ = ["DIFFERENT_DEFAULTS", "BrokerConfig", "ConfigError"]
 
 DIFFERENT_DEFAULTS: Mapping[str, str] = {
     "max.connections": "Kafka has no limit; everything here has one, and 10,000 sockets fit a usual file limit.",
+    "fetch.max.bytes": "Kafka reads 55 MiB; a node here reads an answer in one piece, for which everybody else waits.",
     "log.flush.interval.ms": "Kafka says null for never; here never is the largest number, so that the type stays.",
     "log.retention.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
     "queued.max.request.bytes": "Kafka has no limit and counts requests only; here answers count, too.",
@@ -122,7 +123,7 @@ class BrokerConfig:
     )
     default_replication_factor: int = setting(1, "Replicas of a topic that names none.", at_least=1)
     delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
-    fetch_max_bytes: int = setting(57_671_680, "Most bytes that a fetch is answered with.", at_least=1024)
+    fetch_max_bytes: int = setting(4_194_304, "Most bytes that a fetch is answered with.", at_least=1024)
     fetch_session_revision: str = setting(
         "final", "Which revision of KIP-227's sessions this node's followers use.", choices=("final", "first")
     )

@@ -51,6 +51,14 @@ class ListenerPlan:
         """By name. It is empty for a single listener, where nothing is refused."""
         return {each.name: self._scope(each.name) for each in self.listeners}
 
+    @property
+    def of_nodes(self) -> frozenset[str]:
+        """The listeners to which only nodes have a reason to connect. The one between brokers is none of them if it is
+        the only one that clients can use."""
+        mine = (*self.controllers, self.inter_broker)
+        for_clients = [each.name for each in self.listeners if each.name not in mine]
+        return frozenset(mine if for_clients else self.controllers)
+
     def _scope(self, name: str) -> Scope:
         if name in self.controllers:
             return Scope(name, clients=False, brokers=False, controllers=True)

@@ -42,7 +42,7 @@ from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
-from reference_broker.metadata.node_names import client_id_of
+from reference_broker.metadata.node_names import client_id_of, is_registered_node
 from reference_broker.metrics.metrics import Counter, Metrics
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.now import Now
@@ -401,6 +401,10 @@ class Node:
             failed_request(call, event)
         if not call.closed:
             call.release_body()
+
+    def is_registered(self, client_id: str) -> bool:
+        """Whether a node is registered that sends its requests under this client ID."""
+        return is_registered_node(client_id, self.broker.loader.image)
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """Serves what the broker asks of the active controller if that is this node."""

@@ -1,10 +1,13 @@
 """One client connection: bytes in, requests one at a time, answers out. Plain callbacks, no task and no future."""
 
 import asyncio
+from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from reference_broker.serve.turns import HEAVY_BYTES
+from reference_broker.serve.aside import ASIDE_FROM_BYTES
+from reference_broker.serve.turns import HEAVY_BYTES, Queue
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.frames import FrameReader
 from reference_broker.wire.writing import Buffers
@@ -16,6 +19,8 @@ READ_AHEAD_BYTES = 128 << 10
 """How many bytes may wait behind the request in flight before the socket is no longer read."""
 WRITE_BEHIND_BYTES = 64 << 10
 """How many bytes a slow reader may leave unread before its next request waits."""
+OWN_BYTES = 16 << 10
+"""What an open connection takes beside its requests and answers. ``test_connection_memory.py`` measures it."""
 
 
 class Connection(asyncio.Protocol):
@@ -25,10 +30,12 @@ class Connection(asyncio.Protocol):
     READ_AHEAD_BYTES bounds the bytes buffered meanwhile. A frame that is still arriving comes on top; the frame limit
     bounds it, and ``memory_budget`` bounds what all connections hold. ``closing`` means that the connection ends once
     the peer has read what was sent. ``discarding`` means that nothing is sent any more (a fault that loses answers).
-    ``of_node`` means that the peer calls itself a node.
+    ``of_node`` means that a node is at the other end: it came to a listener of nodes, or is registered with its name.
     """
 
     __slots__ = (
+        "_answers",
+        "_answers_bytes",
         "_driver",
         "_frame_since_s",
         "_queued",
@@ -37,6 +44,7 @@ class Connection(asyncio.Protocol):
         "_request_bytes",
         "_unread_since_s",
         "_waiting_bytes",
+        "_was_served",
         "_weight_bytes",
         "_write_full",
         "busy",
@@ -60,10 +68,16 @@ class Connection(asyncio.Protocol):
         self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
+        self._answers: deque[int] = deque()
+        """Sizes of the answers that the peer has not read whole. The first one stays in memory until its last byte is
+        gone, since its buffers are sent as they are."""
+        self._answers_bytes = 0
         self._request_bytes = 0
         """Size of the frame whose request is with the node."""
-        self._weight_bytes = HEAVY_BYTES + 1
-        """Size of the last request and its answer."""
+        self._was_served = False
+        self._weight_bytes = 0
+        """Size of the last request and its answer, or half of what it was before, if that is more. So one small request
+        between two large ones does not make the connection light."""
         self._frame_since_s = 0.0
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
@@ -88,6 +102,8 @@ class Connection(asyncio.Protocol):
         if not self._driver.opened(self):
             self.closed = True
             self.transport.abort()
+            return
+        self._driver.memory.changed(self)
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
@@ -99,7 +115,7 @@ class Connection(asyncio.Protocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
-        elif self.is_heavy:
+        elif self._must_queue:
             self.want_turn()
         else:
             self._serve_one()
@@ -124,8 +140,19 @@ class Connection(asyncio.Protocol):
             self._read_again()
 
     @property
-    def is_heavy(self) -> bool:
-        return self._weight_bytes > HEAVY_BYTES and not self.of_node
+    def _must_queue(self) -> bool:
+        """Whether a request must queue even if nothing of this connection waits."""
+        return not self.of_node and (self._weight_bytes > HEAVY_BYTES or not self._was_served)
+
+    @property
+    def queue(self) -> Queue:
+        """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
+        ApiVersions."""
+        if not self._must_queue:
+            return Queue.LIGHT
+        if self._was_served or self._reader.buffered_bytes > HEAVY_BYTES or self._reader.api_key() == ApiKey.FETCH:
+            return Queue.HEAVY
+        return Queue.NEW
 
     @property
     def _blocked(self) -> bool:
@@ -146,22 +173,40 @@ class Connection(asyncio.Protocol):
             if frame is None:
                 return
             self._frame_since_s = monotonic()
-            request = self._driver.decoded(self, frame)
-            self._request_bytes = self._weight_bytes = len(frame)
-            self.busy = True
-            self._driver.handle(request)
+            self._request_bytes = len(frame)
+            self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
+            self._was_served = self.busy = True
+            if len(frame) >= ASIDE_FROM_BYTES and self._driver.decode_aside(self, frame):
+                return
+            self._driver.handle(self._driver.decoded(self, frame))
         except ProtocolError as broken:
-            self._driver.close(self, str(broken))
+            self.refuse(broken)
         finally:
             self.serving = False
         self.want_turn()
+
+    def refuse(self, broken: ProtocolError) -> None:
+        """The frame that was taken cannot be decoded."""
+        self.busy = False
+        self._driver.close(self, str(broken))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the request that is with the node was large."""
+        return self._request_bytes >= ASIDE_FROM_BYTES
 
     def send(self, buffers: Buffers) -> None:
         """Sends an answer. The request that it answers is done."""
         if not self.transport.get_write_buffer_size():
             self._unread_since_s = monotonic()
+            self._answers.clear()
+            self._answers_bytes = 0
         self.transport.writelines(buffers)
-        self._weight_bytes += sum(map(len, buffers))
+        answer_bytes = sum(map(len, buffers))
+        self._answers.append(answer_bytes)
+        self._answers_bytes += answer_bytes
+        if self._weight_bytes < self._request_bytes + answer_bytes:
+            self._weight_bytes = self._request_bytes + answer_bytes
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""
@@ -176,7 +221,15 @@ class Connection(asyncio.Protocol):
     def held_bytes(self) -> int:
         if self.closed:
             return 0
-        return self._reader.buffered_bytes + self._request_bytes + self.transport.get_write_buffer_size()
+        return OWN_BYTES + self._reader.held_bytes + self._request_bytes + self._unread_bytes()
+
+    def _unread_bytes(self) -> int:
+        """What the answers take that the peer has not read whole."""
+        left_bytes = self.transport.get_write_buffer_size()
+        answers = self._answers
+        while answers and self._answers_bytes - answers[0] >= left_bytes:
+            self._answers_bytes -= answers.popleft()
+        return self._answers_bytes
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
@@ -188,9 +241,9 @@ class Connection(asyncio.Protocol):
         self.closing = True
         self._reader.drop()
         self._driver.evicted(self, reason)
-        unread_bytes = self.transport.get_write_buffer_size()
+        unread_bytes = self._unread_bytes()
         self.transport.abort()
-        return unread_bytes
+        return OWN_BYTES + unread_bytes
 
     def close(self) -> None:
         """After what was sent before. ``connection_lost`` follows."""
@@ -217,6 +270,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             return
         self.closed = True
+        self._reader.drop()  # It may wait for its turn still.
         self._driver.closed(self)
 
     def _stop_reading(self) -> None:

@@ -3,8 +3,8 @@
 import errno
 from dataclasses import dataclass
 
-RESERVED = 32
-"""Standard streams, the lock, listening sockets, connections to other nodes, folders that are listed."""
+RESERVED = 48
+"""Standard streams, the lock, listening sockets (several each), connections to other nodes, folders that are listed."""
 LEAST_CONNECTIONS = 8
 MOST_FOR_SYNCS = 1024
 

@@ -1,8 +1,9 @@
 """The sockets of a node's listeners, and the addresses that it tells others."""
 
+import asyncio
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.activation import Endpoint
 
+ACCEPTS_PER_TURN = 8
+"""How many connections of a listener are accepted between two looks at the other sockets."""
+BACKLOG = 1024
+"""How many connections the system keeps until they are accepted."""
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 
@@ -75,6 +80,18 @@ def told_endpoints(doors: Sequence[Door], config: "BrokerConfig", advertise: str
         for door in doors
         if door.name not in plan.controllers
     )
+
+
+async def accepting(
+    loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.Protocol], listening: socket.socket
+) -> list[asyncio.Server]:
+    """Accepts connections until all returned servers are closed, which own the socket.
+
+    In each turn of its loop, uvloop accepts one connection for each descriptor. Among thousands that come at once, the
+    last one would wait for seconds. So the socket is watched under ACCEPTS_PER_TURN descriptors.
+    """
+    watched = [listening, *(listening.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
+    return [await loop.create_server(protocol, sock=each, backlog=BACKLOG) for each in watched]
 
 
 def _reachable(door: Door) -> str:

@@ -9,7 +9,7 @@ NODES_SHARE: Final = 4
 """A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
 FREED_SHARE: Final = 8
 """When a share is full, connections close until an eighth of it is free, so that not every byte asks for a closing."""
-WORTH_CLOSING_BYTES: Final = 16 << 10
+WORTH_CLOSING_BYTES: Final = 32 << 10
 """Connections that hold less come last, since closing them frees next to nothing."""
 
 REASON: Final = "queued.max.request.bytes is reached, and this connection has held memory longest"
@@ -47,7 +47,7 @@ class MemoryBudget:
         for_nodes = limit_bytes // NODES_SHARE
         self._shares = {
             False: Share(limit_bytes - for_nodes if limit_bytes >= 0 else -1, closed),
-            True: Share(for_nodes if limit_bytes >= 0 else -1, closed),
+            True: Share(for_nodes if limit_bytes >= 0 else -1, closed, keeps_one=True),
         }
         used = metrics.gauge("kafka.network", "SocketServer", "MemoryPoolUsed")
         available = metrics.gauge("kafka.network", "SocketServer", "MemoryPoolAvailable")
@@ -77,12 +77,17 @@ class MemoryBudget:
 
 
 class Share:
-    """The bound of one kind of connections. ``total_bytes`` may be too high, since nobody tells when a peer reads."""
+    """The bound of one kind of connections. ``total_bytes`` may be too high, since nobody tells when a peer reads.
 
-    def __init__(self, limit_bytes: int, closed: Counter) -> None:
+    With ``keeps_one`` the last connection that holds much stays open, even if it holds more than the bound. Else a
+    batch that is larger than the share of nodes would keep all followers out for ever.
+    """
+
+    def __init__(self, limit_bytes: int, closed: Counter, keeps_one: bool = False) -> None:
         self.total_bytes = 0
         self._limit_bytes = limit_bytes
         self._closed = closed
+        self._keeps_one = keeps_one
         self._held: dict[Holder, int] = {}
         self._ending: dict[Holder, int] = {}
         """What connections hold that were closed and are not gone yet."""
@@ -117,7 +122,11 @@ class Share:
         if self.counted_again() <= self._limit_bytes:
             return
         target_bytes = self._limit_bytes - self._limit_bytes // FREED_SHARE
-        for holder in sorted(self._held, key=self._rank):
+        ranked = sorted(self._held, key=self._rank)
+        if self._keeps_one:
+            worth = [holder for holder in ranked if self._held[holder] >= WORTH_CLOSING_BYTES]
+            ranked = worth[:-1]
+        for holder in ranked:
             self._closed.value += 1
             self.forget(holder)
             self._ending[holder] = 0

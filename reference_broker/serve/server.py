@@ -23,7 +23,7 @@ from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.doors import Door, open_doors, told_endpoints
+from reference_broker.serve.doors import Door, accepting, open_doors, told_endpoints
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.activation import Endpoint
     from reference_broker.core.node import Node
-    from reference_broker.serve.driver import Driver, Meter, Watcher
+    from reference_broker.serve.driver import Driver
     from reference_broker.serve.powers import DriverPowers
+    from reference_broker.serve.watchers import Meter, Watcher
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""
@@ -235,6 +236,7 @@ class Server:
         self._driver.hooks = (*attached.hooks, *request_log)
         self._driver.watchers = tuple(attached.watchers)
         self._driver.meter = attached.meter
+        self._driver.listeners = config.listener_plan()
         self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
@@ -256,7 +258,7 @@ class Server:
         several = bool(self._options.config.listeners)
         for door in doors:
             protocol = partial(self._driver.protocol, door.name if several else "")
-            self._listening.append(await loop.create_server(protocol, sock=door.socket, backlog=1024))
+            self._listening += await accepting(loop, protocol, door.socket)
         if metrics is not None:
             open_ones: set[MetricsProtocol] = set()
             self._metrics_listening = await loop.create_server(

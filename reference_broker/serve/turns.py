@@ -2,19 +2,32 @@
 
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
+from time import thread_time
 from typing import Final, Protocol
 
-REQUESTS_PER_PASS: Final = 32
+REQUESTS_PER_PASS: Final = 128
 """How many requests are served before the event loop looks at its sockets again."""
-
-
+PASS_S: Final = 0.005
+"""A pass that has taken so much processor time ends with the request that it serves."""
 HEAVY_BYTES: Final = 128 << 10
-"""A connection is heavy if its last request and answer together were larger, or if it was never served."""
+"""A connection is heavy if its last requests and their answers were larger."""
+
+
+class Queue(Enum):
+    """What is known of a connection's next request."""
+
+    NEW = auto()
+    """It is the connection's first one, and is small."""
+    LIGHT = auto()
+    HEAVY = auto()
 
 
 class TakesTurns(Protocol):
+    closed: bool
+
     @property
-    def is_heavy(self) -> bool: ...
+    def queue(self) -> Queue: ...
 
     def take_turn(self) -> None:
         """Serves at most one request. Asks for another turn if more requests may be there."""
@@ -22,24 +35,26 @@ class TakesTurns(Protocol):
 
 
 class Turns:
-    """A queue of connections. A connection that has sent a thousand requests is served as often as one that has sent
-    two.
+    """Three queues of connections. A connection that has sent a thousand requests is served as often as one that has
+    sent two.
 
     A request that arrives on a light connection without a backlog does not queue. Its connection serves it when it
     arrives, which is between two passes. So it waits for at most one pass, whatever the others have sent. A pass serves
-    one heavy connection, since a single fetch of 50 MiB takes as long as hundreds of small requests. Who was never
-    served counts as heavy, so that new connections cannot keep out those that behave well.
+    one heavy connection, since a single large fetch takes as long as hundreds of small requests. The rest of it is
+    shared by new connections and light ones: neither a flood of new ones nor a thousand backlogs keep the others out.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self, call_soon: Callable[[Callable[[], None]], object], clock_s: Callable[[], float] = thread_time
+    ) -> None:
         self._call_soon = call_soon
-        self._light: deque[TakesTurns] = deque()
-        self._heavy: deque[TakesTurns] = deque()
+        self._clock_s = clock_s
+        self._queues: dict[Queue, deque[TakesTurns]] = {each: deque() for each in Queue}
         self._pass_comes = False
 
     def add(self, connection: TakesTurns) -> None:
-        """The connection must not be in the queue."""
-        (self._heavy if connection.is_heavy else self._light).append(connection)
+        """The connection must not be in a queue."""
+        self._queues[connection.queue].append(connection)
         self._ask_for_pass()
 
     def _ask_for_pass(self) -> None:
@@ -48,14 +63,24 @@ class Turns:
             self._call_soon(self._pass)
 
     def _pass(self) -> None:
+        new, light = self._queues[Queue.NEW], self._queues[Queue.LIGHT]
+        ends_s = self._clock_s() + PASS_S
         try:
-            if self._heavy:
-                self._heavy.popleft().take_turn()
-            for _ in range(REQUESTS_PER_PASS - 1):
-                if not self._light:
+            self._serve_next(self._queues[Queue.HEAVY])
+            for number in range(REQUESTS_PER_PASS - 1):
+                first, second = (new, light) if number % 2 else (light, new)
+                if not (self._serve_next(first) or self._serve_next(second)) or self._clock_s() >= ends_s:
                     break
-                self._light.popleft().take_turn()
         finally:  # A bug in one turn must not keep the others waiting for ever.
             self._pass_comes = False
-            if self._light or self._heavy:
+            if any(self._queues.values()):
                 self._ask_for_pass()
+
+    def _serve_next(self, queue: deque[TakesTurns]) -> bool:
+        """Passes over connections that closed while they waited. Returns whether one was served."""
+        while queue:
+            connection = queue.popleft()
+            if not connection.closed:
+                connection.take_turn()
+                return True
+        return False

@@ -40,6 +40,13 @@ class FrameReader:
             return len(self._growing)
         return len(self._chunk) - self._position + self._parts_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """How much memory is held: a chunk stays whole until its last byte is taken, and what grows has room to."""
+        if self._growing is not None:
+            return self._growing.__alloc__()
+        return len(self._chunk) + self._parts_bytes
+
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
         if self._growing is not None:
@@ -73,6 +80,17 @@ class FrameReader:
         if self._growing is None and self._frame_bytes >= _LARGE_BYTES:
             self._grow()
         return False
+
+    def api_key(self) -> int:
+        """The first two bytes of the frame that comes next, whose length was read (``has_frame``). -1 if it is shorter
+        than that, or has a length that is refused."""
+        if self._frame_bytes < 2:
+            return -1
+        data, position = (self._chunk, self._position) if self._growing is None else (self._growing, 0)
+        if len(data) - position < 2:
+            self._gather()
+            data, position = self._chunk, 0
+        return int.from_bytes(data[position : position + 2], "big", signed=True)
 
     def next_frame(self) -> memoryview | None:
         """Returns the next frame as a read-only view that stays valid, or None while the frame is incomplete.

@@ -1,5 +1,6 @@
 """A small course: twenty hostile peers of each kind. The full one is ``nox -s hostile``."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -7,9 +8,11 @@ from random import Random
 import pytest
 
 from bench.hostile import course
-from bench.hostile.course import MIB, Outcome, Plan, play
-from bench.hostile.honest import Honest
-from bench.hostile.lives import KINDS, valid_frames
+from bench.hostile.course import MIB, Longest, Outcome, Plan, play
+from bench.hostile.frames import forged, huge_names, one_of, records, repetition
+from bench.hostile.honest import Honest, Wait
+from bench.hostile.lives import KINDS, Frames, valid_frames
+from bench.hostile.processor import Used, used_by, used_by_this_thread
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode
 from reference_broker.wire.frames import FrameReader
@@ -32,7 +35,7 @@ def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(t
 
 @pytest.mark.live
 def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
-    config = {"queued.max.request.bytes": "-1"}
+    config = {"queued.max.request.bytes": "-1", "fetch.max.bytes": str(50 * MIB)}
     plan = Plan(1, 2 * PEERS, SECONDS, kills=False, kinds=("unread-answers",), config=config)
     outcome = play(plan, tmp_path / "c", quiet)
     assert [each for each in outcome.broken if "MiB" in each], str(outcome)
@@ -65,15 +68,34 @@ def test_a_node_that_ended_and_a_client_that_was_not_served_are_told(
 
 
 def test_waits_are_counted_where_they_lie_whole() -> None:
-    honest = Honest([], waits_s=[(0.0, 1.0), (2.0, 0.5), (3.0, 5.0)])
+    honest = Honest([], waits=[Wait(0.0, 1.0), Wait(2.0, 0.5), Wait(3.0, 5.0)])
     assert honest.longest_s() == 5.0
     assert honest.longest_s(0.5, 4.0) == 0.5
     assert honest.longest_s(10.0) == 0.0
 
 
+def test_a_wait_is_told_apart_from_a_machine_that_has_no_processor_free() -> None:
+    waits = [Wait(0.0, 0.3, starved_s=0.25, worked_s=0.01), Wait(1.0, 0.1, starved_s=0.02, worked_s=0.06)]
+    longest = Longest.of(waits)
+    assert longest.took_s == 0.3
+    assert longest.on_nodes_s == pytest.approx(0.08)
+    assert longest.worked_s == 0.06
+    assert Longest.of([]) == Longest()
+
+
+def test_linux_tells_how_long_a_thread_worked() -> None:
+    before = used_by_this_thread()
+    began_s = time.thread_time()
+    while time.thread_time() < began_s + 0.05:
+        pass
+    assert (used_by_this_thread() - before).worked_s > 0.02
+    assert used_by(0, 0) == Used()
+
+
 @pytest.mark.parametrize("seed", range(5))
-def test_frames_of_hostile_requests_are_whole(seed: int) -> None:
+@pytest.mark.parametrize("frames", [valid_frames, *map(one_of, (huge_names, repetition, records, forged))])
+def test_frames_of_hostile_requests_are_whole(frames: Frames, seed: int) -> None:
     reader = FrameReader(100 * MIB)
-    reader.feed(valid_frames(Random(seed)))
+    reader.feed(frames(Random(seed)))
     assert reader.next_frame() is not None
     assert reader.buffered_bytes == 0

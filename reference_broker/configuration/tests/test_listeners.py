@@ -3,7 +3,7 @@
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig, ConfigError
-from reference_broker.configuration.listeners import Listener, Scope
+from reference_broker.configuration.listeners import Listener, Scope, listener_plan
 
 THREE = {
     "listeners": "CLIENTS://h:1, REPLICATION://h:2, CONTROLLER://h:3",
@@ -42,6 +42,26 @@ def test_without_a_listener_of_controllers_the_brokers_one_takes_what_they_are_a
     config = {"listeners": "PLAINTEXT://h:1,LAN://h:2", "inter.broker.listener.name": "LAN"}
     scopes = BrokerConfig.parse(config).listener_plan().scopes
     assert [(each.brokers, each.controllers) for each in scopes.values()] == [(False, False), (True, True)]
+
+
+@pytest.mark.parametrize(
+    ("names", "controllers", "inter_broker", "of_nodes"),
+    [
+        (("PLAINTEXT", "REPLICATION", "CONTROLLER"), "CONTROLLER", "REPLICATION", {"REPLICATION", "CONTROLLER"}),
+        (("PLAINTEXT", "CONTROLLER"), "CONTROLLER", "PLAINTEXT", {"CONTROLLER"}),
+        (("PLAINTEXT", "REPLICATION"), "", "REPLICATION", {"REPLICATION"}),
+        (("PLAINTEXT",), "", "PLAINTEXT", set()),
+    ],
+)
+def test_a_listener_that_clients_can_use_is_no_listener_of_nodes(
+    names: tuple[str, ...], controllers: str, inter_broker: str, of_nodes: set[str]
+) -> None:
+    listeners = ",".join(f"{name}://h:{port}" for port, name in enumerate(names, 1))
+    assert listener_plan(listeners, "", controllers, inter_broker, "").of_nodes == of_nodes
+
+
+def test_a_single_listener_is_no_listener_of_nodes() -> None:
+    assert not listener_plan("", "", "", "", "").of_nodes
 
 
 def test_a_host_may_be_left_out_and_ipv6_stands_in_brackets() -> None:

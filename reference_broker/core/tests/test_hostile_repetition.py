@@ -14,8 +14,11 @@ from reference_broker.apis.tests.test_group_apis import filled
 from reference_broker.core.tests.hostile_client import HostileClient, slices_of
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_groups_of_a_node import coordinated
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
 ASSIGNMENT_BYTES = 900_000
 LONGEST_MS = 40
@@ -152,3 +155,14 @@ def test_a_topic_that_is_asked_for_by_one_id_and_many_names_is_told_once() -> No
     body = MetadataRequest(topics=asked, include_topic_authorized_operations=False)
     answer = HostileClient(world).say(ApiKey.METADATA, 12, body)
     assert [(one.name, len(one.partitions)) for one in answer.topics] == [("t", 100)]
+
+
+def test_an_answer_holds_no_more_records_than_are_read_in_a_few_milliseconds() -> None:
+    """Reading an answer is one slice of work. Clients may ask for 50 MiB at once, and most do."""
+    world = NodeWorld()
+    world.create("t")
+    for _ in range(8):
+        assert world.produce("t", 0, build([Record(value=bytes(1_000_000))])).error_code == 0
+    asked = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 0, 50 << 20)])
+    told: Any = HostileClient(world).say(ApiKey.FETCH, 12, FetchRequest(max_bytes=50 << 20, topics=[asked]))
+    assert 0 < len(told.responses[0].partitions[0].records) <= 4 << 20

@@ -13,6 +13,7 @@ from kio.schema.types import TopicName
 
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
+from reference_broker.serve.connection import OWN_BYTES
 from reference_broker.serve.tests.test_hostile_input import API_VERSIONS_0, assert_serves, connected, framed, read_frame
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
@@ -30,6 +31,58 @@ SMALL = ("--config", f"queued.max.request.bytes={LIMIT}", "--config", f"socket.r
 PEERS = 40
 GROWS = LIMIT + 24 * MIB
 """The bound, and what else a node needs meanwhile: an answer that is being made, and what the allocator keeps."""
+
+
+def test_an_open_connection_takes_no_more_than_is_counted_for_it(start_broker: "Callable[..., Broker]") -> None:
+    broker = start_broker()
+    assert_serves(broker)
+    warm = [greeted(broker) for _ in range(50)]
+    before = broker.rss_bytes()
+    peers = [greeted(broker) for _ in range(400)]
+    each_bytes = (broker.rss_bytes() - before) / len(peers)
+    assert each_bytes < OWN_BYTES, f"{each_bytes:.0f}"
+    for peer in (*warm, *peers):
+        peer.close()
+
+
+def test_idle_connections_count_and_leave_room_for_others(start_broker: "Callable[..., Broker]") -> None:
+    """Thirty of them need half of the clients' share here, so a frame that would fit without them does not."""
+    limits = {
+        "queued.max.request.bytes": 1_333_334,
+        "socket.request.max.bytes": 1_000_000,
+        "message.max.bytes": 900_000,
+    }
+    broker = start_broker(*(word for key, value in limits.items() for word in ("--config", f"{key}={value}")))
+    idle = [greeted(broker) for _ in range(30)]
+    assert not broker.log_events("connection_closed")
+    greedy = connected(broker)
+    send_what_is_taken(greedy, struct.pack(">i", 1_000_000) + bytes(600_000))
+    assert closed_for_memory(broker) == 1
+    assert_serves(broker)
+    for peer in (*idle, greedy):
+        peer.close()
+
+
+def test_who_only_calls_itself_a_node_draws_on_the_memory_of_clients(start_broker: "Callable[..., Broker]") -> None:
+    broker = start_broker(*SMALL)
+    frame = struct.pack(">i", 8 * MIB - 1) + bytes(7 * MIB)
+    pretender = connected(broker)
+    name = b"node-0:AAAAAAAAAAAAAAAAAAAAAA"
+    pretender.sendall(framed(struct.pack(">hhih", 18, 0, 7, len(name)) + name))
+    assert read_frame(pretender)
+    peers = [pretender, *(connected(broker) for _ in range(3))]
+    for peer in peers:
+        send_what_is_taken(peer, frame)
+    assert closed_for_memory(broker) == 1, "four times 7 MiB are more than three quarters of 32 MiB"
+    for peer in peers:
+        peer.close()
+
+
+def greeted(broker: "Broker") -> socket.socket:
+    peer = connected(broker)
+    peer.sendall(framed(API_VERSIONS_0))
+    assert read_frame(peer)
+    return peer
 
 
 def closed_for_memory(broker: "Broker") -> int:

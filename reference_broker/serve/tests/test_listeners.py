@@ -1,5 +1,6 @@
 """Where a node listens, and what it tells others of that."""
 
+import asyncio
 import json
 import socket
 import struct
@@ -7,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.quorum.messages import begin_epoch
-from reference_broker.serve.doors import Door, open_doors, told_endpoints
+from reference_broker.serve.doors import ACCEPTS_PER_TURN, Door, accepting, open_doors, told_endpoints
 from reference_broker.serve.errors import StartError
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.messages import encode_request
@@ -76,6 +78,33 @@ def test_loopback_is_known_by_the_address_that_is_bound() -> None:
     finally:
         for door in doors:
             door.socket.close()
+
+
+def test_newcomers_are_accepted_several_at_a_time() -> None:
+    accepted = 0
+
+    class Counting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            nonlocal accepted
+            accepted += 1
+            transport.close()
+
+    async def scene() -> None:
+        listening = socket.create_server(("127.0.0.1", 0), backlog=100)
+        address = listening.getsockname()
+        newcomers = [socket.create_connection(address) for _ in range(4 * ACCEPTS_PER_TURN)]
+        servers = await accepting(asyncio.get_running_loop(), Counting, listening)
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert accepted == len(newcomers)
+        for each in (*servers, *newcomers):
+            each.close()
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scene())
 
 
 def asked(address: str, frame: bytes) -> bytes:

@@ -90,6 +90,17 @@ def test_what_clients_hold_takes_nothing_from_nodes_and_the_other_way_round() ->
     assert [peer.evicted for peer in clients] == before
 
 
+def test_one_node_may_always_fetch_a_batch_that_is_larger_than_the_share_of_nodes() -> None:
+    """A follower that is closed whenever it fetches the batch would stay out of sync for ever."""
+    budget = MemoryBudget(LIMIT, Metrics())
+    small = [Peer(1000, since_s=0.0, of_node=True) for _ in range(3)]
+    first, second = Peer(LIMIT, since_s=1.0, of_node=True), Peer(LIMIT, since_s=2.0, of_node=True)
+    assert full(budget, [*small, first]) == []
+    assert full(budget, [first, second]) == [0], "of two, the one that has held memory longer goes"
+    assert not any(peer.evicted for peer in small)
+    assert full(budget, [Peer(FOR_CLIENTS + 1)]) == [0], "clients have no such right"
+
+
 def test_a_closed_connection_is_forgotten() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     for _ in range(100):

@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 
 from reference_broker.metrics.metrics import Metrics
-from reference_broker.serve.connection import READ_AHEAD_BYTES, Connection
+from reference_broker.serve.connection import OWN_BYTES, READ_AHEAD_BYTES, Connection
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import HEAVY_BYTES, REQUESTS_PER_PASS, Turns
+from reference_broker.serve.turns import HEAVY_BYTES, PASS_S, REQUESTS_PER_PASS, Queue, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
+FETCH = struct.pack(">ih", 4, 1) + b"ng"
 
 
 class Loop:
@@ -33,6 +34,7 @@ class Loop:
 class Transport:
     def __init__(self) -> None:
         self.reads = True
+        self.unread_bytes = 0
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
@@ -48,7 +50,7 @@ class Transport:
         return False
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread_bytes
 
     def writelines(self, buffers: Sequence[bytes]) -> None: ...
 
@@ -71,7 +73,7 @@ class Answering:
         return True
 
     def decoded(self, connection: Connection, frame: memoryview) -> Connection:
-        assert bytes(frame) == b"ping"
+        assert bytes(frame)[2:] == b"ng"
         return connection
 
     def handle(self, request: Connection) -> None:
@@ -83,6 +85,8 @@ class Answering:
         connection.done()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
+
+    def closed(self, connection: Connection) -> None: ...
 
     def connected(self, served_before: bool = True) -> tuple[Connection, Transport]:
         connection, transport = Connection(cast(Any, self), 1000), Transport()
@@ -200,6 +204,80 @@ def test_new_connections_do_not_keep_out_those_that_were_served_before() -> None
     assert driver.served[1:] == [each.number for each in newcomers]
 
 
+def test_a_newcomer_does_not_wait_for_those_that_begin_with_a_fetch() -> None:
+    driver = Answering()
+    greedy = [driver.connected(served_before=False)[0] for _ in range(500)]
+    for each in greedy:
+        each.data_received(FETCH)
+    newcomer, _ = driver.connected(served_before=False)
+    newcomer.data_received(FRAME)
+    driver.loop.once()
+    assert driver.served == [greedy[0].number, newcomer.number]
+
+
+def test_newcomers_and_backlogs_share_a_pass() -> None:
+    driver = Answering()
+    backlogs = [driver.connected()[0] for _ in range(100)]
+    for each in backlogs:
+        each.data_received(FRAME * 50)
+    newcomers = [driver.connected(served_before=False)[0] for _ in range(100)]
+    for each in newcomers:
+        each.data_received(FRAME)
+    before = len(driver.served)
+    driver.loop.once()
+    served = driver.served[before:]
+    assert len(served) == REQUESTS_PER_PASS - 1
+    assert abs(len(served) - 2 * sum(number >= newcomers[0].number for number in served)) <= 1
+
+
+def test_a_pass_that_takes_long_ends_early() -> None:
+    driver, now_s = Answering(), 0.0
+
+    def clock_s() -> float:
+        nonlocal now_s
+        now_s += PASS_S / 4
+        return now_s
+
+    driver.turns = Turns(driver.loop.call_soon, clock_s)
+    backlogs = [driver.connected()[0] for _ in range(10)]
+    for each in backlogs:
+        each.data_received(FRAME * 2)
+    before = len(driver.served)
+    driver.loop.once()
+    assert len(driver.served) - before == 4
+
+
+def test_those_that_closed_while_they_waited_take_no_turn() -> None:
+    driver = Answering()
+    gone = [driver.connected(served_before=False)[0] for _ in range(1000)]
+    for each in gone:
+        each.data_received(FETCH + bytes(100_000))
+        each.connection_lost(None)
+        assert not each._reader.held_bytes, "what it had sent is let go of at once"
+    alive, _ = driver.connected(served_before=False)
+    alive.data_received(FETCH)
+    driver.loop.once()
+    assert driver.served == [alive.number]
+
+
+def test_a_small_request_between_large_ones_does_not_make_a_connection_light() -> None:
+    driver = Answering()
+    driver.answer_bytes = 100 * HEAVY_BYTES
+    greedy, _ = driver.connected()
+    driver.answer_bytes = 10
+    for _ in range(3):
+        greedy.data_received(FRAME)
+        assert driver.served == [], "it waits for its turn"
+        driver.loop.once()
+        driver.served.clear()
+    for _ in range(5):
+        greedy.data_received(FRAME)
+        driver.loop.once()
+    driver.served.clear()
+    greedy.data_received(FRAME)
+    assert driver.served == [greedy.number], "its large requests are long ago"
+
+
 def test_a_connection_of_a_node_is_never_heavy() -> None:
     driver = Answering()
     driver.answer_bytes = HEAVY_BYTES + 1
@@ -215,7 +293,8 @@ def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
     served: list[int] = []
 
     class Taking:
-        is_heavy = False
+        closed = False
+        queue = Queue.LIGHT
 
         def __init__(self, number: int) -> None:
             self.number = number
@@ -233,3 +312,21 @@ def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
     turns.add(Taking(3))
     loop.once()
     assert served == [1, 2, 3]
+
+
+def test_an_answer_counts_whole_until_its_last_byte_is_read() -> None:
+    """Its buffers are sent as they are, so none of them is let go of before that."""
+    driver = Answering()
+    reader, transport = driver.connected()
+    empty_bytes = reader.held_bytes()
+    assert empty_bytes >= OWN_BYTES
+    reader.send([bytes(1_000_000)])
+    transport.unread_bytes = 1
+    assert reader.held_bytes() == empty_bytes + 1_000_000
+    reader.send([bytes(10)])
+    transport.unread_bytes = 11
+    assert reader.held_bytes() == empty_bytes + 1_000_010
+    transport.unread_bytes = 10
+    assert reader.held_bytes() == empty_bytes + 10
+    transport.unread_bytes = 0
+    assert reader.held_bytes() == empty_bytes

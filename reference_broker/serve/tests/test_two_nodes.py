@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from reference_broker.configuration.listeners import listener_plan
 from reference_broker.core import node as core_node
 from reference_broker.core.effects import Effect, Note, Reply, Send, Sync
 from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request, Synced
@@ -39,6 +40,7 @@ class Node:
 
     listening = ready = True
     stopped = False
+    registered = NAME
 
     def __init__(self, first: Sequence[Effect] = ()) -> None:
         self.first = first
@@ -50,6 +52,9 @@ class Node:
 
     def shutdown(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
         return (Note("farewell"),)
+
+    def is_registered(self, client_id: str) -> bool:
+        return client_id == self.registered
 
     def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
         assert not self.inside
@@ -131,6 +136,33 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("it did not happen")
+
+
+@pytest.mark.parametrize(("registered", "of_node"), [(NAME, True), (client_id_of(0, bytes(15) + b"x"), False)])
+def test_a_connection_is_of_a_node_if_that_is_registered_under_its_client_id(
+    tmp_path: Path, registered: str, of_node: bool
+) -> None:
+    asking, answering = Node([ask(1, 5)]), Node()
+    answering.registered = registered
+
+    async def scene(drivers: list[Driver]) -> None:
+        await until(lambda: bool(asking.of(PeerReply)))
+        assert [each.of_node for each in drivers[1].connections.values()] == [of_node]
+
+    play(tmp_path, [asking, answering], scene)
+
+
+def test_where_brokers_have_a_listener_of_their_own_it_decides(tmp_path: Path) -> None:
+    asking, answering = Node([ask(1, 5)]), Node()
+    plan = listener_plan("PLAINTEXT://h:1,LAN://h:2", "", "", "LAN", "")
+
+    async def scene(drivers: list[Driver]) -> None:
+        drivers[1].listeners = plan
+        assert [drivers[1].protocol(name).of_node for name in ("PLAINTEXT", "LAN")] == [False, True]
+        await until(lambda: bool(asking.of(PeerReply)))
+        assert [each.of_node for each in drivers[1].connections.values()] == [False], "its name is not believed"
+
+    play(tmp_path, [asking, answering], scene)
 
 
 def test_a_send_is_a_request_there_and_its_reply_an_event_here(tmp_path: Path) -> None:
