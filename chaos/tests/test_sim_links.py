@@ -96,7 +96,7 @@ class Wire:
             pass
 
     def fault(self, **fields: Any) -> Any:
-        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network, Trouble()))
+        return begin(fault(**fields), Place(cast(Any, self.machine), (self.link,), self.network, Trouble()), 1_000_000)
 
 
 def fault(**fields: Any) -> Fault:
