@@ -5,7 +5,6 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
-from reference_broker.serve.aside import ASIDE_FROM_BYTES
 from reference_broker.serve.turns import HEAVY_BYTES, Queue
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
@@ -173,27 +172,16 @@ class Connection(asyncio.Protocol):
             if frame is None:
                 return
             self._frame_since_s = monotonic()
+            request = self._driver.decoded(self, frame)
             self._request_bytes = len(frame)
             self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
             self._was_served = self.busy = True
-            if len(frame) >= ASIDE_FROM_BYTES and self._driver.decode_aside(self, frame):
-                return
-            self._driver.handle(self._driver.decoded(self, frame))
+            self._driver.handle(request)
         except ProtocolError as broken:
-            self.refuse(broken)
+            self._driver.close(self, str(broken))
         finally:
             self.serving = False
         self.want_turn()
-
-    def refuse(self, broken: ProtocolError) -> None:
-        """The frame that was taken cannot be decoded."""
-        self.busy = False
-        self._driver.close(self, str(broken))
-
-    @property
-    def is_large(self) -> bool:
-        """Whether the request that is with the node was large."""
-        return self._request_bytes >= ASIDE_FROM_BYTES
 
     def send(self, buffers: Buffers) -> None:
         """Sends an answer. The request that it answers is done."""

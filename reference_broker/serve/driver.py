@@ -5,6 +5,7 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
 from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
@@ -22,7 +23,6 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.serve.aside import Aside
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.connection import Connection
 from reference_broker.serve.crash_words import told
@@ -37,19 +37,32 @@ from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
 from reference_broker.serve.requests import decode
 from reference_broker.serve.turns import Turns
-from reference_broker.serve.watchers import Meter, Watcher
-from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.messages import empty_response, encode_response, has_error_code
 from reference_broker.wire.writing import Buffers
 
-_PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")
-_WITH_RECORDS = (ApiKey.PRODUCE, ApiKey.FETCH)
-"""Their answers cost little to encode, whatever the size of the request."""
-
 
 def nobody(_: int, __: Channel) -> None:
     """No other nodes."""
+
+
+class Watcher(Protocol):
+    """A watcher is shown the effects that no event led to: those of the node's start and shutdown."""
+
+    def effects(self, now: Now, effects: Sequence[Effect]) -> None: ...
+
+
+class Meter(Protocol):
+    """A meter is told where the driver's own work for a request begins and ends. Hooks see only the node's work."""
+
+    def decoding(self) -> None:
+        """A request's frame is about to be decoded. The node gets the request right after that."""
+        ...
+
+    def sent(self, reply: Reply, frame_bytes: int) -> None:
+        """The reply was encoded and handed to its connection. ``frame_bytes`` includes the length field."""
+        ...
 
 
 class Driver:
@@ -102,7 +115,6 @@ class Driver:
         self._last_connection = 0
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
-        self._aside = Aside(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
         notes = NoteLog(log)
         self.disk = disk
@@ -143,7 +155,6 @@ class Driver:
         for connection in list(self.connections.values()):
             connection.abort()
         self.syncs.close()
-        self._aside.close()
 
     def close_idle(self, limit_ms: int) -> None:
         """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
@@ -177,45 +188,17 @@ class Driver:
         """Raises ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
-        return self._known(connection, self._decoded(connection.number, frame))
-
-    def _decoded(self, number: int, frame: memoryview) -> Request:
         try:
-            return decode(number, frame, self._versions)
+            request = decode(connection.number, frame, self._versions)
+            if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
+                self.memory.forget(connection)
+                connection.of_node = True
+            return request
         except ProtocolError:
             raise
         except Exception as bug:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
             raise ProtocolError(f"our codec failed: {told(bug)}") from bug
-
-    def _known(self, connection: Connection, request: Request) -> Request:
-        if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
-            self.memory.forget(connection)
-            connection.of_node = True
-        return request
-
-    def decode_aside(self, connection: Connection, frame: memoryview) -> bool:
-        """Decodes a large frame in a thread and then handles it. Returns False if the frame is to be decoded at once:
-        batches of records are not looked into, and a ``Meter`` wants to see one request at a time."""
-        if self.meter is not None or frame[:2] == _PRODUCE:
-            return False
-
-        def work() -> Request | ProtocolError:
-            try:
-                return self._decoded(connection.number, frame)
-            except ProtocolError as broken:
-                return broken
-
-        def done(result: Request | ProtocolError) -> None:
-            if connection.closed or connection.closing:
-                return
-            if isinstance(result, ProtocolError):
-                connection.refuse(result)
-            else:
-                self.handle(self._known(connection, result))
-
-        self._aside.run(work, done)
-        return True
 
     def _is_of_node(self, request: Request) -> bool:
         """Whether a node that is registered under this client ID may come to this listener. Where brokers have a
@@ -347,22 +330,14 @@ class Driver:
         connection = self.connections.get(reply.connection)
         if connection is None:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
-        if reply.body is None or connection.discarding:
-            connection.done()
-        elif connection.is_large and reply.api_key not in _WITH_RECORDS and self.meter is None:
-            self._aside.run(lambda: self._encoded(reply), lambda buffers: self._answer(connection, reply, buffers))
-        else:
-            self._answer(connection, reply, self._encoded(reply))
-
-    def _answer(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
-        if connection.closed:
-            return
-        if buffers is None:
-            self.close(connection, "an answer could not be encoded")
-            return
-        connection.send(buffers)
-        if self.meter is not None:
-            self.meter.sent(reply, sum(len(each) for each in buffers))
+        if reply.body is not None and not connection.discarding:
+            buffers = self._encoded(reply)
+            if buffers is None:
+                self.close(connection, "an answer could not be encoded")
+                return
+            connection.send(buffers)
+            if self.meter is not None:
+                self.meter.sent(reply, sum(len(each) for each in buffers))
         connection.done()
 
     def _encoded(self, reply: Reply) -> Buffers | None:

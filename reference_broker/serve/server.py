@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.activation import Endpoint
     from reference_broker.core.node import Node
-    from reference_broker.serve.driver import Driver
+    from reference_broker.serve.driver import Driver, Meter, Watcher
     from reference_broker.serve.powers import DriverPowers
-    from reference_broker.serve.watchers import Meter, Watcher
 
 SHUTDOWN_LIMIT_S = 30.0
 """A clean shutdown that takes longer than this is cut short; the next start recovers."""

@@ -41,7 +41,6 @@ class Echo:
 
 class FakeConnection:
     listener = ""
-    is_large = closed = False
 
     def __init__(self) -> None:
         self.peer = "peer"
