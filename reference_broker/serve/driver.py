@@ -273,8 +273,11 @@ class Driver:
         except Exception as bug:
             self._stumble(bug)
 
-    def request_failed(self, request: Request, bug: Exception) -> None:
-        """For ``Node.on_bug``: a bug of ours costs the request, and one line of the log."""
+    def request_failed(self, request: Request | str, bug: Exception) -> None:
+        """For ``Node.on_bug``: a bug of ours costs the request or the change, and one line of the log."""
+        if isinstance(request, str):
+            self._log.limited("error", "change_failed", change=request, reason=told(bug))
+            return
         facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
         self._log.limited("error", "request_failed", reason=told(bug), **facts)
 
