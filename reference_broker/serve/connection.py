@@ -149,7 +149,8 @@ class Connection(asyncio.Protocol):
             request = self._driver.decoded(self, frame)
             self._request_bytes = self._weight_bytes = len(frame)
             self.busy = True
-            self._driver.handle(request)
+            if request is not None:
+                self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
         finally:

@@ -54,6 +54,12 @@ def contained(world: NodeWorld) -> list[str]:
     return costs
 
 
+def answered(world: NodeWorld, number: int) -> Any:
+    """The error of the answer."""
+    body: Any = world.replies[number].body
+    return body.error_code
+
+
 def goes_on(world: NodeWorld, topic: str = "t") -> None:
     """The node serves others, and has forgotten the request that failed."""
     assert world.produce(topic, 0, batch()).error_code == ErrorCode.none
@@ -75,7 +81,7 @@ def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
         assert world.produce("t", 0, batch()).error_code == ErrorCode.none
     assert costs == ["FETCH"]
-    assert world.replies[number].body.error_code == FAILED
+    assert answered(world, number) == FAILED
     goes_on(world)
 
 
@@ -87,7 +93,7 @@ def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
     with bug_in(fetch_waiting.Fetch, "_answer"):
         world.advance(200)
     assert costs == ["FETCH"]
-    assert world.replies[number].body.error_code == FAILED
+    assert answered(world, number) == FAILED
     goes_on(world)
 
 
@@ -200,7 +206,7 @@ def test_a_bug_in_the_answer_to_one_member_costs_neither_the_others_nor_the_grou
     with bug_in(k11_join_group, "_response", fails_once):
         world.advance(500)
     assert costs == ["JOIN_GROUP"]
-    assert sorted(world.replies[each].body.error_code for each in (first, second)) == [FAILED, ErrorCode.none]
+    assert sorted(answered(world, each) for each in (first, second)) == [FAILED, ErrorCode.none]
     world.node.broker.groups.validate()
     goes_on(world)
 
@@ -224,8 +230,8 @@ def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> Non
     second = world.send(ApiKey.UPDATE_METADATA, 1000, update, VICTIM)
     world.settle()
     assert costs == ["UPDATE_METADATA"]
-    assert world.replies[first].body.error_code == FAILED
-    assert world.replies[second].body.error_code != FAILED
+    assert answered(world, first) == FAILED
+    assert answered(world, second) != FAILED
     goes_on(world)
 
 
@@ -302,6 +308,6 @@ def test_a_group_that_is_stable_keeps_its_members_after_a_bug_in_one_heartbeat()
     costs = contained(world)
     with bug_in(type(world.node.broker.groups.membership), "heartbeat"):
         number = world.send(ApiKey.HEARTBEAT, 4, body(ApiKey.HEARTBEAT, group_id="g"), VICTIM)
-    assert (world.replies[number].body.error_code, costs) == (FAILED, ["HEARTBEAT"])
+    assert (answered(world, number), costs) == (FAILED, ["HEARTBEAT"])
     world.node.broker.groups.validate()
     goes_on(world)
