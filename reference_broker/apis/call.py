@@ -1,7 +1,9 @@
 """A request as the handlers of the APIs see it."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import ParamSpec, Protocol
+
+GivenT = ParamSpec("GivenT")
 
 
 class Call(Protocol):
@@ -36,5 +38,24 @@ class Call(Protocol):
         ...
 
     def on_closed(self, forget: Callable[[], None]) -> None:
-        """Calls ``forget`` if the connection closes before the answer."""
+        """Calls ``forget`` if the connection closes before the answer, or if the request fails because of a bug."""
         ...
+
+    def contain(self, work: Callable[[], object]) -> bool:
+        """Does a part of the request's work in a later event. A bug in it costs this request alone, as a bug in the
+        handler does. Returns whether there was none.
+
+        ``work`` may only read what requests share, or change it as the handler may: a step that fails half way must
+        leave to the others what they rely on. Work for several requests is not contained, and a bug in it ends the
+        node.
+        """
+        ...
+
+
+def contained(call: Call, work: Callable[GivenT, object]) -> Callable[GivenT, None]:
+    """Returns ``work`` as it may be called in a later event (``Call.contain``)."""
+
+    def run(*given: GivenT.args, **named: GivenT.kwargs) -> None:
+        call.contain(lambda: work(*given, **named))
+
+    return run

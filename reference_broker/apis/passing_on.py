@@ -8,7 +8,7 @@ attempt did, for example that the topic exists.
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasConfig, HasController, HasLoader, HasNodeId, HasOutside
 from reference_broker.controller.planning.change import Change
 from reference_broker.controller.refusal import NOT_CONTROLLER
@@ -43,8 +43,10 @@ def propose(
     within ``controller.quorum.request.timeout.ms``, the client gets NOT_CONTROLLER.
     """
 
-    def respond(outcome: OutcomeT) -> None:
+    def respond_with(outcome: OutcomeT) -> None:
         call.respond(answer(outcome))
+
+    respond = contained(call, respond_with)
 
     controller = broker.controller
     leader_id = controller.leader_id

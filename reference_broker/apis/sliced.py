@@ -1,7 +1,7 @@
 """Answers that take more than one event to make."""
 
 from collections.abc import Generator
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from reference_broker.apis.call import Call
 from reference_broker.ports.timing import Slices
@@ -9,6 +9,8 @@ from reference_broker.ports.timing import Slices
 AnswerT = TypeVar("AnswerT")
 Sliced: TypeAlias = Generator[None, None, AnswerT]
 """Yields after each slice of the work, and returns the answer."""
+
+_OVER: Final = object()
 
 
 def in_one_go(answering: Sliced[AnswerT]) -> AnswerT:
@@ -23,10 +25,23 @@ def in_one_go(answering: Sliced[AnswerT]) -> AnswerT:
 
 def respond_in_slices(call: Call, answering: Sliced[AnswerT]) -> Slices:
     """Answers the call when the answer is made. Nothing more is done once the connection is closed."""
-    while not call.closed:
-        try:
-            next(answering)
-        except StopIteration as end:
-            call.respond(end.value)
+
+    def answered() -> Slices:
+        call.respond((yield from answering))
+
+    for _ in contained_slices(call, answered()):
+        if call.closed:
             return
+        yield
+
+
+def contained_slices(call: Call, work: Slices) -> Slices:
+    """Work for one request. A bug in it costs that request, and ends the work."""
+    is_over = False
+
+    def step() -> None:
+        nonlocal is_over
+        is_over = next(work, _OVER) is _OVER
+
+    while call.contain(step) and not is_over:
         yield

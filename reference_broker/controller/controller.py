@@ -14,7 +14,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_heartbeats import BrokerHeartbeats
 from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
-from reference_broker.controller.operations import Answered, Operation, Plan
+from reference_broker.controller.operations import Answered, OnBug, Operation, Plan, raised
 from reference_broker.controller.planning.change import Change, ServeLocally, Situation
 from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
@@ -51,6 +51,8 @@ class Controller:
     """Is called when this node becomes active, so that this node's own broker sends its request at once."""
     serve_locally: ServeLocally = _not_there
     """Serves what this node asks of itself. Whoever has the APIs sets it."""
+    on_bug: OnBug = raised
+    """For changes that are proposed. The controller's own changes raise their bugs."""
     heartbeats: BrokerHeartbeats = field(init=False)
     balance: LeaderBalance = field(init=False)
     broadcast: MetadataBroadcast = field(init=False)
@@ -129,6 +131,7 @@ class Controller:
             lambda refused: answer(change.outcome(refused)),
             name=change.name,
             atomic=change.atomic,
+            on_bug=self.on_bug,
         )
 
     def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
@@ -137,18 +140,27 @@ class Controller:
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
         self.propose(BrokerRegistration(restart), answer)
 
-    def submit(self, plan: Plan, answered: Answered, *, name: str = "change", atomic: bool = True) -> None:
+    def submit(
+        self,
+        plan: Plan,
+        answered: Answered,
+        *,
+        name: str = "change",
+        atomic: bool = True,
+        on_bug: OnBug = raised,
+    ) -> None:
         """Queues a change, whose plan makes the records when its turn comes.
 
         ``answered`` gets None when the records are committed and published here. A plan without records is answered
         when everything that was written before it is. Otherwise ``answered`` gets the reason why nothing was written,
-        or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``.
+        or NOT_CONTROLLER if nobody knows whether it was. ``name`` and ``atomic`` are those of a ``Change``. ``on_bug``
+        is that of an ``Operation``.
         """
         reign = self._reign
         if reign is None:
             answered(NOT_CONTROLLER)
             return
-        reign.submit(Operation(name, plan, answered, atomic))
+        reign.submit(Operation(name, plan, answered, atomic, on_bug))
 
     def situation(self) -> Situation:
         """Makes the situation for a plan whose turn has come."""

@@ -19,6 +19,10 @@ Plan: TypeAlias = Callable[[], Records | Planning]
 """Called when it is a change's turn. It judges by the controller's ``latest`` of that moment and returns the records. A
 plan that is a generator may yield between slices. The records may be lazy; they are taken in slices too."""
 
+OnBug: TypeAlias = Callable[[str, Exception], None]
+"""Called with the name of a change whose plan failed because of a bug, before anything was written. The change is
+refused, unless this raises the bug again."""
+
 MAX_RECORDS_PER_OPERATION = 2_000_000
 """More than any cluster needs. It limits what one request may make the controller hold."""
 
@@ -29,6 +33,11 @@ _RECORD_OVERHEAD_BYTES = 14
 """The most that a batch adds to a value: length, attributes, deltas, key length, value length, header count."""
 
 
+def raised(_change: str, bug: Exception) -> None:
+    """The ``OnBug`` of changes that no client asked for."""
+    raise bug
+
+
 @dataclass(slots=True)
 class Operation:
     """``name`` and ``atomic`` are those of a ``Change``. ``name`` stands in the Begin record."""
@@ -37,6 +46,7 @@ class Operation:
     plan: Plan
     answered: Answered
     atomic: bool = True
+    on_bug: OnBug = raised
     as_transaction: bool = False
     """Whether markers are written even around a single batch, as for the bootstrap of an empty log."""
 

@@ -172,13 +172,17 @@ class Reign:
             yield from self._run(self._current)
 
     def _run(self, operation: Operation) -> Steps:
-        records = yield from planned(operation.plan)
         try:
+            records = yield from planned(operation.plan)
             batches = yield from cut(
                 records, MetadataDelta(self.latest), self._config.crucible_metadata_batch_max_bytes, self.work
             )
         except TooMuch as refused:
             self._refuse(operation, ErrorCode.policy_violation, f"{_TOO_LARGE}: {refused}.")
+            return
+        except Exception as bug:  # Nothing is written, and the plan changed nothing that others rely on.
+            operation.on_bug(operation.name, bug)
+            self._refuse(operation, ErrorCode.unknown_server_error, "The change could not be planned.")
             return
         if not batches.batches:
             self._written(operation, self._in_flight[-1][0] if self._in_flight else -1)

@@ -33,6 +33,11 @@ class LocalCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         """There is no connection that could close."""
 
+    def contain(self, work: Callable[[], object]) -> bool:
+        """No client asked, so a bug costs the node."""
+        work()
+        return True
+
 
 class Origin(NamedTuple):
     """Where the requests of a connection come from: the peer's host, and the listener if the node has several."""
@@ -49,6 +54,7 @@ class ActiveCall:
 
     __slots__ = (
         "_effects",
+        "_failed",
         "_finished",
         "_forget",
         "_origin",
@@ -64,6 +70,7 @@ class ActiveCall:
         request: Request,
         effects: list[Effect],
         finished: Callable[[int], None],
+        failed: Callable[["ActiveCall", Request, Exception], None],
         origin: Origin = UNKNOWN_ORIGIN,
     ) -> None:
         self.connection = request.connection
@@ -74,6 +81,7 @@ class ActiveCall:
         self._request = request
         self._effects = effects
         self._finished = finished
+        self._failed = failed
         self._forget: Callable[[], None] | None = None
 
     @property
@@ -112,9 +120,25 @@ class ActiveCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         self._forget = forget
 
+    def contain(self, work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except Exception as bug:
+            self.fail(bug)
+            return False
+        return True
+
+    def fail(self, bug: Exception) -> None:
+        """A part of the request's work raised ``bug``. Raises it again if it must not be contained. Else nobody waits
+        for the answer any more."""
+        forget, self._forget = self._forget, None
+        self._failed(self, self._request, bug)
+        if forget is not None:
+            self.contain(forget)
+
     def connection_closed(self) -> None:
         """The driver says that the connection is gone."""
         self.closed = True
         forget, self._forget = self._forget, None
         if forget is not None:
-            forget()
+            self.contain(forget)

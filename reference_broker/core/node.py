@@ -4,7 +4,7 @@ It reads no clock, socket, random source or thread. A driver (serve/ live, chaos
 at a time and carries out the effects in order.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
@@ -92,6 +92,17 @@ they try another node or try again.
 ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, MetadataFault, CutBelowHighWatermark)
 """What ends the node wherever it happens: the node can no longer trust its disk or its metadata log."""
 
+_SHARED: Mapping[type, str] = {
+    Request: "in what a request set off beside its own answer",
+    TimerFired: "in a timer",
+    Synced: "in what a sync set off",
+    Closed: "in what the end of a connection set off",
+    PeerReply: "in what the answer of another node set off",
+    PeerDown: "in what the loss of a channel to another node set off",
+}
+"""Where a bug was that belongs to no single request. What it left behind may be wrong for everybody."""
+_NO_EVENT = "outside of any request"
+
 FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
 """Requests that a replica sends to its leader."""
 
@@ -122,9 +133,11 @@ class Node:
     the operating system, a new one at each start. ``handle`` raises NodeFailed if the node must end, and StartRefused
     for a directory that it must not use.
 
-    ``on_bug`` decides what a bug in a request's handler costs. While it is None the exception leaves ``handle``, so
-    that the simulator and tests see it. Else the bug costs that request alone (``failed_request``), and ``on_bug`` is
-    told.
+    ``on_bug`` decides what a bug costs that belongs to one request: in its handler, in what is left to do for it in
+    later events (``Call.contain``), or in the plan of a change of the metadata. While it is None the exception leaves
+    ``handle``, so that the simulator and tests see it. Else the bug costs that request alone (``failed_request``), and
+    ``on_bug`` is told the request, or the name of the change. Any other bug leaves ``handle`` with a note that says
+    what the node was doing.
     """
 
     def __init__(
@@ -140,7 +153,7 @@ class Node:
         self.listening = False
         self.ready = False
         self.stopped = False
-        self.on_bug: Callable[[Request, Exception], None] | None = None
+        self.on_bug: Callable[[Request | str, Exception], None] | None = None
         self._stopping = False
         self._last_end = LastEnd(clean=False)
         self._opening = False
@@ -251,6 +264,11 @@ class Node:
             raise _failed(failure) from failure
         except (MetadataFault, CutBelowHighWatermark) as damage:
             raise (NodeFailed if self.ready else StartRefused)(str(damage)) from damage
+        except (NodeFailed, StartRefused):
+            raise
+        except Exception as bug:
+            bug.add_note(_SHARED.get(event.__class__, _NO_EVENT))
+            raise
         return self._taken()
 
     def shutdown(self, now: Now) -> Sequence[Effect]:
@@ -308,6 +326,7 @@ class Node:
         self._publisher.on_caught_up = lambda: self._image_changed(replica.loader.image)
         replica.lifecycle.on_registered = lambda: self._image_changed(replica.loader.image)
         replica.controller.serve_locally = self._serve_locally
+        replica.controller.on_bug = self._change_failed
         self.listening = True
         replica.start()
 
@@ -377,7 +396,7 @@ class Node:
 
     def _request(self, event: Request) -> None:
         origin = self._origins.get(event.connection, UNKNOWN_ORIGIN)
-        call = ActiveCall(event, self._effects, self._finished, origin)
+        call = ActiveCall(event, self._effects, self._finished, self._request_failed, origin)
         if origin[1] and not takes(self._scopes[origin.listener], event.api_key, event.body):
             call.close(f"{api_name(event.api_key)} is not taken on the listener {origin.listener}")
             return
@@ -391,20 +410,26 @@ class Node:
         self._calls[event.connection] = call
         try:
             self._dispatcher.dispatch(event.api_key, call, event.body)
-        except ENDS_THE_NODE:
-            raise
         except Exception as bug:
-            if self.on_bug is None:
-                raise
-            self.on_bug(event, bug)
-            self._failed_requests[event.api_key].value += 1
-            failed_request(call, event)
+            call.fail(bug)
         if not call.closed:
             call.release_body()
 
     def is_registered(self, client_id: str) -> bool:
         """Whether a node is registered that sends its requests under this client ID."""
         return is_registered_node(client_id, self.broker.loader.image)
+
+    def _request_failed(self, call: ActiveCall, request: Request, bug: Exception) -> None:
+        if self.on_bug is None or isinstance(bug, ENDS_THE_NODE):
+            raise bug
+        self.on_bug(request, bug)
+        self._failed_requests[request.api_key].value += 1
+        failed_request(call, request)
+
+    def _change_failed(self, name: str, bug: Exception) -> None:
+        if self.on_bug is None:
+            raise bug
+        self.on_bug(name, bug)
 
     def _serve_locally(self, api_key: int, body: object, answer: Callable[[object], None]) -> None:
         """Serves what the broker asks of the active controller if that is this node."""

@@ -176,7 +176,8 @@ class Connection(asyncio.Protocol):
             self._request_bytes = len(frame)
             self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
             self._was_served = self.busy = True
-            self._driver.handle(request)
+            if request is not None:
+                self._driver.handle(request)
         except ProtocolError as broken:
             self._driver.close(self, str(broken))
         finally:

@@ -6,13 +6,14 @@ PLACES = 6
 
 
 def told(bug: Exception) -> str:
-    """Returns the exception and the last places that it passed."""
+    """Returns the exception, the last places that it passed, and what the node was doing (its notes)."""
     places = []
     trace = bug.__traceback__
     while trace is not None:
         places.append(f"{trace.tb_frame.f_code.co_qualname}:{trace.tb_lineno}")
         trace = trace.tb_next
-    return f"{type(bug).__name__}: {_said(bug)} at {' > '.join(places[-PLACES:])}"
+    notes = "".join(f", {note}" for note in getattr(bug, "__notes__", ()))
+    return f"{type(bug).__name__}: {_said(bug)} at {' > '.join(places[-PLACES:])}{notes}"
 
 
 def _said(bug: Exception) -> str:

@@ -4,7 +4,7 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
@@ -35,11 +35,19 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
-from reference_broker.serve.requests import decode
+from reference_broker.serve.requests import decode, decode_in_slices
+from reference_broker.serve.slices import Slices
 from reference_broker.serve.turns import Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.messages import empty_response, encode_response, has_error_code
+from reference_broker.wire.items import LARGE_FRAME_BYTES
+from reference_broker.wire.messages import (
+    empty_response,
+    encode_response,
+    encode_response_in_slices,
+    has_error_code,
+    is_large_response,
+)
 from reference_broker.wire.writing import Buffers
 
 
@@ -98,6 +106,7 @@ class Driver:
         self.meter: Meter | None = None
         self.watched = True
         self.turns = Turns(loop.call_soon)
+        self.slices = Slices(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Without a bound until the process sets one."""
         self.listeners = ListenerPlan((), (), "", ())
@@ -184,15 +193,15 @@ class Driver:
         self.give(Opened(connection.number, connection.peer, connection.listener))
         return True
 
-    def decoded(self, connection: Connection, frame: memoryview) -> Request:
-        """Raises ProtocolError."""
+    def decoded(self, connection: Connection, frame: memoryview) -> Request | None:
+        """Returns None if the frame is large. It is decoded in slices then, and given to the node at the end. Raises
+        ProtocolError."""
         if self.meter is not None:
             self.meter.decoding()
         try:
-            request = decode(connection.number, frame, self._versions)
-            if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
-                self.memory.forget(connection)
-                connection.of_node = True
+            request = self._decoded_at_once(connection, frame)
+            if request is not None:
+                self._note_sender(connection, request)
             return request
         except ProtocolError:
             raise
@@ -200,11 +209,47 @@ class Driver:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
             raise ProtocolError(f"our codec failed: {told(bug)}") from bug
 
+    def _note_sender(self, connection: Connection, request: Request) -> None:
+        if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
+            self.memory.forget(connection)
+            connection.of_node = True
+
     def _is_of_node(self, request: Request) -> bool:
         """Whether a node that is registered under this client ID may come to this listener. Where brokers have a
         listener of their own, they have no reason to."""
         plan = self.listeners
         return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)
+
+    def _decoded_at_once(self, connection: Connection, frame: memoryview) -> Request | None:
+        if len(frame) <= LARGE_FRAME_BYTES:
+            return decode(connection.number, frame, self._versions)
+        slices = decode_in_slices(connection.number, frame, self._versions)
+        try:
+            next(slices)
+        except StopIteration as end:
+            request: Request = end.value
+            return request
+        self.slices.add(self._decode_later(connection, slices))
+        return None
+
+    def _decode_later(
+        self, connection: Connection, slices: Generator[None, None, Request]
+    ) -> Generator[None, None, None]:
+        """Goes on with a large request, and gives it to the node at the end."""
+        while not (connection.closed or connection.closing or self._ended):
+            try:
+                next(slices)
+            except StopIteration as end:
+                self._note_sender(connection, end.value)
+                self.handle(end.value)
+                return
+            except ProtocolError as broken:
+                self.close(connection, str(broken))
+                return
+            except Exception as bug:
+                self.close(connection, f"our codec failed: {told(bug)}")
+                return
+            yield
 
     def handle(self, request: Request) -> None:
         if self._ended:
@@ -285,8 +330,11 @@ class Driver:
         except Exception as bug:
             self._stumble(bug)
 
-    def request_failed(self, request: Request, bug: Exception) -> None:
-        """For ``Node.on_bug``: a bug of ours costs the request, and one line of the log."""
+    def request_failed(self, request: Request | str, bug: Exception) -> None:
+        """For ``Node.on_bug``: a bug of ours costs the request or the change, and one line of the log."""
+        if isinstance(request, str):
+            self._log.limited("error", "change_failed", change=request, reason=told(bug))
+            return
         facts = {"api": api_name(request.api_key), "version": request.api_version, "connection": request.connection}
         self._log.limited("error", "request_failed", reason=told(bug), **facts)
 
@@ -330,26 +378,46 @@ class Driver:
         connection = self.connections.get(reply.connection)
         if connection is None:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
-        if reply.body is not None and not connection.discarding:
-            buffers = self._encoded(reply)
-            if buffers is None:
-                self.close(connection, "an answer could not be encoded")
+        if reply.body is None or connection.discarding:
+            connection.done()
+        elif is_large_response(reply.api_key, reply.api_version, reply.body):
+            self.slices.add(self._reply_in_slices(connection, reply))
+        else:
+            self._send(connection, reply, self._encoded(reply))
+
+    def _reply_in_slices(self, connection: Connection, reply: Reply) -> Generator[None, None, None]:
+        slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+        while not (connection.closed or connection.closing or self._ended):
+            try:
+                next(slices)
+            except StopIteration as end:
+                self._send(connection, reply, end.value)
                 return
-            connection.send(buffers)
-            if self.meter is not None:
-                self.meter.sent(reply, sum(len(each) for each in buffers))
+            except Exception as bug:
+                self._send(connection, reply, self._encoded_instead(reply, bug))
+                return
+            yield
+
+    def _send(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
+        if buffers is None:
+            self.close(connection, "an answer could not be encoded")
+            return
+        connection.send(buffers)
+        if self.meter is not None:
+            self.meter.sent(reply, sum(len(each) for each in buffers))
         connection.done()
 
     def _encoded(self, reply: Reply) -> Buffers | None:
-        """The frame of an answer. If the answer cannot be encoded, an answer with UNKNOWN_SERVER_ERROR takes its place.
-
-        None if the API has no place for that error.
-        """
-        key, version = reply.api_key, reply.api_version
         try:
-            return encode_response(key, version, reply.correlation_id, reply.body)
+            return encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
         except Exception as bug:
-            self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
+            return self._encoded_instead(reply, bug)
+
+    def _encoded_instead(self, reply: Reply, bug: Exception) -> Buffers | None:
+        """The frame of an answer with UNKNOWN_SERVER_ERROR, for an answer that cannot be encoded. None if the API has
+        no place for that error."""
+        key, version = reply.api_key, reply.api_version
+        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
         if not has_error_code(key, version):
             return None
         instead = empty_response(key, version, ErrorCode.unknown_server_error)

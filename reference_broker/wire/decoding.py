@@ -5,7 +5,7 @@ kio's own decoder is not safe for bytes from a peer. It reserves memory for an a
 and skip unknown tagged fields at each level. Tests compare their results with kio's.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from reference_broker.wire import reading
 from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.items import BYTES_PER_UNIT, UNITS_PER_LOOK, Work
 from reference_broker.wire.reading import Frame, Reader
 from reference_broker.wire.schema import (
     EPOCH,
@@ -27,11 +28,15 @@ from reference_broker.wire.schema import (
     schema_fields,
 )
 
+SlicedReader: TypeAlias = Callable[[Frame, int, Work], Generator[None, None, tuple[Any, int]]]
+"""A Reader that yields after each slice."""
 Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 _ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(each): each for each in ErrorCode}
 _NEWEST: Final = 0x7FFF
+MOST_TAG_BYTES: Final = 16 << 10
+"""The limit for the tagged fields of a struct in a large message, since they are read in one piece."""
 
 
 @cache
@@ -55,11 +60,97 @@ def decoder(wire: type, target: type, version: int = _NEWEST) -> Reader:
     return read
 
 
+@cache
+def sliced_decoder(wire: type, target: type, version: int = _NEWEST) -> SlicedReader:
+    """As ``decoder``, for large messages. It yields after each slice. It raises TooMuchError before it reads more items
+    than the message may hold."""
+    wanted = {each.name: each for each in schema_fields(target)}
+    defaults = {name: each.default for name, each in wanted.items()}
+    steps = _sliced_steps(wire, wanted, version)
+    dropped = tuple(each.name for each in schema_fields(wire) if each.name not in wanted)
+
+    def read(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+        values = defaults.copy()
+        for name, step, sliced in steps:
+            if sliced is None:
+                offset = step(frame, offset, values)
+            else:
+                value, offset = yield from sliced(frame, offset, work)
+                values[name] = default_of(name, value)
+        for name in dropped:
+            values.pop(name, None)
+        return target(**values), offset
+
+    def default_of(name: str, value: Any) -> Any:
+        """This version may allow null where handlers never see it."""
+        return defaults[name] if value is None and name in wanted and not wanted[name].nullable else value
+
+    return read
+
+
+def _sliced_steps(
+    wire: type, wanted: Mapping[str, SchemaField], version: int
+) -> list[tuple[str, Step, SlicedReader | None]]:
+    """Arrays are read in slices, and everything else in steps. A tagged array is no larger than a slice."""
+    flexible = is_flexible_entity(wire)
+    steps: list[tuple[str, Step, SlicedReader | None]] = []
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    for each in fields:
+        if each.tag is not None:
+            continue
+        step = _number_step([each]) if each.kind in NUMBERS and not each.is_array else None
+        step = step or _field_step(each, wanted.get(each.name), flexible)
+        target = wanted.get(each.name)
+        steps.append((each.name, step, _sliced_array_reader(each, target, flexible) if each.is_array else None))
+    if flexible:
+        read_tags = _tags_of(fields, wanted)
+
+        def bounded(frame: Frame, offset: int, values: dict[str, Any]) -> int:
+            return read_tags(frame[: offset + MOST_TAG_BYTES], offset, values)
+
+        steps.append(("", bounded, None))
+    return steps
+
+
+def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible: bool) -> SlicedReader:
+    inner: SlicedReader | None = None
+    if each.struct is not None:
+        kind = target.struct if target is not None and target.struct else each.struct
+        item, least = decoder(each.struct, kind), least_bytes(each.struct)
+        if any(one.is_array for one in schema_fields(each.struct)):
+            inner = sliced_decoder(each.struct, kind)
+    else:
+        item = primitive_reader(each.kind, flexible, nullable=False)
+        least = _least_primitive_bytes(each.kind, flexible)
+    read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
+    nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
+
+    def read(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+        count, offset = read_length(frame, offset)
+        if count < 0 and nullable:
+            return None, offset
+        reading.check_count(frame, offset, count, least)
+        work.announce(count, are_small)
+        items = []
+        start, done = offset, 0
+        for number in range(1, count + 1):
+            if inner is None:
+                value, offset = item(frame, offset)
+            else:
+                value, offset = yield from inner(frame, offset, work)
+            items.append(value)
+            if number - done == UNITS_PER_LOOK or offset - start >= UNITS_PER_LOOK * BYTES_PER_UNIT:
+                if work.spend(number - done + (offset - start) // BYTES_PER_UNIT):
+                    yield
+                start, done = offset, number
+        return tuple(items), offset
+
+    return read
+
+
 def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple[Step, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Step] = []
-    tag_names: dict[int, str] = {}
-    tag_readers: dict[int, Reader] = {}
     fields = [each for each in schema_fields(wire) if each.since <= version]
     untagged = (each for each in fields if each.tag is None)
     for are_numbers, run in groupby(untagged, lambda each: each.kind in NUMBERS and not each.is_array):
@@ -67,13 +158,15 @@ def _steps(wire: type, wanted: Mapping[str, SchemaField], version: int) -> tuple
             steps.append(_number_step(list(run)))
         else:
             steps += [_field_step(each, wanted.get(each.name), flexible) for each in run]
-    for each in fields:
-        if each.tag is not None:
-            tag_names[each.tag] = each.name
-            tag_readers[each.tag] = _field_reader(each, wanted.get(each.name), flexible)
     if flexible:
-        steps.append(_tags_step(tag_names, tag_readers))
+        steps.append(_tags_of(fields, wanted))
     return tuple(steps)
+
+
+def _tags_of(fields: list[SchemaField], wanted: Mapping[str, SchemaField]) -> Step:
+    tagged = {each.tag: each for each in fields if each.tag is not None}
+    readers = {tag: _field_reader(each, wanted.get(each.name), True) for tag, each in tagged.items()}
+    return _tags_step({tag: each.name for tag, each in tagged.items()}, readers)
 
 
 def _number_step(run: list[SchemaField]) -> Step:

@@ -4,7 +4,7 @@ Tests prove that the output equals kio's byte for byte. These encoders are sever
 number where kio demands its ErrorCode. A value that does not fit its field is our own bug and raises struct.error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import groupby
@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from reference_broker.wire.items import BYTES_PER_UNIT, UNITS_PER_LOOK, Work
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -25,6 +26,8 @@ from reference_broker.wire.schema import (
 )
 from reference_broker.wire.writing import compact_string, legacy_string, tagged, uvarint
 
+SlicedWriter: TypeAlias = Callable[[bytearray, Any, Work], Generator[None, None, None]]
+"""A Writer that yields after each slice."""
 Writer: TypeAlias = Callable[[bytearray, Any], None]
 
 _PACKED_AS_THEY_ARE: Final = {*NUMBERS, "bool", "error_code"}
@@ -46,10 +49,93 @@ def encoder(wire: type, source: type, version: int = _NEWEST) -> Writer:
     return write
 
 
+@cache
+def sliced_encoder(wire: type, source: type, version: int = _NEWEST) -> SlicedWriter:
+    """As ``encoder``, for large messages. It yields after each slice."""
+    given = {each.name: each for each in schema_fields(source)}
+    flexible = is_flexible_entity(wire)
+    fields = [each for each in schema_fields(wire) if each.since <= version]
+    steps: list[tuple[Writer | None, SlicedWriter | None]] = []
+    for each in fields:
+        if each.tag is None and each.is_array and each.name in given:
+            steps.append((None, _sliced_array_step(each, given[each.name], flexible)))
+        elif each.tag is None:
+            plain = _is_plain_number(each) and each.name in given
+            steps.append((_run_step([each]) if plain else _field_step(each, given.get(each.name), flexible), None))
+    if flexible:
+        steps.append((_tags_of(fields, given), None))
+
+    def write(out: bytearray, value: Any, work: Work) -> Generator[None, None, None]:
+        for step, sliced in steps:
+            if sliced is not None:
+                yield from sliced(out, value, work)
+            elif step is not None:
+                step(out, value)
+
+    return write
+
+
+def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -> SlicedWriter:
+    get = attrgetter(each.name)
+    default = each.default if source.nullable and not each.nullable else None
+    inner: SlicedWriter | None = None
+    if each.struct is None:
+        item = primitive_writer(each.kind, flexible, nullable=False)
+    else:
+        kind = source.struct or each.struct
+        item = encoder(each.struct, kind)
+        if any(one.is_array for one in schema_fields(each.struct)):
+            inner = sliced_encoder(each.struct, kind)
+    write_count = _array_writer(item, flexible, each.nullable)
+
+    def write(out: bytearray, value: Any, work: Work) -> Generator[None, None, None]:
+        values = get(value)
+        if values is None:
+            values = default
+        if not values:
+            write_count(out, values)
+            return
+        out += uvarint(len(values) + 1) if flexible else _INT32.pack(len(values))
+        start, done = len(out), 0
+        for number, one in enumerate(values, 1):
+            if inner is None:
+                item(out, one)
+            else:
+                yield from inner(out, one, work)
+            if number - done == UNITS_PER_LOOK or len(out) - start >= UNITS_PER_LOOK * BYTES_PER_UNIT:
+                if work.spend(number - done + (len(out) - start) // BYTES_PER_UNIT):
+                    yield
+                start, done = len(out), number
+
+    return write
+
+
+@cache
+def counter_of(source: type) -> Callable[[Any], int]:
+    """Counts the items of a message: those of its arrays, and of the arrays directly in these."""
+    outer = [each for each in schema_fields(source) if each.is_array]
+    inner = {each.name: _arrays_in(each.struct) for each in outer}
+
+    def count(value: Any) -> int:
+        items = 0
+        for each in outer:
+            values = getattr(value, each.name) or ()
+            items += len(values)
+            for name in inner[each.name]:
+                for one in values:
+                    items += len(getattr(one, name) or ())
+        return items
+
+    return count
+
+
+def _arrays_in(struct: type | None) -> list[str]:
+    return [] if struct is None else [each.name for each in schema_fields(struct) if each.is_array]
+
+
 def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[Writer, ...]:
     flexible = is_flexible_entity(wire)
     steps: list[Writer] = []
-    tags: dict[int, Writer] = {}
     fields = [each for each in schema_fields(wire) if each.since <= version]
     untagged = (each for each in fields if each.tag is None)
     for are_numbers, run in groupby(untagged, lambda each: _is_plain_number(each) and each.name in given):
@@ -57,12 +143,14 @@ def _steps(wire: type, given: Mapping[str, SchemaField], version: int) -> tuple[
             steps.append(_run_step(list(run)))
         else:
             steps += [_field_step(each, given.get(each.name), flexible) for each in run]
-    for each in fields:
-        if each.tag is not None and each.name in given:
-            tags[each.tag] = _tag_step(each, given[each.name], flexible)
     if flexible:
-        steps.append(_tags_step([tags[tag] for tag in sorted(tags)]))
+        steps.append(_tags_of(fields, given))
     return tuple(steps)
+
+
+def _tags_of(fields: list[SchemaField], given: Mapping[str, SchemaField]) -> Writer:
+    tagged = {each.tag: each for each in fields if each.tag is not None and each.name in given}
+    return _tags_step([_tag_step(tagged[tag], given[tagged[tag].name], True) for tag in sorted(tagged)])
 
 
 def _is_plain_number(each: SchemaField) -> bool:

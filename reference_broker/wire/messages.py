@@ -5,6 +5,7 @@ other body is kio's dataclass of the highest version in ``apis.VERSIONS``, whate
 is built on the API's first use, when kio's module is loaded. The bodies of drafts are in ``drafts``.
 """
 
+from collections.abc import Callable, Generator
 from functools import cache
 from importlib import import_module
 from struct import Struct
@@ -12,8 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reference_broker.wire import drafts, reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
-from reference_broker.wire.decoding import decoder
-from reference_broker.wire.encoding import Writer, encoder
+from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
+from reference_broker.wire.encoding import SlicedWriter, Writer, counter_of, encoder, sliced_encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch import FetchResponse
 from reference_broker.wire.fetch_drafts import (
@@ -32,6 +33,7 @@ from reference_broker.wire.headers import (
     write_request_header,
     write_response_header,
 )
+from reference_broker.wire.items import LARGE_ANSWER_ITEMS, Work, check_request_bytes
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
@@ -64,6 +66,8 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
     body: object
+    if api_key != _PRODUCE:
+        check_request_bytes(api_key, len(frame))
     try:
         if api_key == _FETCH:
             if version >= FIRST_DRAFT_VERSION:
@@ -76,10 +80,55 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
             body, end = _codec(api_key, version, "request").read(frame, offset)
     except BAD_BYTES as failure:
         raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
+    _check_end(api_key, frame, end)
+    return body
+
+
+def decode_request_in_slices(
+    api_key: int, version: int, frame: Frame, offset: int
+) -> Generator[None, None, tuple[object, int]]:
+    """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES. Yields after each slice. Returns the body, and
+    how many items it holds. Raises TooMuchError, too. Fetch and Produce, whose codecs are fast, take a single slice."""
+    if api_key in (_FETCH, _PRODUCE) or not is_known(api_key, version):
+        return decode_request(api_key, version, frame, offset), 0
+    check_request_bytes(api_key, len(frame))
+    work = Work.of_request(api_key)
+    try:
+        body, end = yield from _codec(api_key, version, "request").read_in_slices(frame, offset, work)
+    except BAD_BYTES as failure:
+        raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
+    _check_end(api_key, frame, end)
+    return body, work.items
+
+
+def _check_end(api_key: int, frame: Frame, end: int) -> None:
     left_bytes = len(frame) - end
     if left_bytes and left_bytes != _LEFT_OVER_BYTES.get(api_key):
         raise ProtocolError(f"{_what(api_key, 'request')} has {left_bytes} bytes behind its end")
-    return body
+
+
+def is_large_response(api_key: int, version: int, body: Any) -> bool:
+    """Whether a response is to be encoded in slices. It is not if it has another class than its API's."""
+    if api_key in (_FETCH, _PRODUCE):
+        return False
+    kind, count = _counter(api_key, version)
+    return isinstance(body, kind) and count(body) > LARGE_ANSWER_ITEMS
+
+
+@cache
+def _counter(api_key: int, version: int) -> tuple[type, Callable[[Any], int]]:
+    kind = _body_and_wire(api_key, version, "response")[0]
+    return kind, counter_of(kind)
+
+
+def encode_response_in_slices(
+    api_key: int, version: int, correlation_id: int, body: Any
+) -> Generator[None, None, Buffers]:
+    """As ``encode_response``, for a large response. Yields after each slice."""
+    out = bytearray(_NO_LENGTH + write_response_header(api_key, version, correlation_id))
+    yield from _codec(api_key, version, "response").write_in_slices(out, body, Work(api_key, 0))
+    _LENGTH.pack_into(out, 0, len(out) - 4)
+    return [memoryview(out)]
 
 
 def encode_response(api_key: int, version: int, correlation_id: int, body: Any) -> Buffers:
@@ -169,6 +218,8 @@ def empty_response(api_key: int, version: int, error_code: ErrorCode) -> object:
 class _Codec(NamedTuple):
     read: Reader
     write: Writer
+    read_in_slices: SlicedReader
+    write_in_slices: SlicedWriter
 
 
 @cache
@@ -176,7 +227,7 @@ def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
     body, wire = _body_and_wire(api_key, version, direction)
     change = (reshape.REQUESTS if direction == "request" else reshape.RESPONSES).get((api_key, version))
     if change is None:
-        return _Codec(decoder(wire, body), encoder(wire, body))
+        return _Codec(decoder(wire, body), encoder(wire, body), sliced_decoder(wire, body), sliced_encoder(wire, body))
     read, write, (up, down) = decoder(wire, wire), encoder(wire, wire), change
 
     def read_old(frame: Frame, offset: int) -> tuple[Any, int]:
@@ -186,7 +237,16 @@ def _codec(api_key: int, version: int, direction: Direction) -> _Codec:
     def write_old(out: bytearray, value: Any) -> None:
         write(out, reshape.converted(value, wire, down))
 
-    return _Codec(read_old, write_old)
+    read_slices, write_slices = sliced_decoder(wire, wire), sliced_encoder(wire, wire)
+
+    def read_old_in_slices(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
+        old, offset = yield from read_slices(frame, offset, work)
+        return reshape.converted(old, body, up), offset
+
+    def write_old_in_slices(out: bytearray, value: Any, work: Work) -> Generator[None, None, None]:
+        yield from write_slices(out, reshape.converted(value, wire, down), work)
+
+    return _Codec(read_old, write_old, read_old_in_slices, write_old_in_slices)
 
 
 def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[type, type]:

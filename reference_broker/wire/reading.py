@@ -17,6 +17,10 @@ Reader: TypeAlias = Callable[[Frame, int], tuple[Any, int]]
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
+MOST_STRING_BYTES: Final = 0x7FFF
+"""A longer string is refused in every version, as by Kafka."""
+MOST_TAGGED_FIELDS: Final = 32
+"""The limit for one struct. No message of Kafka has more than five. A frame has room for millions."""
 _NO_TAGS: Final[Mapping[int, Any]] = {}
 
 
@@ -90,8 +94,14 @@ def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
     return end
 
 
+def _check_string(length: int) -> None:
+    if length > MOST_STRING_BYTES:
+        raise ProtocolError(f"a string of {length} bytes; the limit is {MOST_STRING_BYTES}")
+
+
 def read_compact_string(frame: Frame, offset: int) -> tuple[str, int]:
     length, offset = read_compact_length(frame, offset)
+    _check_string(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
 
@@ -100,6 +110,7 @@ def read_compact_nullable_string(frame: Frame, offset: int) -> tuple[str | None,
     length, offset = read_compact_length(frame, offset)
     if length < 0:
         return None, offset
+    _check_string(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
 
@@ -148,13 +159,20 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
     return tag, offset, end_of(frame, offset, size, "a tagged field")
 
 
+def _read_tag_count(frame: Frame, offset: int) -> tuple[int, int]:
+    count, offset = read_uvarint(frame, offset)
+    if count > MOST_TAGGED_FIELDS:
+        raise ProtocolError(f"a struct has {count} tagged fields; the limit is {MOST_TAGGED_FIELDS}")
+    return count, offset
+
+
 def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
     """Returns the values of the tagged fields that ``readers`` has a reader for, by tag, and the offset behind the tag
     buffer. Other tagged fields are skipped."""
     if frame[offset] == 0:  # Most structs have no tagged field.
         return _NO_TAGS, offset + 1
     found: dict[int, Any] = {}
-    count, offset = read_uvarint(frame, offset)
+    count, offset = _read_tag_count(frame, offset)
     for _ in range(count):
         tag, offset, end = read_tag(frame, offset)
         read = readers.get(tag)
@@ -169,7 +187,7 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
 def skip_tagged_fields(frame: Frame, offset: int) -> int:
     """Skips a tag buffer in which no tag is known, and returns the offset behind it."""
     try:
-        count, offset = read_uvarint(frame, offset)
+        count, offset = _read_tag_count(frame, offset)
         for _ in range(count):
             _, _, offset = read_tag(frame, offset)
     except IndexError:

@@ -21,7 +21,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i8, i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.isr_changes import IsrChange, IsrOutcomes, WantedIsr
@@ -46,7 +46,7 @@ def handle(broker: HasController, call: Call, body: AlterPartitionRequest) -> No
         (None if entry.topic_id is None else entry.topic_id.bytes, [_wanted(one) for one in entry.partitions])
         for entry in body.topics
     ]
-    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), answer)
+    broker.controller.propose(IsrChange(body.broker_id, body.broker_epoch, wanted), contained(call, answer))
 
 
 API = Api.of(AlterPartitionRequest, handle)

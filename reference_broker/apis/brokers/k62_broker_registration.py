@@ -20,7 +20,7 @@ from kio.schema.broker_registration.v4.response import BrokerRegistrationRespons
 from kio.static.primitive import i64
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.registration import NO_BROKER_EPOCH, Registration
@@ -43,7 +43,7 @@ def handle(broker: HasController, call: Call, body: BrokerRegistrationRequest) -
     if body.broker_id < 0:
         answer(Refusal(ErrorCode.invalid_request, "A broker's ID is not negative."))
     else:
-        broker.controller.register_broker(_registration(body), answer)
+        broker.controller.register_broker(_registration(body), contained(call, answer))
 
 
 API = Api.of(BrokerRegistrationRequest, handle)

@@ -12,7 +12,7 @@ from kio.schema.types import ProducerId
 from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
@@ -34,7 +34,7 @@ def handle(broker: HasController, call: Call, body: AllocateProducerIdsRequest) 
             )
         )
 
-    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), answer)
+    broker.controller.propose(ProducerIdBlock(body.broker_id, body.broker_epoch), contained(call, answer))
 
 
 API = Api.of(AllocateProducerIdsRequest, handle)

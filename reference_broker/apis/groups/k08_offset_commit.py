@@ -19,7 +19,7 @@ from kio.schema.offset_commit.v9.response import (
 )
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
@@ -73,7 +73,7 @@ def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | OffsetComm
         )
         call.respond(OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics))
 
-    broker.groups.commits.commit(request, answer)
+    broker.groups.commits.commit(request, contained(call, answer), call.contain)
 
 
 API: Api[OffsetCommitRequest | OffsetCommitRequest1000] = Api.of((OffsetCommitRequest, OffsetCommitRequest1000), handle)
@@ -113,4 +113,4 @@ def _commit_draft(broker: HasGroups, call: Call, body: OffsetCommitRequest1000) 
         )
         call.respond(OffsetCommitResponse1000(topics=topics))
 
-    broker.groups.commits.commit(request, answer)
+    broker.groups.commits.commit(request, contained(call, answer), call.contain)

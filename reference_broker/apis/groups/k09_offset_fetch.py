@@ -29,7 +29,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
@@ -79,7 +79,10 @@ def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetch
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
     for at, group in enumerate(asked):
         broker.groups.commits.fetch(
-            group.group_id, _wanted(group.topics), partial(settled, at), requires_stable=body.require_stable
+            group.group_id,
+            _wanted(group.topics),
+            contained(call, partial(settled, at)),
+            requires_stable=body.require_stable,
         )
 
 
@@ -139,7 +142,7 @@ def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000) -> None:
         )
         call.respond(OffsetFetchResponse1000(topics=topics, error_code=int(error)))
 
-    broker.groups.commits.fetch(body.group_id, wanted, settled)
+    broker.groups.commits.fetch(body.group_id, wanted, contained(call, settled))
 
 
 def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1000:

@@ -23,7 +23,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupRespon
 from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import MOST_REASON_CHARACTERS, JoinAnswer, JoinRequest
@@ -39,7 +39,11 @@ _MS = timedelta(milliseconds=1)
 def handle(broker: HasGroups, call: Call, body: JoinGroupRequest) -> None:
     """Answers through ``call``, at once or later."""
     version = call.api_version
-    broker.groups.membership.join(_asked(call, body), lambda answer: call.respond(_response(answer, version)))
+
+    def answer(told: JoinAnswer) -> None:
+        call.respond(_response(told, version))
+
+    broker.groups.membership.join(_asked(call, body), contained(call, answer))
 
 
 API = Api.of(JoinGroupRequest, handle)

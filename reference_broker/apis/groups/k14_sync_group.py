@@ -14,7 +14,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.membership.requests import SyncAnswer, SyncRequest
@@ -36,7 +36,11 @@ def handle(broker: HasGroups, call: Call, body: SyncGroupRequest) -> SyncGroupRe
         body.protocol_name,
         {each.member_id: each.assignment for each in body.assignments},
     )
-    broker.groups.membership.sync(request, lambda answer: call.respond(_response(answer)))
+
+    def answer(told: SyncAnswer) -> None:
+        call.respond(_response(told))
+
+    broker.groups.membership.sync(request, contained(call, answer))
     return None
 
 

@@ -18,6 +18,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import contained_slices
 from reference_broker.groups.state.group import Group
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.errors import Error, ErrorCode
@@ -38,7 +39,7 @@ def handle(broker: Needs, call: Call, body: ListGroupsRequest) -> ListGroupsResp
         return _response(ErrorCode.none, [])
     states = frozenset(each.strip().lower() for each in body.states_filter)
     groups = (group for each in tuple(broker.groups.active()) for group in tuple(each.groups.values()))
-    run_slices(broker.outside, _list(call, groups, states))
+    run_slices(broker.outside, contained_slices(call, _list(call, groups, states)))
     return None
 
 

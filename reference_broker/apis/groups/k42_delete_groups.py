@@ -13,7 +13,7 @@ from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGro
 from kio.schema.types import GroupId
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.wire.errors import Error, ErrorCode
@@ -32,7 +32,7 @@ def handle(broker: HasGroups, call: Call, body: DeleteGroupsRequest) -> None:
     if not asked:
         call.respond(_response(asked, results))
     for group_id in asked:
-        broker.groups.membership.delete(group_id, partial(settled, group_id=group_id))
+        broker.groups.membership.delete(group_id, partial(contained(call, settled), group_id=group_id))
 
 
 API = Api.of(DeleteGroupsRequest, handle)

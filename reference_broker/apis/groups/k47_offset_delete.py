@@ -15,7 +15,7 @@ from kio.schema.offset_delete.v0.response import (
 )
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.wire.errors import Error, ErrorCode
@@ -40,7 +40,7 @@ def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
         )
         call.respond(OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics))
 
-    broker.groups.commits.delete(body.group_id, wanted, answer)
+    broker.groups.commits.delete(body.group_id, wanted, contained(call, answer))
 
 
 API = Api.of(OffsetDeleteRequest, handle)

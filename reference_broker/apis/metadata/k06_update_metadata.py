@@ -18,8 +18,10 @@ from typing import Protocol
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
+from reference_broker.apis.sliced import contained_slices
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.updates import is_overtaken, refusal, update_from
+from reference_broker.ports.timing import Slices
 from reference_broker.wire.drafts import UpdateMetadataRequest1000, UpdateMetadataResponse1000
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -50,25 +52,27 @@ class UpdateMetadata:
         return None
 
     def _begin(self) -> None:
-        _, body = self.waiting[0]
-        self._step(_applied(self.broker, body))
+        call, body = self.waiting[0]
+        self._step(contained_slices(call, _answered(self.broker, call, body)))
 
-    def _step(self, slices: Generator[None, None, Error]) -> None:
+    def _step(self, slices: Slices) -> None:
         outside, now_us = self.broker.outside, self.broker.now.mono_us
-        try:
-            next(slices)
-        except StopIteration as stop:
-            call, body = self.waiting.popleft()
-            if stop.value is not ErrorCode.none:
-                _note(self.broker, "update_metadata_refused", body, ("error", int(stop.value)))
-            call.respond(UpdateMetadataResponse1000(error_code=stop.value))
-            if self.waiting:
-                outside.set_timer(now_us, self._begin)
-        else:
+        for _ in slices:
             outside.set_timer(now_us, lambda: self._step(slices))
+            return
+        self.waiting.popleft()
+        if self.waiting:
+            outside.set_timer(now_us, self._begin)
 
 
 API = Api(UpdateMetadataRequest1000, lambda broker: UpdateMetadata(broker).handle)
+
+
+def _answered(broker: Needs, call: Call, body: UpdateMetadataRequest1000) -> Slices:
+    error = yield from _applied(broker, body)
+    if error is not ErrorCode.none:
+        _note(broker, "update_metadata_refused", body, ("error", int(error)))
+    call.respond(UpdateMetadataResponse1000(error_code=error))
 
 
 def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, None, Error]:

@@ -16,7 +16,7 @@ from typing import Protocol
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasLoader, HasNow, HasQuorum, HasSnapshots
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
@@ -54,7 +54,7 @@ def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | No
         piece = serve(request, broker.snapshots, broker.quorum, broker.now.mono_us, is_draft)
         call.respond(_answer(broker, request, piece, is_draft))
 
-    broker.snapshot_checks.before_serving(request.id, request.position, respond)
+    broker.snapshot_checks.before_serving(request.id, request.position, contained(call, respond))
     return None
 
 

@@ -5,6 +5,7 @@ only that partition is looked at. An answer costs what is marked plus what is se
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from reference_broker.apis.call import Call
@@ -95,9 +96,13 @@ class Fetch:
         return not session_id or self.broker.fetch_sessions.sessions.get(session_id) is self.session
 
     def partition_marked(self, cached: CachedPartition) -> None:
+        """Whoever changed the partition is not to pay for a bug in the fetch of another client."""
+        self.call.contain(partial(self._marked, cached))
+
+    def _marked(self, cached: CachedPartition) -> None:
         self._look(cached)
         if self._is_answerable():
-            self.respond()
+            self.call.respond(self._answer())
         else:
             cached.watch(self.broker.partitions)
 
@@ -142,14 +147,14 @@ class Fetch:
         self.session.waiter = None
 
     def _forget(self) -> None:
-        """The connection closed. Nothing was sent, so every mark stays."""
+        """The connection closed, or the fetch failed because of a bug. Nothing was sent, so every mark stays."""
         self._stop_waiting()
         if not self.session.session_id:
             self.session.release()
 
     def respond(self) -> None:
-        """Answers now with what there is, because it is enough or the time is over."""
-        self.call.respond(self._answer())
+        """Answers now with what there is, because the time is over or a follower is to ask anew."""
+        self.call.contain(lambda: self.call.respond(self._answer()))
 
     def _answer(self) -> FetchResponse:
         if self.session.waiter is self:

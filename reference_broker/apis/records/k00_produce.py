@@ -28,9 +28,10 @@ from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
 from reference_broker.apis.records.leader_endpoints import endpoints_of
+from reference_broker.apis.sliced import contained_slices
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
@@ -106,7 +107,7 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
         if response is not None:
             call.respond(response)
 
-    run_slices(broker.outside, look_into())
+    run_slices(broker.outside, contained_slices(call, look_into()))
     return None
 
 
@@ -148,7 +149,7 @@ def _finish(
         _finish_unacknowledged(call, response)
         return None
     if replicated and body.acks == ALL:
-        acknowledge = partial(_acknowledge, broker, call, body.timeout_ms, response, replicated)
+        acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
         if due:
             sync_led_then(broker.outside, due, acknowledge)
         else:
@@ -171,7 +172,7 @@ def _acknowledge(
     def answered(errors: dict[Partition, Error]) -> None:
         call.respond(_marked(broker, call, response, errors) if errors else response)
 
-    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, answered)
+    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, answered))
     if abandon is not None:
         call.on_closed(abandon)
 

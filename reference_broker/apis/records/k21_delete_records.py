@@ -20,7 +20,7 @@ from kio.schema.delete_records.v2.response import (
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
@@ -59,7 +59,9 @@ def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
     if all(partition.followers is None for partition, _ in offsets):
         answered({})
         return
-    abandon = broker.replication.leaders.deleted(offsets, int(body.timeout.total_seconds() * 1000), answered)
+    abandon = broker.replication.leaders.deleted(
+        offsets, int(body.timeout.total_seconds() * 1000), contained(call, answered)
+    )
     if abandon is not None:
         call.on_closed(abandon)
 

@@ -19,7 +19,7 @@ from kio.schema.types import BrokerId, ProducerId
 from kio.static.primitive import i16, i64
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call
+from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController, HasLifecycle, HasNodeId
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.producer_ids import ProducerIds
@@ -50,7 +50,7 @@ class InitProducerId:
         producer_id = self.ids.take()
         if producer_id is not None:
             return _response(ErrorCode.none, producer_id, 0)
-        self.ids.waiting.append(lambda given, error: call.respond(_given(given, error)))
+        self.ids.waiting.append(contained(call, lambda given, error: call.respond(_given(given, error))))
         self._request_block()
         return None
 

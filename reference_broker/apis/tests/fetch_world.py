@@ -133,6 +133,11 @@ class FakeCall:
     def on_closed(self, forget: Callable[[], None]) -> None:
         self.forget = forget
 
+    def contain(self, work: Callable[[], object]) -> bool:
+        """Tests see every bug."""
+        work()
+        return True
+
     def hang_up(self) -> None:
         self.closed = True
         if self.forget is not None:

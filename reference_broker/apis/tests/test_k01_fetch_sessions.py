@@ -273,7 +273,7 @@ def test_the_trace_line_of_an_answer_carries_session_id_and_epoch(world: World, 
     effects: list[Effect] = []
     tag = Tag(1, 12, "c", session_id, epoch)
     body = FetchRequest(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
-    call = ActiveCall(Request(1, 5, 1, 12, "c", body, tag), effects, lambda _: None)
+    call = ActiveCall(Request(1, 5, 1, 12, "c", body, tag), effects, lambda _: None, lambda *_: None)
     call.respond(world.send(body).answer)
     (reply,) = effects
     assert isinstance(reply, Reply)

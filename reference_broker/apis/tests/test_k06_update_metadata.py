@@ -1,5 +1,6 @@
 """UpdateMetadata, ApiVersions and UpdateFeatures, as far as the metadata epoch reaches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,10 @@ class Call:
 
     def respond(self, body: object) -> None:
         self.answers.append(body)
+
+    def contain(self, work: Callable[[], object]) -> bool:
+        work()
+        return True
 
 
 class World:

@@ -75,6 +75,10 @@ class Call:
     def respond(self, body: object) -> None:
         self.answers.append(body)
 
+    def contain(self, work: Callable[[], object]) -> bool:
+        work()
+        return True
+
 
 class World:
     def __init__(self, *, is_leader: bool = False, leader_id: int = -1) -> None:

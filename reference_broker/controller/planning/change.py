@@ -95,4 +95,5 @@ def outcomes_by_name(
         return found
     if refused is NOT_CONTROLLER:
         return dict.fromkeys(names, refused)
-    return {name: one if isinstance(one, Refusal) else refused for name, one in found.items()}
+    judged = ((name, found.get(name)) for name in names)  # A plan that failed has not found all of them.
+    return {name: one if isinstance(one, Refusal) else refused for name, one in judged}

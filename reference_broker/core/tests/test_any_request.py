@@ -14,6 +14,7 @@ from reference_broker.core.tests.node_world import NodeWorld, batch, sent_batch
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
@@ -76,6 +77,8 @@ class Anything:
                 return datetime.fromtimestamp(abs(self.integer(32, False)), UTC)
             case "float64":
                 return self.random.random()
+            case "error_code":
+                return self.random.choice([ErrorCode.none, ErrorCode.unknown_topic_or_partition])
         raise AssertionError(f"no value of kind {kind}")
 
     def integer(self, bits: int, unsigned: bool) -> int:

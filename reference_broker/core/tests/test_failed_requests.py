@@ -108,7 +108,7 @@ def test_a_contained_bug_costs_its_request_alone(after_answer: bool) -> None:
     world.create("t", 1)
     breaks(world, ApiKey.FETCH, after_answer)
     told: list[tuple[int, str]] = []
-    world.node.on_bug = lambda request, bug: told.append((request.api_key, type(bug).__name__))
+    world.node.on_bug = lambda request, bug: told.append((getattr(request, "api_key", -1), type(bug).__name__))
     answer = world.ask(ApiKey.FETCH, 12, FetchRequest())
     assert (answer is None) if after_answer else (answer.error_code == FAILED)
     assert told == [(ApiKey.FETCH, "BugError")]

@@ -37,7 +37,7 @@ def join(world: NodeWorld, member_id: str = "") -> Any:
 
 
 def coordinated(**config: Any) -> NodeWorld:
-    world = NodeWorld(**SETTINGS, **config)
+    world = NodeWorld(**(SETTINGS | config))
     world.give(Opened(7, "10.1.2.3:5000"))
 
     def found() -> bool:

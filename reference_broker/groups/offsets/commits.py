@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.membership.membership import Membership
@@ -22,8 +23,15 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
+Contain: TypeAlias = Callable[[Callable[[], object]], bool]
+
 OFFSETS_A_SLICE = 250
 """How many offsets of one commit are judged and written in one event. They cost some 3 ms."""
+
+
+def _plainly(work: Callable[[], object]) -> bool:
+    work()
+    return True
 
 
 @dataclass(slots=True)
@@ -43,8 +51,9 @@ class Commits:
 
     # --- OffsetCommit -----------------------------------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, answer: Committed) -> None:
+    def commit(self, request: CommitRequest, answer: Committed, contain: Contain = _plainly) -> None:
         """Answers once the accepted offsets are replicated. More than OFFSETS_A_SLICE are written in several events.
+        Each does its part through ``contain``, which returns False if that failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
@@ -55,9 +64,11 @@ class Commits:
         elif len(request.offsets) <= OFFSETS_A_SLICE:
             self._commit(target, request, answer)
         else:
-            self._slices.add(self._commit_slices(target, request, answer))
+            self._slices.add(self._commit_slices(target, request, answer, contain))
 
-    def _commit_slices(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> Slices:
+    def _commit_slices(
+        self, target: OffsetsPartition, request: CommitRequest, answer: Committed, contain: Contain
+    ) -> Slices:
         """Each slice is judged and written by itself, since the group may be another one by then."""
         offsets = request.offsets
         slices = [offsets[at : at + OFFSETS_A_SLICE] for at in range(0, len(offsets), OFFSETS_A_SLICE)]
@@ -69,7 +80,8 @@ class Commits:
                 answer([error for each in range(len(slices)) for error in answers[each]])
 
         for at, some in enumerate(slices):
-            self._commit(target, replace(request, offsets=some), partial(told, at))
+            if not contain(partial(self._commit, target, replace(request, offsets=some), partial(told, at))):
+                return
             yield
 
     def _commit(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> None:

@@ -1,0 +1,313 @@
+"""A bug in what is left to do for a request in later events costs that request. One in what all share ends the node."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from reference_broker.apis.groups import k11_join_group
+from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
+from reference_broker.apis.records import fetch_waiting, k00_produce
+from reference_broker.controller.planning.topic_creation import TopicCreation
+from reference_broker.core.tests.cluster_world import ClusterWorld
+from reference_broker.core.tests.hostile_records import raw_batch, raw_record
+from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request, produce_request
+from reference_broker.core.tests.test_groups_of_a_node import body, coordinated, stable
+from reference_broker.groups.membership import rebalances
+from reference_broker.groups.offsets.commits import OFFSETS_A_SLICE, Commits
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.delta import MetadataFault
+from reference_broker.records.compression import Compression
+from reference_broker.serve.crash_words import told as crash_words
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts import UpdateMetadataRequest1000
+from reference_broker.wire.errors import ErrorCode
+
+FAILED = ErrorCode.unknown_server_error
+VICTIM = 50
+"""The connection whose request fails."""
+
+
+class BugError(Exception):
+    pass
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise BugError
+
+
+@contextmanager
+def bug_in(owner: object, name: str, bug: Callable[..., Any] = broken) -> Iterator[None]:
+    with patch.object(owner, name, bug):
+        yield
+
+
+def contained(world: NodeWorld) -> list[str]:
+    """From now on the node contains bugs. Returns the list of what they cost."""
+    costs: list[str] = []
+    world.node.on_bug = lambda failed, _: costs.append(
+        failed if isinstance(failed, str) else ApiKey(failed.api_key).name
+    )
+    return costs
+
+
+def answered(world: NodeWorld, number: int) -> Any:
+    """The error of the answer."""
+    body: Any = world.replies[number].body
+    return body.error_code
+
+
+def goes_on(world: NodeWorld, topic: str = "t") -> None:
+    """The node serves others, and has forgotten the request that failed."""
+    assert world.produce(topic, 0, batch()).error_code == ErrorCode.none
+    assert not world.node._calls
+
+
+def waiting_fetch(world: NodeWorld, max_wait_ms: int = 60_000) -> int:
+    end = world.log("t").log_end_offset
+    return world.send(ApiKey.FETCH, 12, fetch_request("t", 0, end, max_wait_ms), VICTIM)
+
+
+@pytest.mark.parametrize("where", ["_answer", "_look"])
+def test_a_fetch_that_fails_when_another_client_wakes_it_costs_the_fetch_and_not_the_produce(where: str) -> None:
+    world = NodeWorld()
+    world.create("t")
+    costs = contained(world)
+    number = waiting_fetch(world)
+    with bug_in(fetch_waiting.Fetch, where):
+        assert world.produce("t", 0, batch()).error_code == ErrorCode.none
+        assert world.produce("t", 0, batch()).error_code == ErrorCode.none
+    assert costs == ["FETCH"]
+    assert answered(world, number) == FAILED
+    goes_on(world)
+
+
+def test_a_fetch_that_fails_when_its_time_is_over_costs_the_fetch() -> None:
+    world = NodeWorld()
+    world.create("t")
+    costs = contained(world)
+    number = waiting_fetch(world, max_wait_ms=100)
+    with bug_in(fetch_waiting.Fetch, "_answer"):
+        world.advance(200)
+    assert costs == ["FETCH"]
+    assert answered(world, number) == FAILED
+    goes_on(world)
+
+
+def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() -> None:
+    world = NodeWorld()
+    world.create("t")
+    costs = contained(world)
+    with bug_in(fetch_waiting.Fetch, "_forget"):
+        waiting_fetch(world)
+        world.close(VICTIM)
+    assert costs == ["FETCH"]
+    goes_on(world)
+
+
+def test_a_bug_in_a_later_slice_of_an_answer_costs_the_request() -> None:
+    world = NodeWorld()
+    world.create("t")
+    costs = contained(world)
+    names = [{"name": f"missing-{number}"} for number in range(3 * k03_metadata.FEW_TOPICS)]
+    with bug_in(k03_metadata, "missing_error", fails_after(2 * k03_metadata.FEW_TOPICS)):
+        number = world.send(ApiKey.METADATA, 9, body(ApiKey.METADATA, topics=names), VICTIM)
+        world.settle()
+    assert costs == ["METADATA"]
+    assert number not in world.replies
+    assert "bug" in world.closed[VICTIM]
+    goes_on(world)
+
+
+def fails_after(times: int, answer: Any = ErrorCode.unknown_topic_or_partition) -> Callable[..., Any]:
+    left = iter(range(times))
+
+    def work(*_: Any, **__: Any) -> Any:
+        if next(left, None) is None:
+            raise BugError
+        return answer
+
+    return work
+
+
+def test_a_bug_in_looking_into_a_batch_costs_the_produce() -> None:
+    world = NodeWorld()
+    world.create("t")
+    world.create("c", cleanup_policy="compact")
+    costs = contained(world)
+    records = b"".join(raw_record(0, at, b"%d" % at) for at in range(2000))
+    large = raw_batch(records, 2000, Compression.ZSTD)
+
+    def look_into(*_: Any) -> Iterator[None]:
+        yield
+        raise BugError
+
+    with bug_in(PartitionLog, "look_into", look_into):
+        number = world.send(ApiKey.PRODUCE, 9, produce_request("c", 0, large), VICTIM)
+        world.settle()
+    assert costs == ["PRODUCE"]
+    assert number not in world.replies
+    assert VICTIM in world.closed
+    assert world.produce("c", 0, large).error_code == ErrorCode.none
+    goes_on(world)
+
+
+def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
+    world = coordinated()
+    world.create("t")
+    costs = contained(world)
+    commit = Commits._commit
+    left = iter(range(1))
+
+    def fails_second(*given: Any) -> None:
+        if next(left, None) is None:
+            raise BugError
+        commit(*given)
+
+    offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * OFFSETS_A_SLICE)]
+    asked = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
+    with bug_in(Commits, "_commit", fails_second):
+        world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **asked), VICTIM)
+        world.settle()
+    assert costs == ["OFFSET_COMMIT"]
+    assert VICTIM in world.closed
+    answer = world.ask(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **asked))
+    assert {one.error_code for one in answer.topics[0].partitions} == {ErrorCode.none}
+    goes_on(world)
+
+
+def join(world: NodeWorld, connection: int, group_id: str = "h") -> int:
+    said: dict[str, Any] = {
+        "group_id": group_id,
+        "session_timeout": timedelta(seconds=10),
+        "rebalance_timeout": timedelta(seconds=60),
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    return world.send(ApiKey.JOIN_GROUP, 3, body(ApiKey.JOIN_GROUP, **said), connection)
+
+
+def test_a_bug_in_the_answer_to_one_member_costs_neither_the_others_nor_the_group() -> None:
+    world = coordinated(group_initial_rebalance_delay_ms="100")
+    world.create("t")
+    costs = contained(world)
+    first, second = join(world, VICTIM), join(world, VICTIM + 1)
+    answer = k11_join_group._response
+    times = iter(range(1))
+
+    def fails_once(*given: Any) -> Any:
+        if next(times, None) is not None:
+            raise BugError
+        return answer(*given)
+
+    with bug_in(k11_join_group, "_response", fails_once):
+        world.advance(500)
+    assert costs == ["JOIN_GROUP"]
+    assert sorted(answered(world, each) for each in (first, second)) == [FAILED, ErrorCode.none]
+    world.node.broker.groups.validate()
+    goes_on(world)
+
+
+def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> None:
+    world = NodeWorld(crucible_metadata_epoch_enable="true")
+    world.create("t")
+    costs = contained(world)
+    epoch = world.node.broker.lifecycle.registered_epoch
+    update = UpdateMetadataRequest1000(
+        controller_id=1,
+        controller_epoch=2**20,
+        metadata_epoch=9,
+        partition_states=(),
+        live_brokers=(),
+        broker_epoch=epoch,
+    )
+    with bug_in(k06_update_metadata, "_applied"):
+        first = world.send(ApiKey.UPDATE_METADATA, 1000, update, VICTIM)
+        world.settle()
+    second = world.send(ApiKey.UPDATE_METADATA, 1000, update, VICTIM)
+    world.settle()
+    assert costs == ["UPDATE_METADATA"]
+    assert answered(world, first) == FAILED
+    assert answered(world, second) != FAILED
+    goes_on(world)
+
+
+@pytest.mark.parametrize("bug", [BugError, MetadataFault])
+def test_a_change_that_cannot_be_planned_is_refused_and_the_next_one_is_made(bug: type[Exception]) -> None:
+    world = NodeWorld()
+    world.create("t")
+    costs = contained(world)
+
+    def plan(*_: Any) -> Iterator[None]:
+        yield
+        raise bug("planted")
+
+    with bug_in(TopicCreation, "plan", plan):
+        answer = world.ask(ApiKey.CREATE_TOPICS, 7, create_request("u"), VICTIM)
+    assert answer.topics[0].error_code == FAILED
+    assert costs == [TopicCreation.name]
+    assert world.create("u").error_code == ErrorCode.none
+    goes_on(world)
+
+
+def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> None:
+    world = ClusterWorld(3, replica_lag_time_max_ms="60000")
+    world.ready()
+    world.create("t")
+    leader = world.leader("t")
+    costs: list[int] = []
+    node = world.members[leader].node
+    node.on_bug = lambda failed, _: costs.append(getattr(failed, "api_key", -1))
+    for other in world.members:
+        if other != leader:
+            world.sever(leader, other)
+    with bug_in(k00_produce, "_marked"):
+        world.begin_produce("t")
+        world.run(4000)
+    assert costs == [ApiKey.PRODUCE]
+    world.heal()
+    world.run_until(lambda: world.leader("t") != -1)
+    assert world.produce("t").error_code == ErrorCode.none
+
+
+def test_bugs_that_belong_to_a_request_leave_a_node_that_does_not_contain_them() -> None:
+    """The simulator must see them."""
+    world = NodeWorld()
+    world.create("t")
+    waiting_fetch(world)
+    with bug_in(fetch_waiting.Fetch, "_look"), pytest.raises(BugError):
+        world.produce("t", 0, batch())
+
+
+def test_a_bug_in_what_all_members_of_a_group_share_ends_the_node_and_says_where_it_was() -> None:
+    world = coordinated(group_initial_rebalance_delay_ms="100")
+    costs = contained(world)
+    join(world, VICTIM)
+    with bug_in(rebalances, "complete"), pytest.raises(BugError) as bug:
+        world.advance(500)
+    assert costs == []
+    assert crash_words(bug.value).endswith(", in a timer")
+
+
+def test_a_bug_in_making_a_sync_known_ends_the_node_and_says_where_it_was() -> None:
+    world = NodeWorld(log_flush_interval_messages="1")
+    world.create("t")
+    contained(world)
+    with bug_in(PartitionLog, "mark_synced"), pytest.raises(BugError) as bug:
+        world.produce("t", 0, batch())
+    assert crash_words(bug.value).endswith(", in what a sync set off")
+
+
+def test_a_group_that_is_stable_keeps_its_members_after_a_bug_in_one_heartbeat() -> None:
+    world = coordinated()
+    world.create("t")
+    stable(world)
+    costs = contained(world)
+    with bug_in(type(world.node.broker.groups.membership), "heartbeat"):
+        number = world.send(ApiKey.HEARTBEAT, 4, body(ApiKey.HEARTBEAT, group_id="g"), VICTIM)
+    assert (answered(world, number), costs) == (FAILED, ["HEARTBEAT"])
+    world.node.broker.groups.validate()
+    goes_on(world)

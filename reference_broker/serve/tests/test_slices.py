@@ -1,0 +1,254 @@
+"""Large requests are decoded, and large answers encoded, in slices: the event loop looks at its sockets in between."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import GroupId, TopicName
+
+from reference_broker.apis.registry import SERVED
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.node import Node
+from reference_broker.ports.now import Now
+from reference_broker.serve.clock import Clock
+from reference_broker.serve.disk import FileDisk
+from reference_broker.serve.driver import Driver
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.serve.slices import Slices
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.headers import RequestHeader, write_request_header
+from reference_broker.wire.items import MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.messages import decode_response, empty_response, encode_request
+
+LONG_NAME = "x" * 40_000
+
+
+class Asked:
+    """A node that keeps what it is asked."""
+
+    listening = ready = stopped = False
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    def handle(self, now: Now, event: Event) -> Sequence[Effect]:  # noqa: ARG002
+        if isinstance(event, Request):
+            self.requests.append(event)
+        return ()
+
+
+class FakeConnection:
+    listener = ""
+
+    def __init__(self) -> None:
+        self.peer = "peer"
+        self.number = self.last_active_us = -1
+        self.busy = self.closing = self.discarding = self.closed = self.of_node = False
+        self.sent = b""
+
+    def send(self, buffers: Sequence[bytes]) -> None:
+        self.sent += b"".join(buffers)
+
+    def done(self) -> None:
+        self.busy = False
+
+    def close(self) -> None:
+        self.closing = True
+
+    abort = close
+
+
+class World:
+    """``soon`` is what the event loop was asked to call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = StringIO()
+        self.node = Asked()
+        self.loop = asyncio.new_event_loop()
+        ignore: Any = lambda *_: None  # noqa: E731
+        self.driver = Driver(
+            cast("Node", self.node),
+            FileDisk(folder, 16),
+            Clock(0),
+            LogLines(1, self.log),
+            self.loop,
+            SERVED,
+            1000,
+            10,
+            ignore,
+            ignore,
+            ignore,
+        )
+        self.driver.watched = False
+        self.soon: list[Any] = []
+        self.driver.slices = Slices(self.soon.append)
+
+    def connected(self) -> Any:
+        connection = FakeConnection()
+        assert self.driver.opened(cast(Any, connection))
+        return connection
+
+    def ask(self, connection: Any, key: int, version: int, body: object) -> Request | None:
+        frame = memoryview(b"".join(encode_request(key, version, 9, "c", body)))[4:]
+        return self.frame(connection, frame)
+
+    def frame(self, connection: Any, frame: memoryview) -> Request | None:
+        connection.busy = True
+        return self.driver.decoded(connection, frame)
+
+    def step(self) -> None:
+        """The event loop's next pass."""
+        self.soon.pop(0)()
+
+    def settle(self) -> int:
+        steps = 0
+        while self.soon:
+            self.step()
+            steps += 1
+        return steps
+
+    def reasons(self) -> list[str]:
+        return [json.loads(line)["reason"] for line in self.log.getvalue().splitlines()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.driver.end()
+    world.loop.close()
+
+
+def names(count: int) -> MetadataRequest:
+    topics = tuple(MetadataRequestTopic(topic_id=None, name=TopicName(f"t{number}")) for number in range(count))
+    return MetadataRequest(topics=topics, include_topic_authorized_operations=False)
+
+
+def test_a_large_request_reaches_the_node_after_several_passes_and_others_are_served_meanwhile(world: World) -> None:
+    large, small = world.connected(), world.connected()
+    assert world.ask(large, ApiKey.METADATA, 9, names(20_000)) is None
+    for _ in range(5):
+        world.step()
+        request = world.ask(small, ApiKey.METADATA, 9, names(1))
+        assert request is not None
+        world.driver.handle(request)
+    assert [each.connection for each in world.node.requests] == [small.number] * 5
+    assert world.settle() > 10
+    last = world.node.requests[-1]
+    assert last.connection == large.number
+    assert last.body == replace(names(20_000), allow_auto_topic_creation=True)
+    assert last.frame_bytes > 100_000
+
+
+def test_large_requests_of_several_connections_take_turns(world: World) -> None:
+    for _ in range(3):
+        world.ask(world.connected(), ApiKey.METADATA, 9, names(10_000))
+    assert len(world.soon) == 1
+    world.settle()
+    assert len({each.connection for each in world.node.requests}) == 3
+
+
+def test_a_request_of_few_items_and_many_bytes_takes_one_pass(world: World) -> None:
+    request = world.ask(world.connected(), ApiKey.METADATA, 9, names(500))
+    assert request is not None
+    assert not world.soon
+
+
+def test_a_large_request_whose_connection_closes_meanwhile_is_given_up(world: World) -> None:
+    connection = world.connected()
+    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    world.step()
+    connection.closed = True
+    world.driver.closed(connection)
+    assert world.settle() == 1
+    assert world.node.requests == []
+
+
+def test_a_large_request_that_turns_out_malformed_closes_its_connection(world: World) -> None:
+    connection = world.connected()
+    good = b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(20_000)))[4:]
+    assert world.frame(connection, memoryview(good[:-2] + b"\xff\xff\xff\xff\xff\xff\xff\xff")) is None
+    world.settle()
+    assert connection.closing
+    assert world.node.requests == []
+    assert len(world.reasons()) == 1
+
+
+@pytest.mark.parametrize(("key", "version"), [(ApiKey.METADATA, 1), (ApiKey.DESCRIBE_GROUPS, 4)])
+def test_a_request_of_more_items_than_its_limit_is_refused_before_they_are_read(
+    world: World, key: ApiKey, version: int
+) -> None:
+    limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
+    header = write_request_header(RequestHeader(key, version, 9, "c"))
+    frame = header + (limit + 1).to_bytes(4, "big") + bytes(2 * limit + 3)
+    with pytest.raises(ProtocolError, match=f"holds {limit + 1} items or more; the limit is {limit}"):
+        world.frame(world.connected(), memoryview(frame))
+    assert not world.soon
+
+
+def groups(count: int, last: str = "") -> ListGroupsResponse:
+    good: Any = empty_response(ApiKey.LIST_GROUPS, 5, ErrorCode.none)
+    listed = [
+        ListedGroup(group_id=GroupId(f"g{number}"), protocol_type="", group_state="Empty", group_type="classic")
+        for number in range(count)
+    ]
+    if last:
+        listed[-1] = replace(listed[-1], group_id=GroupId(last))
+    answer: ListGroupsResponse = replace(good, groups=tuple(listed))
+    return answer
+
+
+def reply(world: World, connection: Any, version: int, body: object) -> None:
+    request = world.ask(connection, ApiKey.LIST_GROUPS, version, _list_groups())
+    assert request is not None
+    world.driver._reply(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
+
+
+def _list_groups() -> ListGroupsRequest:
+    return ListGroupsRequest(states_filter=(), types_filter=())
+
+
+def test_a_large_answer_is_sent_whole_after_several_passes(world: World) -> None:
+    connection = world.connected()
+    reply(world, connection, 5, groups(20_000))
+    assert connection.sent == b""
+    assert connection.busy
+    assert world.settle() > 10
+    assert decode_response(ApiKey.LIST_GROUPS, 5, memoryview(connection.sent)[4:])[1] == groups(20_000)
+    assert not connection.busy
+
+
+def test_a_small_answer_is_sent_at_once(world: World) -> None:
+    connection = world.connected()
+    reply(world, connection, 5, groups(900))
+    assert connection.sent
+    assert not world.soon
+
+
+def test_a_large_answer_that_cannot_be_encoded_becomes_an_error(world: World) -> None:
+    connection = world.connected()
+    reply(world, connection, 2, groups(5000, last=LONG_NAME))
+    world.settle()
+    body: Any = decode_response(ApiKey.LIST_GROUPS, 2, memoryview(connection.sent)[4:])[1]
+    assert body.error_code == ErrorCode.unknown_server_error
+    assert not connection.busy
+
+
+def test_nobody_encodes_for_a_connection_that_is_gone(world: World) -> None:
+    connection = world.connected()
+    reply(world, connection, 5, groups(20_000))
+    world.step()
+    connection.closed = True
+    world.driver.give(Closed(connection.number))
+    assert world.settle() == 1
+    assert connection.sent == b""

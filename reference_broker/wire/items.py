@@ -1,0 +1,88 @@
+"""How much one request may hold, and how much of a message is decoded or encoded before others get their turn.
+
+A frame of 100 MiB has room for tens of millions of items, and each becomes an object. So a request's items are counted
+before they are read, and large messages are decoded and encoded in slices.
+"""
+
+from typing import Final
+
+from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.errors import ProtocolError
+
+LARGE_FRAME_BYTES: Final = 4096
+"""A larger frame is decoded in slices. A smaller one has room for so few items that nobody waits for them."""
+LARGE_ANSWER_ITEMS: Final = 1000
+"""An answer whose outer arrays hold more items is encoded in slices."""
+UNITS_PER_SLICE: Final = 1000
+"""The work of one slice. A unit is one item or BYTES_PER_UNIT of text. A slice takes some 3 ms."""
+BYTES_PER_UNIT: Final = 1024
+UNITS_PER_LOOK: Final = 32
+"""So many items are read or written before somebody looks whether the slice is over."""
+
+MOST_REQUEST_BYTES: Final = 16 << 20
+"""The limit for the frame of any request but Produce. Its texts and byte strings are copied, 16 MiB in some 5 ms."""
+
+SMALL_ITEMS: Final = 8
+"""So many numbers or IDs count as one item."""
+
+MOST_ITEMS_OF_MOST: Final = 5000
+MOST_ITEMS: Final[dict[int, int]] = {
+    ApiKey.METADATA: 100_000,
+    ApiKey.DESCRIBE_CONFIGS: 100_000,
+    ApiKey.LIST_OFFSETS: 20_000,
+    ApiKey.OFFSET_COMMIT: 20_000,
+    ApiKey.OFFSET_FETCH: 20_000,
+    ApiKey.CREATE_TOPICS: 15_000,
+    ApiKey.CREATE_PARTITIONS: 15_000,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 15_000,
+    ApiKey.FIND_COORDINATOR: 10_000,
+    ApiKey.DELETE_TOPICS: 10_000,
+    ApiKey.ELECT_LEADERS: 1500,
+    ApiKey.UPDATE_METADATA: 250_000,
+}
+"""The most items that the arrays of one request may hold together, by API; MOST_ITEMS_OF_MOST for the others.
+
+Where a handler works in slices the limit bounds memory. Elsewhere it bounds the handler's one slice to 20 ms. Fetch and
+Produce count their partitions themselves."""
+
+
+class TooMuchError(ProtocolError):
+    """A request holds more than the limit of its API. Its connection is closed, as for a frame that is too large."""
+
+
+def check_request_bytes(api_key: int, size_bytes: int) -> None:
+    """Raises TooMuchError."""
+    if size_bytes > MOST_REQUEST_BYTES:
+        raise TooMuchError(f"a {api_name(api_key)} request has {size_bytes} bytes; the limit is {MOST_REQUEST_BYTES}")
+
+
+class Work:
+    """What is left of a message's limit of items, and of the slice."""
+
+    __slots__ = ("_api_key", "_most_items", "_units", "items")
+
+    def __init__(self, api_key: int, most_items: int) -> None:
+        self._api_key = api_key
+        self._most_items = most_items
+        self._units = UNITS_PER_SLICE
+        self.items = 0
+        """So many were announced so far."""
+
+    @staticmethod
+    def of_request(api_key: int) -> "Work":
+        return Work(api_key, MOST_ITEMS.get(api_key, MOST_ITEMS_OF_MOST))
+
+    def announce(self, count: int, are_small: bool) -> None:
+        """An array begins, before its items are read. Raises TooMuchError if the message may not hold so many more."""
+        self.items += count // SMALL_ITEMS if are_small else count
+        if self.items > self._most_items:
+            name = api_name(self._api_key)
+            raise TooMuchError(f"a {name} request holds {self.items} items or more; the limit is {self._most_items}")
+
+    def spend(self, units: int) -> bool:
+        """Returns True if the slice is over. A new one begins then."""
+        self._units -= units
+        if self._units > 0:
+            return False
+        self._units = UNITS_PER_SLICE
+        return True

@@ -1,0 +1,204 @@
+"""Large messages are read and written in slices: the result is the same, no slice is long, and a request that holds too
+much is refused before it is read."""
+
+from collections.abc import Generator, Iterator
+from time import process_time_ns
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+
+from reference_broker.core.tests.test_any_request import Anything
+from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
+from reference_broker.wire.drafts import LAYOUTS
+from reference_broker.wire.encoding import encoder
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, TooMuchError
+from reference_broker.wire.messages import (
+    decode_request,
+    decode_request_in_slices,
+    decode_response,
+    encode_request,
+    encode_response,
+    encode_response_in_slices,
+)
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.produce_requests import MOST_TOPICS_AND_PARTITIONS
+from reference_broker.wire.schema import SchemaField, schema_fields
+
+ResultT = TypeVar("ResultT")
+LONGEST_MS = 60
+"""A slice takes some 3 ms. A busy machine may need many times as long."""
+
+
+def every_version() -> Iterator[tuple[int, int]]:
+    for key, (low, high, _) in VERSIONS.items():
+        if key not in (ApiKey.FETCH, ApiKey.PRODUCE):
+            yield from ((int(key), version) for version in range(low, high + 1))
+    yield from (each for each in DRAFTS if each[0] != ApiKey.FETCH)
+
+
+EVERY_VERSION = list(every_version())
+
+
+def finished(work: Generator[None, None, ResultT]) -> tuple[ResultT, float, int]:
+    """The result, the processor time of the longest slice in ms, and how many slices there were."""
+    longest_ms, slices = 0.0, 0
+    while True:
+        before = process_time_ns()
+        try:
+            next(work)
+        except StopIteration as end:
+            longest_ms = max(longest_ms, (process_time_ns() - before) / 1e6)
+            result: ResultT = end.value
+            return result, longest_ms, slices + 1
+        longest_ms = max(longest_ms, (process_time_ns() - before) / 1e6)
+        slices += 1
+
+
+def layout(key: int, version: int) -> type:
+    draft = LAYOUTS.get((key, version))
+    return load_request_schema(key, version) if draft is None else draft[0]
+
+
+def frame_of(key: int, version: int, body: Any) -> tuple[memoryview, int]:
+    """The frame without its length, and where the body begins."""
+    out = bytearray(write_request_header(RequestHeader(key, version, 9, "client")))
+    encoder(layout(key, version), layout(key, version))(out, body)
+    frame = memoryview(bytes(out))
+    return frame, read_request_header(frame)[1]
+
+
+@given(st.sampled_from(EVERY_VERSION), st.randoms(use_true_random=False))
+@settings(max_examples=settings().max_examples * 3)
+def test_a_request_read_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
+    frame, offset = frame_of(*api, Anything(random, []).entity(layout(*api)))
+    body, _ = finished(decode_request_in_slices(*api, frame, offset))[0]
+    assert body == decode_request(*api, frame, offset)
+
+
+@given(st.sampled_from([each for each in EVERY_VERSION if each not in LAYOUTS]), st.randoms(use_true_random=False))
+@settings(max_examples=settings().max_examples * 3)
+def test_a_response_written_in_slices_is_the_same(api: tuple[int, int], random: Any) -> None:
+    kind = load_response_schema(*api)
+    out = bytearray(b"\0\0\0\0\0")
+    encoder(kind, kind)(out, Anything(random, []).entity(kind))
+    frame = bytes(out) if encode_response_header_bytes(*api) == 5 else bytes(out[1:])
+    _, body = decode_response(*api, memoryview(frame))
+    whole = b"".join(encode_response(*api, 9, body))
+    assert b"".join(finished(encode_response_in_slices(*api, 9, body))[0]) == whole
+
+
+def encode_response_header_bytes(key: int, version: int) -> int:
+    low, high, flexible = VERSIONS[key]
+    assert low <= version <= high
+    return 5 if version >= flexible and key != ApiKey.API_VERSIONS else 4
+
+
+def arrays_of(kind: type) -> Iterator[tuple[str, ...]]:
+    for each in schema_fields(kind):
+        if each.is_array and each.tag is None:
+            yield (each.name,)
+            if each.struct is not None:
+                yield from ((each.name, *rest) for rest in arrays_of(each.struct))
+
+
+def of_arrays() -> Iterator[tuple[int, int, tuple[str, ...]]]:
+    newest = {(int(key), high) for key, (_, high, _) in VERSIONS.items()}
+    for key, version in EVERY_VERSION:
+        if (key, version) in newest or (key, version) in LAYOUTS:
+            yield from ((key, version, path) for path in arrays_of(layout(key, version)))
+
+
+def plain(each: SchemaField) -> Any:
+    if each.is_array:
+        return ()
+    if each.struct is not None:
+        return None if each.nullable else holding(each.struct, (), 0)
+    return "" if each.kind == "string" else each.default
+
+
+def holding(kind: type, path: tuple[str, ...], count: int) -> Any:
+    """A struct of defaults whose array at ``path`` has ``count`` items."""
+    values = {each.name: plain(each) for each in schema_fields(kind)}
+    for each in schema_fields(kind):
+        if path and each.name == path[0]:
+            inner = holding(each.struct, path[1:], count) if each.struct is not None else _item(each)
+            values[each.name] = (inner,) * (count if len(path) == 1 else 1)
+    return kind(**values)
+
+
+def _item(each: SchemaField) -> Any:
+    return {"string": "", "bytes": b"", "uuid": None}.get(each.kind, 0)
+
+
+@pytest.mark.parametrize(("key", "version", "path"), list(of_arrays()))
+def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_refused_beyond(
+    key: int, version: int, path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 3000
+    monkeypatch.setitem(MOST_ITEMS, key, limit)
+    frame, offset = frame_of(key, version, holding(layout(key, version), path, limit - len(path) + 1))
+    (_, items), longest_ms, slices = finished(decode_request_in_slices(key, version, frame, offset))
+    assert 0 < items <= limit
+    assert longest_ms < LONGEST_MS
+    assert slices > 1
+    beyond, offset = frame_of(key, version, holding(layout(key, version), path, 8 * limit + 8))
+    with pytest.raises(TooMuchError, match=f"the limit is {limit}"):
+        finished(decode_request_in_slices(key, version, beyond, offset))
+
+
+def test_items_of_nested_arrays_count_together() -> None:
+    names = 3000
+    kind = layout(ApiKey.DELETE_RECORDS, 2)
+    one = holding(kind, ("topics", "partitions"), 1)
+    frame, offset = frame_of(ApiKey.DELETE_RECORDS, 2, type(one)(topics=one.topics * names, timeout=one.timeout))
+    with pytest.raises(TooMuchError, match="the limit is 5000"):
+        finished(decode_request_in_slices(ApiKey.DELETE_RECORDS, 2, frame, offset))
+
+
+@pytest.mark.parametrize("partitions", [0, 3])
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, partitions: int) -> None:
+    topic = ProduceTopic("", bytes(16), [ProducePartition(0, None)] * partitions)
+    for topics, refused in (
+        (MOST_TOPICS_AND_PARTITIONS // (partitions + 1), False),
+        (MOST_TOPICS_AND_PARTITIONS, True),
+    ):
+        body = ProduceRequest(-1, 1000, [topic] * topics + [topic] * (refused and not partitions))
+        frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, version, 9, "c", body)))[4:]
+        offset = read_request_header(frame)[1]
+        if refused:
+            with pytest.raises(TooMuchError, match="the limit is 10000"):
+                decode_request(ApiKey.PRODUCE, version, frame, offset)
+        else:
+            decode_request(ApiKey.PRODUCE, version, frame, offset)
+
+
+@pytest.mark.parametrize("where", ["header", "body"])
+def test_many_tagged_fields_are_refused_before_they_are_read(where: str) -> None:
+    header = write_request_header(RequestHeader(ApiKey.METADATA, 9, 9, "c"))
+    tags = b"\xff\xff\xff\x7f" + b"\x63\0" * 2_000_000
+    frame = memoryview(header[:-1] + tags if where == "header" else header + b"\x01\0\0\0" + tags)
+    before = process_time_ns()
+    with pytest.raises(ProtocolError, match="tagged fields; the limit is 32"):
+        finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
+    assert (process_time_ns() - before) / 1e6 < LONGEST_MS
+
+
+def test_a_string_that_no_other_broker_would_read_is_refused() -> None:
+    frame = memoryview(
+        write_request_header(RequestHeader(ApiKey.METADATA, 9, 9, "c")) + b"\x02\x81\x80\x02" + bytes(50_000)
+    )
+    with pytest.raises(ProtocolError, match="a string of 32768 bytes"):
+        finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
+
+
+def test_a_request_of_more_bytes_than_its_limit_is_refused() -> None:
+    header = write_request_header(RequestHeader(ApiKey.SYNC_GROUP, 4, 9, "c"))
+    frame = memoryview(header + bytes(MOST_REQUEST_BYTES))
+    with pytest.raises(TooMuchError, match="SyncGroup request has"):
+        finished(decode_request_in_slices(ApiKey.SYNC_GROUP, 4, frame, len(header)))
