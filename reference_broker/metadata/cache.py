@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import BrokerImage, MetadataImage, TopicImage
+from reference_broker.metadata.directories import is_online
+from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 
 NO_CONTROLLER = -1
 NO_EPOCH = -1
@@ -48,11 +49,11 @@ class MetadataCache:
     brokers: tuple[BrokerImage, ...] = ()
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
-    _live: frozenset[int] = field(init=False, repr=False, compare=False, default=frozenset())
+    _live: Mapping[int, tuple[bytes, ...]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Collects the live brokers in a set, because ``is_live`` is called for each partition that is described."""
-        live = frozenset(broker.broker_id for broker in self.brokers if not broker.fenced)
+        """Collects the live brokers with their directories, because each replica that is described asks for them."""
+        live = {broker.broker_id: broker.log_dirs for broker in self.brokers if not broker.fenced}
         object.__setattr__(self, "_live", live)
 
     def apply(self, update: MetadataUpdate) -> "MetadataCache":
@@ -85,6 +86,17 @@ class MetadataCache:
 
     def is_live(self, broker_id: int) -> bool:
         return broker_id in self._live
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """The replicas that are not live, or whose directory is not online."""
+        live, replicas, homes = self._live, partition.replicas, partition.directories
+        if len(homes) != len(replicas):
+            return tuple(broker for broker in replicas if broker not in live)
+        return tuple(
+            broker
+            for broker, home in zip(replicas, homes, strict=True)
+            if broker not in live or not is_online(home, live[broker])
+        )
 
     def _merged(self, changes: Mapping[str, TopicImage | None]) -> tuple[dict[str, TopicImage], dict[bytes, str]]:
         topics, topic_names = dict(self.topics), dict(self.topic_names)

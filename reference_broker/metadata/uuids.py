@@ -5,7 +5,10 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from reference_broker.ports.chance import RandomSource
 
 NO_DIRECTORY = bytes(16)
-"""DirectoryId.UNASSIGNED: the broker chooses the log directory. This broker has only one."""
+"""DirectoryId.MIGRATING: the directory was never told."""
+
+UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
+"""DirectoryId.UNASSIGNED: Kafka's brokers choose a directory later. This broker has only one, and does not write it."""
 
 LOST_DIRECTORY = bytes(15) + b"\x02"
 """DirectoryId.LOST: the replica is in no directory that its broker can use. It is offline (KIP-858)."""

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.controller.planning.leader_election import directory_of as directory_of_replica
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
@@ -33,6 +32,7 @@ from reference_broker.log.partition_metadata import read_partition_metadata, wri
 from reference_broker.log.quarantine import set_all_aside
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
+from reference_broker.metadata.directories import directory_of as directory_of_replica
 from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr
 from reference_broker.metadata.uuids import LOST_DIRECTORY

@@ -95,11 +95,11 @@ def missing_error(name: str) -> ErrorCode:
 
 
 def described(cache: MetadataCache, partition: PartitionImage) -> tuple[ErrorCode, int, tuple[int, ...]]:
-    """What clients are told about a partition: (error, leader, replicas that are not live).
+    """What clients are told about a partition: (error, leader, replicas that are offline).
 
     Without a leader that clients can reach, the error is LEADER_NOT_AVAILABLE and the leader is -1.
     """
-    offline = tuple(broker for broker in partition.replicas if not cache.is_live(broker))
+    offline = cache.offline_replicas(partition)
     if partition.leader == NO_LEADER or not cache.is_live(partition.leader):
         return ErrorCode.leader_not_available, NO_LEADER, offline
     return ErrorCode.none, partition.leader, offline

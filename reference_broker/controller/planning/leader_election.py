@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
+from reference_broker.metadata.directories import directory_of, is_online
 from reference_broker.metadata.image import NO_LEADER, MetadataImage, PartitionImage
-from reference_broker.metadata.uuids import LOST_DIRECTORY, NO_DIRECTORY
+from reference_broker.metadata.uuids import LOST_DIRECTORY
 
 Directories: TypeAlias = tuple[bytes, ...]
 """The log directories of a broker. None are known of brokers below metadata.version 17."""
@@ -69,15 +70,7 @@ def elect(
 
 def has_directory(partition: PartitionImage, replica: int, directories: Directories) -> bool:
     """Whether a broker with these directories has that replica's. A directory that was never told counts as there."""
-    known = directory_of(partition, replica)
-    return known == NO_DIRECTORY or not directories or known in directories
-
-
-def directory_of(partition: PartitionImage, replica: int) -> bytes:
-    """The directory ID of one replica, or NO_DIRECTORY if it was never told."""
-    if replica not in partition.replicas or len(partition.directories) != len(partition.replicas):
-        return NO_DIRECTORY
-    return partition.directories[partition.replicas.index(replica)]
+    return is_online(directory_of(partition, replica), directories)
 
 
 def is_active(image: MetadataImage, broker_id: int) -> bool:
