@@ -1,8 +1,12 @@
 """Mutants of the quorum of the metadata log."""
 
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from collections.abc import Callable
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.quorum.node_files import TEMPORARY_SUFFIX
 
 QUORUM = "reference_broker.quorum.quorum"
 
@@ -39,3 +43,17 @@ def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any,
     if self in led:
         return self.log.append(self.ports.now(), values, led[self])
     return original(self, values)
+
+
+@mutant(f"{QUORUM}:put_in_place")
+def vote_told_before_its_name_is_durable(
+    original: Function, disk: Any, ports: Any, temporary: str, done: Callable[[], None]
+) -> None:
+    """A voter answers, and a candidate asks for votes, when the file with its epoch and vote is durable, but not the
+    name that it gets."""
+
+    def synced() -> None:
+        disk.rename(temporary, temporary.removesuffix(TEMPORARY_SUFFIX))
+        done()
+
+    ports.sync((temporary,), synced)

@@ -72,6 +72,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "joins_behind_high_watermark": "isr-honest",
     "progress_outlives_restart": "isr-honest",
     "divergence_unseen": "replicas-equal",
+    "vote_told_before_its_name_is_durable": "monotonic-epoch",
     "unclean_restart_stays_in_sync": "replicas-equal",
     "leader_from_outside_the_isr": "replicas-equal",
     "elr_not_kept": "replicas-equal",
