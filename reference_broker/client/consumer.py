@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.batch import HEADER_BYTES, BatchHeader, read_header
+from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader, Buffer, checksum, read_header
 from reference_broker.wire.fetch import PartitionData
 
 
@@ -30,6 +30,19 @@ def _whole_batches(view: memoryview) -> Iterator[tuple[int, BatchHeader]]:
             return
         yield start, header
         start += header.size_bytes
+
+
+def is_damaged(records: Buffer) -> bool:
+    """Returns whether a whole batch of an answer fails its CRC.
+
+    This must be known before anything in its header is believed: a control batch, or one that ends before the position,
+    gives no records, but moves the position or lets a later batch move it.
+    """
+    view = memoryview(records)
+    return any(
+        checksum(view[start + CRC_FROM : start + header.size_bytes]) != header.crc
+        for start, header in _whole_batches(view)
+    )
 
 
 @dataclass(slots=True)
@@ -61,7 +74,7 @@ class ConsumerState:
         """Applies one partition of an answer without error, and returns the batches that are new.
 
         A batch that is cut short at the end of the bytes is not taken. That is no error, since brokers may cut at a
-        byte limit. Only lengths are checked here; the reader checks CRCs.
+        byte limit. Only lengths are checked here; ``is_damaged`` checks CRCs.
         """
         position = self.positions[where]
         if data.high_watermark >= 0:

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from reference_broker.client.consumer import ConsumerState, TakenBatch
+from reference_broker.client.consumer import ConsumerState, TakenBatch, is_damaged
 from reference_broker.client.consumer_observer import ConsumerObserver
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.offset_commits import NO_OFFSET, may_consume
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import HeaderPair
 from reference_broker.wire.errors import ErrorCode
@@ -231,6 +231,8 @@ class HeldPartitions:
 
         :raises InvalidRecords: a batch is damaged; the position stays where it was.
         """
+        if data.records and is_damaged(data.records):
+            raise InvalidRecords(ErrorCode.corrupt_message, f"a batch of {where.topic}-{where.partition} fails its CRC")
         held, position = self.held[where], self.state.positions[where]
         before = position.offset, position.leader_epoch
         batches = tuple(self.state.take(where, data))
@@ -279,8 +281,6 @@ class HeldPartitions:
 
 def _records_of(where: TopicPartition, batch: TakenBatch) -> Iterator[ConsumerRecord]:
     """:raises InvalidRecords: the batch is damaged."""
-    if checksum(batch.data[CRC_FROM:]) != batch.header.crc:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"a batch of {where.topic}-{where.partition} fails its CRC")
     for record in read_records(batch.data):
         if record.offset >= batch.from_offset:
             yield ConsumerRecord(

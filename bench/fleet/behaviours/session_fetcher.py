@@ -19,7 +19,8 @@ from bench.fleet.behaviours.cluster import PATIENT_FAILURES, ClusterScript
 from bench.fleet.behaviours.habits import NO_SESSIONS, REVISIONS, VARIANTS, FetcherPlan, OnLost
 from bench.fleet.behaviours.protocol import Address, Answered, ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.runs import BatchReader, Run, read_row
+from bench.fleet.runs import BatchReader, read_row
+from reference_broker.client.consumer import is_damaged
 from reference_broker.client.session_handler import (
     FetchPlan,
     Handled,
@@ -308,22 +309,18 @@ class SessionFetcher(ClusterScript):
             error = error_name(data.error_code)
             self._note_error(where, data, found)
         elif data.records:
-            runs = self.reader.read(where, self.reading.consumer.take(where, data))
-            if self._asks_again(where, before, runs):
-                self.reading.consumer.seek(where, before)
-                runs, error, found.failed = [], CORRUPT_MESSAGE, True
-            for run in runs:
-                found.rows.append(read_row(self.process, found.index, found.runs, where, run))
-                found.runs += 1
+            if is_damaged(data.records) and self._asks_again(where, before):
+                error, found.failed = CORRUPT_MESSAGE, True
+            else:
+                for run in self.reader.read(where, self.reading.consumer.take(where, data)):
+                    found.rows.append(read_row(self.process, found.index, found.runs, where, run))
+                    found.runs += 1
         bounds = (data.high_watermark, data.log_start_offset)
         found.rows.append(PositionRow(self.process, found.index, *where, before, position.offset, *bounds, error))
 
-    def _asks_again(self, where: TopicPartition, offset: int, runs: Sequence[Run]) -> bool:
-        """Returns whether the records at ``offset`` are damaged but have not come so ASK_AGAIN times. A bit that was
+    def _asks_again(self, where: TopicPartition, offset: int) -> bool:
+        """Returns whether the damaged records at ``offset`` have not come more than ASK_AGAIN times. A bit that was
         turned over on the way is right the next time; damage that the node itself holds is not."""
-        if all(run.valid for run in runs):
-            self._damaged.pop(where, None)
-            return False
         at, times = self._damaged.get(where, (offset, 0))
         times = times + 1 if at == offset else 1
         self._damaged[where] = (offset, times)

@@ -1,5 +1,6 @@
 """Placing and reading partitions: the wait for an epoch, resets, truncation, what is to be committed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from reference_broker.client.consumer_partitions import HeldPartitions, Phase, PositionReset
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.fetch import PartitionData
@@ -99,6 +101,23 @@ def test_batches_without_records_for_the_reader_move_what_is_committed_too(held:
     assert held.held[T0].given == 10
     assert len(held.give(9)) == 1
     assert held.read_so_far([T0])[T0].offset == 12
+
+
+@pytest.mark.parametrize(
+    ("byte", "bit"),
+    [(22, 0x20), (23, 0x80)],
+    ids=["it seems to be a control batch", "it seems to end before the position"],
+)
+def test_a_damaged_batch_that_would_be_passed_over_is_refused(held: HeldPartitions, byte: int, bit: int) -> None:
+    held.place(T0, 10)
+    first, second = data(10, "a"), data(11, "b")
+    assert first.records is not None
+    assert second.records is not None
+    damaged = bytearray(first.records)
+    damaged[byte] ^= bit
+    with pytest.raises(InvalidRecords):
+        held.take(T0, replace(first, records=bytes(damaged) + bytes(second.records)))
+    assert held.state.positions[T0].offset == 10
 
 
 def test_what_was_fetched_of_a_dropped_partition_is_not_given_out(held: HeldPartitions) -> None:

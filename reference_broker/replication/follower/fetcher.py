@@ -67,6 +67,8 @@ class Fetcher:
         self._setting = setting
         self._asks_revision = setting.config.fetch_session_revision == FIRST
         self._handler: SessionHandler = make_session_handler(FINAL)
+        self._fetched_as = -1
+        """The broker epoch in the last fetch."""
         self._unsaid: dict[TopicPartition, None] = {}
         """Partitions that the leader must be told of: their fetch changed, or they are not wanted any more."""
         self._lookups = Lookups(
@@ -186,6 +188,7 @@ class Fetcher:
     # Fetching
 
     def _fetch(self) -> None:
+        self._follow_registration()
         changed, forgotten, newcomers = self._news()
         handler, setting = self._handler, self._setting
         if not changed and not handler.partitions:
@@ -203,9 +206,21 @@ class Fetcher:
             config.replica_fetch_min_bytes,
             config.replica_fetch_response_max_bytes,
             setting.node_id,
-            setting.broker_epoch(),
+            self._fetched_as,
         )
         self._send(ApiKey.FETCH, version, request, self._answered)
+
+    def _follow_registration(self) -> None:
+        """Begins a new session after this broker was registered anew, and names every partition.
+
+        The leader takes a new registration for a restart and forgets how far this replica is. A session would never
+        name the partitions at rest again, and they would stay out of sync.
+        """
+        epoch, before = self._setting.broker_epoch(), self._fetched_as
+        self._fetched_as = epoch
+        if epoch != before and self._handler.partitions:
+            self._handler = make_session_handler(self._handler.revision)
+            self._unsaid = dict.fromkeys(self.followed)
 
     def _news(self) -> tuple[dict[TopicPartition, Wanted], list[TopicPartition], bool]:
         """What the next fetch says.

@@ -42,6 +42,7 @@ class World(TimedPorts):
     settings: dict[str, str] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     moved: list[PartitionLog] = field(default_factory=list)
+    broker_epoch: int = BROKER_EPOCH
 
     def __post_init__(self) -> None:
         self.disk = MemoryDisk()
@@ -49,7 +50,7 @@ class World(TimedPorts):
         ports: Any = self
         config = BrokerConfig.parse(self.settings)
         self.max_lag = Gauge()
-        self.fetchers = Fetchers(ports, 2, config, lambda: BROKER_EPOCH, self.moved.append, FetchLag(self.max_lag))
+        self.fetchers = Fetchers(ports, 2, config, lambda: self.broker_epoch, self.moved.append, FetchLag(self.max_lag))
         self.session_id = 1000
 
     # ports

@@ -51,6 +51,20 @@ def test_what_the_leader_sends_is_appended_and_committed_as_far_as_it_says() -> 
     assert (log.high_watermark, log.log_start_offset) == (3, 1), "no further than its own end"
 
 
+def test_a_broker_that_was_registered_anew_names_all_it_follows_in_a_new_session() -> None:
+    world = World()
+    for index in range(3):
+        world.follow(index)
+    asked, request = world.fetch()
+    world.answer(asked, *(PartitionData(index, 0, 0) for index in range(3)))
+    asked, request = world.fetch()
+    assert named(request) == [], "they are at rest"
+    world.broker_epoch += 1
+    world.answer(asked)
+    asked, request = world.fetch()
+    assert (request.replica_epoch, request.session_epoch, len(named(request))) == (BROKER_EPOCH + 1, 0, 3)
+
+
 @pytest.mark.clause("F-22")
 def test_partitions_at_rest_are_named_once_and_cost_nothing_any_more() -> None:
     world = World()
