@@ -1,4 +1,8 @@
-"""all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time."""
+"""all-assigned: after the heal every partition of a subscribed topic gets one owner in each group, in time.
+
+The time is that in which Kafka's protocol must come to an assignment: a coordinator is elected and loads, sessions of
+members that are gone run out, and those that are there take part in two rebalances (``World``).
+"""
 
 from collections.abc import Sequence
 

@@ -16,6 +16,7 @@ class DamageKept(Check):
         disk = getattr(node.broker.disk, "inner", node.broker.disk)
         if not thorough or not isinstance(disk, SimDisk) or not disk.damaged or not node.ready:
             return
+        # Kafka: the files of a deleted topic are deleted.
         topics = node.broker.controller.image.topics
         kept = {content for _, content in disk.all_files()}
         for path, content in disk.damaged:

@@ -117,8 +117,9 @@ class FetchModel:
                     yield self._answered(node, asked, effect.body, effect)
         if type(event) is Request:
             waiting = self._asked.get((node_id, event.connection, event.correlation_id))
-            if waiting is not None and waiting.incremental:
-                # The request was accepted and waits. It changes the session even if its connection is lost.
+            if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
+                # The request was accepted and waits. It changes the session even if its connection is lost. A full
+                # request of the first revision replaces the partitions of its session (G-4).
                 self.sessions[node_id, waiting.session_id] = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:

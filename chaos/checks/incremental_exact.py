@@ -100,7 +100,9 @@ class IncrementalExact(Check):
 
     def _told_again(self, at_us: int, answer: Answer, session: _Session) -> None:
         for named in session.first_told:
-            if named in answer.asked.wishes and named not in answer.data:
+            wish = answer.asked.wishes.get(named)
+            # G-4: of a partition that a full request has put there anew, nothing has been told.
+            if wish is not None and wish.told is not None and named not in answer.data:
                 self._tell(at_us, answer, named, "was told by the first answer to this request, and not by the second")
 
     # Each due line is there

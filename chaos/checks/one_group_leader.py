@@ -32,7 +32,7 @@ class OneGroupLeader(Check):
         fields = json.loads(row.detail)
         group = str(fields["group"])
         if row.what == MEMBER:
-            if fields["what"] in ("fenced", "removed"):
+            if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
                 self._replaced[group, str(fields["member_id"])] = None
             return
         if fields["state"] != STABLE:

@@ -14,6 +14,8 @@ from chaos.checks.surroundings import Surroundings
 from reports.rows import TraceRow
 
 MOST_TIMES = 3
+"""No clause gives this number. S-15 keeps a superseded snapshot as long as its download advances, and S-10 lets a
+leader name a newer one after each error. So two such changes are allowed for, and a download that never ends is red."""
 
 
 class _Source(NamedTuple):

@@ -287,8 +287,8 @@ READS: list[HistoryRow] = [read(0, 0), read(1, 5)]
 BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 
-def broken(rows: Sequence[HistoryRow], writes_promised: bool = True) -> list[str]:
-    history = History(writes_promised=writes_promised)
+def broken(rows: Sequence[HistoryRow], writes_promised: bool = True, unpromised: tuple[str, ...] = ()) -> list[str]:
+    history = History(writes_promised=writes_promised, unpromised=unpromised)
     history.add(rows)
     checks = all_checks(around())
     for check in checks:

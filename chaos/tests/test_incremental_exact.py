@@ -68,14 +68,16 @@ class Session:
         forget: tuple[int, ...] = (),
         max_bytes: int = LIMIT,
         isolation_level: int = 0,
+        unanswered: bool = False,
     ) -> None:
-        """One fetch and its answer. The number is the next one unless it is given."""
+        """One fetch and its answer. The number is the next one unless it is given. ``unanswered``: the request waits
+        until a later one overtakes it."""
         number = self.number if number is None else number
         self.number, self.correlation = number + 1, self.correlation + 1
         body = FetchRequest(
             max_bytes=max_bytes,
             isolation_level=isolation_level,
-            session_id=SESSION if number else 0,
+            session_id=SESSION if self.correlation > 1 else 0,
             session_epoch=number,
             topics=[FetchTopic("t", b"", [FetchPartition(each, offset, 100, 3) for each, offset in named.items()])],
             forgotten=[ForgottenTopic("t", b"", list(forget))],
@@ -85,7 +87,7 @@ class Session:
         tag = Tag(1, self.version, "f", body.session_id, number)
         request = Request(1, self.correlation, 1, self.version, "f", body, tag)
         reply = Reply(1, self.correlation, 1, self.version, answer, tag)
-        for each in self.model.acted(self.node, request, [reply]):
+        for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
             self.check.answered(0, each)
 
     @property
@@ -229,6 +231,17 @@ def test_more_makes_a_partition_of_the_first_revision_dirty(why: str, right: boo
         talk.logs[1].log_end_offset = 6
     talk.ask({1: 5} if why == "named" else {}, talk.line(1))
     assert (talk.stories == []) is right
+
+
+@pytest.mark.clause("G-4")
+@pytest.mark.parametrize("unanswered", [True, False])
+def test_a_full_request_of_the_first_revision_begins_anew_even_if_it_is_overtaken(unanswered: bool) -> None:
+    talk = session(FIRST_REVISION)
+    talk.ask({}, number=1)
+    full = {} if unanswered else {0: talk.line(0), 1: talk.line(1)}
+    talk.ask({0: 5, 1: 5}, *full.values(), number=0, unanswered=unanswered)
+    talk.ask({}, talk.line(0), talk.line(1), number=2)
+    assert bool(talk.stories) is not unanswered
 
 
 @pytest.mark.clause("F-7")

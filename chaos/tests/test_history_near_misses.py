@@ -1,0 +1,172 @@
+"""What excuses a breach of what clients were promised, and what does so by a hair no longer."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import History
+from chaos.checks.commits_fenced import CommitsFenced
+from chaos.checks.no_committed_lost import NoCommittedLost
+from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
+from chaos.checks.one_group_leader import OneGroupLeader
+from chaos.tests.surroundings import around
+from chaos.tests.test_checks import (
+    ASSIGNMENT,
+    BASE,
+    END,
+    OPERATIONS,
+    POSITIONS,
+    READS,
+    SENDS,
+    broken,
+    operation,
+    position,
+    read,
+    send,
+)
+from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.tags import Tag
+from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, RunRow, TraceRow
+
+REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
+
+
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_damaged_value_is_never_excused(promised: bool) -> None:
+    damaged = replace(read(2, 0, 1), valid=False)
+    assert broken([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["inconsistent-offsets"]
+
+
+@pytest.mark.parametrize("producer", [-1, 7, 8])
+def test_only_one_producer_id_writes_a_value_once(producer: int) -> None:
+    rows = [*BASE, send(0, 0, 0), *POSITIONS, read(0, 0), replace(read(1, 5, shift=-5), producer_id=producer)]
+    if producer == -1:
+        rows = [replace(row, producer_id=-1) if isinstance(row, RunRow) else row for row in rows]
+    assert broken(rows) == (["duplicate"] if producer == 7 else [])
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize(("unpromised", "is_red"), [("p", False), ("q", True)])
+def test_only_who_asked_for_one_acknowledgement_may_lose_writes(unpromised: str, is_red: bool) -> None:
+    rows = [*BASE, *SENDS, *POSITIONS, read(0, 5)]
+    assert bool(broken_with(unpromised, rows)) is is_red
+    backwards = [*BASE, send(0, 5, 5), send(1, 0, 0), *POSITIONS, *READS]
+    assert bool(broken_with(unpromised, backwards)) is is_red
+
+
+def broken_with(unpromised: str, rows: list[HistoryRow]) -> list[str]:
+    return broken(rows, unpromised=(unpromised,))
+
+
+@pytest.mark.parametrize(("kind", "is_red"), [("ok", True), ("info", False), ("fail", False)])
+def test_only_what_was_acknowledged_must_be_read(kind: str, is_red: bool) -> None:
+    rows = [operation("p", 0, "produce", kind), *OPERATIONS[1:], ASSIGNMENT, END, *SENDS, *POSITIONS, read(1, 5)]
+    assert bool(broken(rows)) is is_red
+
+
+@pytest.mark.clause("F-12")
+@pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(30, 31, False), (29, 36, True), (29, 35, False)])
+def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from_us: int, is_red: bool) -> None:
+    """The second fetch is sent at 30 and answered at 35."""
+    given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]
+    found = broken([*OPERATIONS, END, *given, *SENDS, *POSITIONS, *READS])
+    assert ("unrequested-partition" in found) is is_red
+
+
+@pytest.mark.clause("F-20")
+@pytest.mark.parametrize(("following", "is_red"), [(9, True), (10, False), (11, True)])
+def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bool) -> None:
+    rows = [*REST, *SENDS, position(0, 0, 5), position(1, 5, following), *READS]
+    assert broken(rows) == (["fetch-gap"] if is_red else [])
+
+
+@pytest.mark.clause("M-12")
+@pytest.mark.parametrize(("left_us", "is_red"), [(9, False), (10, True)])
+def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) -> None:
+    taken = [MetadataEpochRow(A, 1, 0, 5, True, 0), MetadataEpochRow(A, 2, 3, 4, True, 10)]
+    history = History(metadata_epochs=taken, memberships=[assigned(A, 1, left_us, "left")])
+    assert bool(judged(NonmonotonicMetadataEpoch(around()), history)) is is_red
+
+
+@pytest.mark.parametrize(("what", "is_red"), [("fenced", False), ("removed", True), ("expired", True)])
+def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: str, is_red: bool) -> None:
+    check = OneGroupLeader(around())
+    check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=A))
+    check.trace(TraceRow(0, 0, 0, 2, "group_member", detail=json.dumps({"group": "g", "what": what, "member_id": A})))
+    check.trace(note("group_state", 3, group="g", state="Stable", generation=3, leader=B))
+    assert bool(check.violations) is is_red
+
+
+def test_a_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
+    for excused, is_red in (("__consumer_offsets", False), ("hot", True)):
+        surroundings = around()
+        surroundings.replicas.excused[excused, 0] = None
+        check = OneGroupLeader(surroundings)
+        for leader in (A, B):
+            check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=leader))
+        assert bool(check.violations) is is_red
+
+
+def holding(offset: int | None) -> Any:
+    held = None if offset is None else SimpleNamespace(offset=offset)
+    coordinated = SimpleNamespace(offsets=SimpleNamespace(find=lambda _: held))
+    return SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=SimpleNamespace(active=lambda: [coordinated])))
+
+
+@pytest.mark.parametrize(
+    ("held", "asked", "is_red"),
+    [
+        (10, [], False),
+        (None, [], True),
+        (9, [], True),
+        (11, [], True),
+        (9, [commit(B, 2, 9, -1, 200, error="timeout")], False),
+        (11, [commit(B, 2, 11, -1, 200)], False),
+        (9, [commit(B, 2, 9, -1, 90)], True),
+        (11, [commit(B, 2, 11, -1, 200, error="ILLEGAL_GENERATION")], True),
+        (9, [commit(B, 2, 9, -1, 90, error="timeout")], False),
+    ],
+)
+def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
+    held: int | None, asked: list[Any], is_red: bool
+) -> None:
+    check = NoCommittedLost(around())
+    check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
+    check.node(100, 0, holding(held), None, thorough=True)
+    assert bool(judged(check, History(commits=asked))) is is_red
+
+
+@pytest.mark.parametrize(
+    ("generation", "member", "group", "is_red"),
+    [(5, "m", "g", False), (5, "n", "g", True), (5, "m", "other", True), (-1, "", "other", False)],
+)
+def test_a_commit_of_nobody_s_generation(generation: int, member: str, group: str, is_red: bool) -> None:
+    check, tag = CommitsFenced(around()), Tag(8, 8, "f", 0, -1)
+    known = SimpleNamespace(groups={"g": SimpleNamespace(generation=5, members={"m": None})})
+    groups = SimpleNamespace(active=lambda: [known])
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, groups=groups))
+    body: Any = SimpleNamespace(generation_id_or_member_epoch=generation, group_id=group, member_id=member)
+    answer: Any = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(error_code=0)])])
+    check.acted(0, node, Request(1, 7, 8, 8, "f", body, tag), [Reply(1, 7, 8, 8, answer, tag)])
+    assert bool(check.violations) is is_red
+
+
+@pytest.mark.parametrize(("at_us", "is_red"), [(299, True), (300, False), (355, False), (356, True)])
+def test_an_owner_is_sent_back_only_between_its_assignment_and_its_read(at_us: int, is_red: bool) -> None:
+    from chaos.checks.redelivery import Redelivery
+    from chaos.tests.test_group_checks import operation as ended
+    from chaos.tests.test_group_checks import read as of_member
+
+    history = History(
+        operations=[ended(A, 5, "fetch", 50), ended(B, 5, "fetch", 350)],
+        commits=[commit(A, 6, 10, 5, 100)],
+        memberships=[assigned(A, 1, 0), assigned(B, 2, 300)],
+        runs=[of_member(A, 5, 0, 10), of_member(B, 5, 8, 5)],
+        resets=[ResetRow(B, 5, "hot", 0, -1, 8, "OFFSET_OUT_OF_RANGE", -1, at_us)],
+    )
+    assert bool(judged(Redelivery(around()), history)) is is_red

@@ -1,0 +1,149 @@
+"""What excuses a breach by the quorum, and what does so by a hair no longer."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.damage_kept import DamageKept
+from chaos.checks.metrics_exact import FEW_SESSIONS, MetricsExact
+from chaos.checks.switch_respected import FEATURE, SwitchRespected
+from chaos.sim.disk import SimDisk
+from chaos.tests.surroundings import around
+from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch
+from reference_broker.core.effects import Send
+from reference_broker.metadata.features import METADATA_VERSION_FEATURE
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.ports.channels import Channel
+from reference_broker.wire.tags import Tag
+
+SETTLED_US, SESSION_US = 6 * SECOND_US, 12 * SECOND_US
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    """Node 0 leads epoch 1 and has committed three batches."""
+    made = Quorum()
+    made.elect(0, 1)
+    made.append(*(batch(each, 1) for each in range(3)))
+    made.commit(3)
+    return made
+
+
+@pytest.mark.parametrize("too_long_ago_us", [0, 1])
+@pytest.mark.parametrize("touched", ["leader", "voters", "links"])
+def test_a_leader_falls_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+    quorum.now_us += 20 * SECOND_US
+    until_us = quorum.now_us + 1 - SETTLED_US - too_long_ago_us  # The new leader is seen in the next microsecond.
+    for number in {"leader": (0,), "voters": (1, 2), "links": ()}[touched]:
+        quorum.trouble.node(number, until_us)
+    for number in (1, 2) if touched == "links" else ():
+        quorum.trouble.link(number, 0, until_us)
+    quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 2, 1
+    quorum.look(1)
+    assert ("stable-leadership" in quorum.broken()) is bool(too_long_ago_us)
+
+
+@pytest.mark.parametrize("too_long_ago_us", [0, 1])
+@pytest.mark.parametrize("touched", ["broker", "controller", "link"])
+def test_a_broker_is_fenced_only_soon_after_a_fault(quorum: Quorum, touched: str, too_long_ago_us: int) -> None:
+    quorum.now_us += 60 * SECOND_US
+    until_us = quorum.now_us - SESSION_US - too_long_ago_us
+    if touched == "link":
+        quorum.trouble.link(3, 0, until_us)
+    else:
+        quorum.trouble.node(3 if touched == "broker" else 0, until_us)
+    quorum.note(0, "broker_fenced", broker=3)
+    assert quorum.broken() == (["no-false-fencing"] if too_long_ago_us else [])
+
+
+@pytest.mark.parametrize(("waited_us", "right"), [(SESSION_US, True), (SESSION_US + 1, False)])
+def test_a_new_controller_has_heard_nobody_yet(quorum: Quorum, waited_us: int, right: bool) -> None:
+    led_us = quorum.now_us + 2  # The second look of ``elect`` sees node 1.
+    quorum.elect(1, 2)
+    quorum.now_us = led_us + waited_us
+    quorum.note(1, "broker_fenced", broker=3)
+    assert ("no-false-fencing" not in quorum.broken()) is right
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_only_another_directory_forgets_an_epoch(quorum: Quorum, replaced: bool) -> None:
+    node = quorum.nodes[1]
+    if replaced:
+        quorum.trouble.directory(1)
+    node.epoch, node.leader_id, node.incarnation = 0, -1, 1
+    quorum.look(1)
+    assert ("monotonic-epoch" in quorum.broken()) is not replaced
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_what_nobody_had_as_a_batch_does_not_hide_what_comes_after_it(quorum: Quorum, held: bool) -> None:
+    quorum.append(batch(3, 1), to=(0, 1, 2, 3))
+    quorum.commit(4)
+    del quorum.view.committed[1]
+    node = quorum.nodes[2]
+    if not held:
+        node.held = node.held[:3]
+        quorum.look(2, thorough=True)
+    quorum.trouble.node(0, quorum.now_us)
+    node.is_leader, node.epoch, node.leader_id = True, 2, 2
+    quorum.look(2)
+    assert ("leader-completeness" in quorum.broken()) is not held
+
+
+@pytest.mark.clause("T-2", "T-7")
+@pytest.mark.parametrize(("level", "right"), [(0, True), (1, False), (12, False), (13, True)])
+def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int, right: bool) -> None:
+    quorum.append(batch(3, 1, BEGIN))
+    for node in quorum.nodes:
+        node.image = MetadataImage(features={METADATA_VERSION_FEATURE: level} if level else {})
+    quorum.look(0)
+    quorum.watching.note(quorum.now_us, 0, marker())
+    assert quorum.broken() == ([] if right else ["markers-gated"])
+
+
+def marker() -> Any:
+    return SimpleNamespace(what="metadata_committed", fields=(("kind", "begin"), ("offset", 3)))
+
+
+@pytest.mark.clause("F-21")
+@pytest.mark.parametrize("count", [FEW_SESSIONS, FEW_SESSIONS + 1])
+def test_partitions_of_many_sessions_are_counted_in_the_thorough_comparison(count: int) -> None:
+    values = [SimpleNamespace(value=each) for each in (count, count + 1, 0)]
+    metrics = SimpleNamespace(gauge=lambda *names: values["Partitions" in names[2]], counter=lambda *_: values[2])
+    sessions = {each: SimpleNamespace(partitions=[None]) for each in range(count)}
+    fetch_sessions = SimpleNamespace(sessions=sessions)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metrics=metrics, fetch_sessions=fetch_sessions))
+    check = MetricsExact(around())
+    check.node(0, 0, node, None, thorough=False)
+    assert bool(check.violations) is (count <= FEW_SESSIONS)
+    check.node(1, 0, node, None, thorough=True)
+    assert check.violations
+
+
+@pytest.mark.clause("M-14")
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_draft_request_before_the_switch(level: int) -> None:
+    loader = SimpleNamespace(image=SimpleNamespace(features={FEATURE: level}))
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, loader=loader), listening=True)
+    check = SwitchRespected(around())
+    body: Any = None
+    check.acted(0, node, None, [Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")])
+    assert bool(check.violations) is not level
+
+
+@pytest.mark.parametrize(
+    ("path", "kept", "right"), [("t-0/a", False, False), ("t-0/a", True, True), ("u-0/a", False, True)]
+)
+def test_damage_is_kept_but_that_of_deleted_topics(path: str, kept: bool, right: bool) -> None:
+    from random import Random
+
+    disk = SimDisk(Random(1))
+    disk.damaged.append((path, b"damaged"))
+    if kept:
+        disk.append("t-0/another", [b"damaged"])
+    controller = SimpleNamespace(image=SimpleNamespace(topics={"t": None}))
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk, controller=controller), ready=True)
+    check = DamageKept(around())
+    check.node(0, 0, node, None, thorough=True)
+    assert (check.violations == []) is right
