@@ -306,7 +306,7 @@ class Interceptor:
         if rule.kind == "disk_write_failed":
             raise DiskError(f"{path}: no space left on device (injected by {rule.name})")
         if rule.kind == "disk_error":
-            raise _disk_error(rule, "write", path, UndoFailed if rule.undo_fails else DiskError)
+            raise _disk_error(rule, "write", path)
         if rule.kind != "disk_bit_flipped":
             self._strike_node(rule)
 
@@ -372,9 +372,9 @@ def _told_error(rule: Rule) -> str:
     return f": {rule.error}" if rule.kind == "disk_error" else ""
 
 
-def _disk_error(rule: Rule, operation: str, path: str, kind: type[DiskError] = DiskError) -> DiskError:
+def _disk_error(rule: Rule, operation: str, path: str) -> DiskError | UndoFailed:
     """Returns the error as the real disk words it."""
-    number = getattr(errno, rule.error)
+    number, kind = getattr(errno, rule.error), UndoFailed if rule.undo_fails else DiskError
     return kind(number, f"cannot {operation} {path}: {os.strerror(number)} (injected by {rule.name})")
 
 

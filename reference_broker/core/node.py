@@ -44,7 +44,7 @@ from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.node_names import client_id_of, is_registered_node
 from reference_broker.metrics.metrics import Counter, Metrics
-from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.ports.timing import run_slices
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark
@@ -89,7 +89,7 @@ A fetch of the metadata log is served then, too. Clients begin with ApiVersions,
 they try another node or try again.
 """
 
-ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, MetadataFault, CutBelowHighWatermark)
+ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault, CutBelowHighWatermark)
 """What ends the node wherever it happens: the node can no longer trust its disk or its metadata log."""
 
 _SHARED: Mapping[type, str] = {
@@ -260,7 +260,7 @@ class Node:
         self.broker.now = now
         try:
             self._on[event.__class__](event)
-        except DiskError as failure:
+        except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
         except (MetadataFault, CutBelowHighWatermark) as damage:
             raise (NodeFailed if self.ready else StartRefused)(str(damage)) from damage
@@ -296,7 +296,7 @@ class Node:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except DiskError as failure:
+        except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
 
     # Starting and stopping
@@ -490,7 +490,7 @@ def _failure_counter(metrics: Metrics, api_key: int) -> Counter:
     return metrics.counter("kafka.network", "RequestMetrics", "ErrorsPerSec", request=api_name(api_key), error=error)
 
 
-def _failed(failure: DiskError) -> NodeFailed:
+def _failed(failure: DiskError | UndoFailed) -> NodeFailed:
     return NodeFailed(f"the disk failed where no client can be told ({failure}), so the node ends")
 
 

@@ -28,7 +28,7 @@ class Segments(Sequence[Segment]):
         self.bases: list[int] = []
         self.is_offline = False
         """True once a failed append could not be undone. Bytes that nobody knows stand at the end of the active file,
-        so the log takes and gives nothing until a restart has looked at them."""
+        so the log takes and gives nothing until a restart has looked at them. The node ends because of it."""
         self.retired: list[Segment] = []
         """Oldest segments that the log has no more. Their files stay until no power loss can ask for them."""
 

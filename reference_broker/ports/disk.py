@@ -21,8 +21,12 @@ class DiskError(OSError):
     the path and the cause."""
 
 
-class UndoFailed(DiskError):  # noqa: N818 - says what happened
-    """An append failed, and so did the cut that should have undone it. What the file's end holds is unknown."""
+class UndoFailed(OSError):  # noqa: N818 - says what happened
+    """An append failed, and so did the cut that should have undone it. What the file's end holds is unknown.
+
+    It is no DiskError, since nobody can go on after it: the node ends, as Kafka does when its last log directory fails.
+    Other replicas take over, and the next start cuts the rest off.
+    """
 
 
 class Disk(Protocol):
@@ -49,7 +53,7 @@ class Disk(Protocol):
         """Appends all buffers, and creates the file if needed. Returns the size before the append, in bytes.
 
         On DiskError the file keeps its old size: an implementation cuts off a partial append. A file that was to be
-        created may be there, without content. UndoFailed says that the cut failed.
+        created may be there, without content. Raises UndoFailed if the cut failed.
         """
         ...
 
