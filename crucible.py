@@ -160,7 +160,7 @@ _CONFIG = click.option("--config", multiple=True, callback=_pairs, metavar="KEY=
     "--listen", metavar="HOST:PORT", help="Where all connect (port 0: a free one), unless --config listeners is given."
 )
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder of the node's files.")
-@click.option("--node-id", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--node-id", type=click.IntRange(0), default=0, show_default=True, help="The node's ID in the cluster.")
 @click.option("--advertise", metavar="HOST:PORT", help="The address that clients are told (default: that of --listen).")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
 @_CONFIG
@@ -208,11 +208,13 @@ _WITH_MUTANTS = click.option(
 @_SCENARIOS
 @_ALL
 @_REVISION
-@click.option("--target", default="reference", show_default=True, metavar="reference|HOST:PORT")
+@click.option(
+    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
+)
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 def run(
     scenarios: Sequence[str],
     everything: bool,
@@ -250,7 +252,7 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
 @main.command(epilog=_examples("compare fetch-revisions", "compare mirror --seed 7 --out runs/compared"))
 @click.argument("scenario")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 def compare(scenario: str, out: Path | None, seed: int) -> None:
     """Plays a scenario in both revisions of fetch sessions and with full fetches, and lays the runs side by side.
 
@@ -278,7 +280,9 @@ def compare(scenario: str, out: Path | None, seed: int) -> None:
 
 @main.command(epilog=_examples("fleet plain-load --web", "fleet plain-load --clients 1000 --workers 3 --shape step"))
 @click.argument("scenario", default="plain-load")
-@click.option("--target", default="reference", show_default=True, metavar="reference|HOST:PORT")
+@click.option(
+    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
+)
 @click.option("--web", is_flag=True, help="Locust's web page starts and stops the load, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="The page's port.")
 @click.option("--clients", type=click.IntRange(1), help="How many fetchers (default: the scenario's).")
@@ -287,9 +291,15 @@ def compare(scenario: str, out: Path | None, seed: int) -> None:
 @click.option(
     "--shape", type=click.Choice(["step", "spike", "soak"]), help="How clients join the load (default: all at once)."
 )
-@click.option("--revision", type=click.Choice(["final", "first", "none"]), default="final", show_default=True)
+@click.option(
+    "--revision",
+    type=click.Choice(["final", "first", "none"]),
+    default="final",
+    show_default=True,
+    help="The fetch sessions of the fetchers, or none.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
-@click.option("--seed", type=int, default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 def fleet(
     scenario: str,
     target: str,
@@ -344,7 +354,7 @@ def fleet(
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
-@click.option("--processes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
 def sim(
     scenarios: Sequence[str],
     everything: bool,
@@ -454,14 +464,18 @@ def clauses(show_tests: bool) -> None:
     from scenarios.conformance import all_behaviours
 
     for each in all_clauses():
-        proof = f"{len(each.tests)} tests" if each.tests else "no test"
+        proof = _tests(len(each.tests)) if each.tests else "no test"
         used = f" | scenarios {', '.join(each.scenarios)}" if each.scenarios else ""
         click.echo(f"{each.id:5} {each.status:20} {each.text} | {', '.join(each.code) or 'no code'} | {proof}{used}")
         _list_tests(each.tests, show_tests)
     for behaviour in all_behaviours():
-        proof = "" if behaviour.unlike else f" | {len(behaviour.tests)} tests"
+        proof = "" if behaviour.unlike else f" | {_tests(len(behaviour.tests))}"
         click.echo(f"{behaviour.id} {behaviour.status}: {behaviour.text}{proof}")
         _list_tests(behaviour.tests, show_tests)
+
+
+def _tests(count: int) -> str:
+    return f"{count} test{'s' * (count != 1)}"
 
 
 def _list_tests(tests: tuple[str, ...], shown: bool) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Generator
 from typing import Final, TypeAlias, TypeVar
 
 from reference_broker.apis.call import Call
-from reference_broker.ports.timing import Slices
+from reference_broker.apis.parts import HasOutside
+from reference_broker.ports.timing import Slices, later, run_slices
 
 AnswerT = TypeVar("AnswerT")
 Sliced: TypeAlias = Generator[None, None, AnswerT]
@@ -21,6 +22,17 @@ def in_one_go(answering: Sliced[AnswerT]) -> AnswerT:
         except StopIteration as end:
             answer: AnswerT = end.value
             return answer
+
+
+def answer_in_slices(broker: HasOutside, call: Call, answering: Sliced[AnswerT]) -> AnswerT | None:
+    """The answer, if it takes no more than a slice. Else it is made in later events and given through ``call``."""
+    try:
+        next(answering)
+    except StopIteration as end:
+        answer: AnswerT = end.value
+        return answer
+    later(broker.outside, 0, lambda: run_slices(broker.outside, respond_in_slices(call, answering)))
+    return None
 
 
 def respond_in_slices(call: Call, answering: Sliced[AnswerT]) -> Slices:

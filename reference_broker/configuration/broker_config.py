@@ -59,98 +59,129 @@ class BrokerConfig:
     """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
     defaults."""
 
-    advertised_listeners: str = setting("", "NAME://HOST:PORT,... told to others; empty: as listened.")
-    auto_create_topics_enable: bool = setting(True, "Whether asking for a topic's metadata creates it.")
-    auto_leader_rebalance_enable: bool = setting(True, "Whether preferred leaders are elected by and by.")
-    broker_heartbeat_interval_ms: int = setting(2000, "How often a broker tells that it lives, ms.", at_least=1)
-    broker_rack: str = setting("", "Where this broker stands: replicas are spread over racks.")
-    broker_session_timeout_ms: int = setting(9000, "Silence after which a broker is fenced, ms.", at_least=1)
+    advertised_listeners: str = setting(
+        "", "Clients and brokers are told these NAME://HOST:PORT; empty: those of listeners."
+    )
+    auto_create_topics_enable: bool = setting(
+        True, "A topic whose metadata is asked for is created if it does not exist."
+    )
+    auto_leader_rebalance_enable: bool = setting(True, "Partitions go back to their preferred leaders by and by.")
+    broker_heartbeat_interval_ms: int = setting(
+        2000, "A broker tells the controller that it lives every so many ms.", at_least=1
+    )
+    broker_rack: str = setting("", "This broker stands in this rack; replicas are spread over racks.")
+    broker_session_timeout_ms: int = setting(9000, "A broker is fenced once it was silent for so many ms.", at_least=1)
     compression_type: str = default_of("compression.type")
-    connections_max_idle_ms: int = setting(600_000, "Idle time before a connection is closed, ms.", kind=Kind.LONG)
+    connections_max_idle_ms: int = setting(
+        600_000, "A connection is closed once it was idle for so many ms.", kind=Kind.LONG
+    )
     controller_listener_names: str = setting(
-        "", "Names of the listeners that take only what nodes ask of controllers; empty: none is separate."
+        "", "Listeners with these names take only what nodes ask of controllers; empty: none is separate."
     )
     controller_quorum_election_backoff_max_ms: int = setting(
-        1000, "Most time between two elections without a winner, ms.", at_least=1
+        1000, "After an election without a winner the next one begins within so many ms.", at_least=1
     )
-    controller_quorum_election_timeout_ms: int = setting(1000, "How long an election may take, ms.", at_least=1)
+    controller_quorum_election_timeout_ms: int = setting(1000, "An election is given up after so many ms.", at_least=1)
     controller_quorum_fetch_timeout_ms: int = setting(
-        2000, "Silence of the leader (or of a majority of voters) after which a new one is sought, ms.", at_least=1
+        2000, "A new leader is sought once the old one, or a majority of voters, was silent for so many ms.", at_least=1
     )
-    controller_quorum_request_timeout_ms: int = setting(2000, "How long a request to a voter may take, ms.", at_least=1)
+    controller_quorum_request_timeout_ms: int = setting(
+        2000, "A request to a voter is given up after so many ms.", at_least=1
+    )
     controller_quorum_voters: str = setting(
-        "", "ID@HOST:PORT,...: all voters and how this node reaches them; empty: this node alone."
+        "", "The quorum's voters are these ID@HOST:PORT, as this node reaches them; empty: this node alone."
     )
     crucible_bootstrap_eligible_leader_replicas: int = setting(
         1,
-        "Level of eligible.leader.replicas.version in a new cluster, if its metadata.version is 23 or higher.",
+        "A new cluster has this level of eligible.leader.replicas.version, if its metadata.version is 23 or higher.",
         at_least=0,
         at_most=1,
     )
     crucible_bootstrap_metadata_epoch: int = setting(
         0,
-        "Level of the feature crucible.metadata.epoch in a new cluster: 1 carries the metadata epoch of KIP-232.",
+        "A new cluster has this level of the feature crucible.metadata.epoch; 1 carries KIP-232's metadata epoch.",
         at_least=0,
         at_most=1,
     )
-    crucible_bootstrap_metadata_version: int = setting(25, "metadata.version of a new cluster.", at_least=1, at_most=25)
-    crucible_cluster_id: str = setting("", "The cluster's ID; needed where there are several voters.")
-    crucible_max_open_files: int = setting(0, "Segment files open at once; 0: a quarter of the limit.", at_least=0)
+    crucible_bootstrap_metadata_version: int = setting(
+        25, "A new cluster has this metadata.version.", at_least=1, at_most=25
+    )
+    crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
+    crucible_max_open_files: int = setting(
+        0, "So many segment files are open at once; 0: a quarter of the process's limit.", at_least=0
+    )
     crucible_metadata_batch_max_bytes: int = setting(
         8192,
-        "Largest batch of metadata records, bytes; a larger set goes out as a transaction.",
+        "A batch of metadata records has at most so many bytes; a larger set is written as a transaction.",
         at_least=256,
         at_most=8 * 2**20,
     )
     crucible_metadata_epoch_enable: bool = setting(
-        True, "Whether this node knows the metadata epoch at all; false: as code from before it."
+        True, "This node knows the metadata epoch; false: it is like code from before KIP-232."
     )
     crucible_metadata_snapshot_fetch_draft: bool = setting(
-        False, "Whether this node fetches snapshots in the layout of KIP-630's earlier page; all nodes must know it."
+        False, "This node fetches snapshots in the layout of KIP-630's earlier page, which all nodes must know."
     )
     crucible_metadata_snapshot_fetch_max_bytes: int = setting(
-        1_048_576, "Bytes of a snapshot asked for at once.", at_least=1
+        1_048_576, "A request for a piece of a snapshot asks for so many bytes.", at_least=1
     )
     crucible_metadata_snapshot_keep_ms: int = setting(
-        60_000, "How long a superseded snapshot is kept, ms.", kind=Kind.LONG, at_least=0
+        60_000, "A superseded snapshot is kept for so many ms.", kind=Kind.LONG, at_least=0
     )
     crucible_peers: str = setting(
-        "", "ID@HOST:PORT,...: how this node reaches brokers that do not vote; empty: as they are advertised."
+        "", "This node reaches brokers that do not vote at these ID@HOST:PORT; empty: as they are advertised."
     )
-    crucible_request_log_enable: bool = setting(False, "One log line for each request.")
+    crucible_request_log_enable: bool = setting(False, "Each request is logged.")
     crucible_unknown_producer_id_policy: str = setting(
-        "reject", "What an unknown producer ID with a sequence other than 0 gets.", choices=("reject", "accept")
+        "reject",
+        "A batch of an unknown producer ID with a sequence other than 0 is rejected or accepted.",
+        choices=("reject", "accept"),
     )
-    default_replication_factor: int = setting(1, "Replicas of a topic that names none.", at_least=1)
-    delete_topic_enable: bool = setting(True, "Whether topics can be deleted.")
-    fetch_max_bytes: int = setting(4_194_304, "Most bytes that a fetch is answered with.", at_least=1024)
+    default_replication_factor: int = setting(
+        1, "A topic that names no replication factor gets so many replicas.", at_least=1
+    )
+    delete_topic_enable: bool = setting(True, "Topics can be deleted.")
+    fetch_max_bytes: int = setting(
+        4_194_304, "The answer to a fetch has at most so many bytes of records.", at_least=1024
+    )
     fetch_session_revision: str = setting(
-        "final", "Which revision of KIP-227's sessions this node's followers use.", choices=("final", "first")
+        "final", "This node's followers use the fetch sessions of this revision of KIP-227.", choices=("final", "first")
     )
     group_initial_rebalance_delay_ms: int = setting(
-        3000, "How long an empty group waits for more members at its first rebalance, ms.", at_least=0
+        3000, "The first rebalance of an empty group waits so many ms for more members.", at_least=0
     )
-    group_max_session_timeout_ms: int = setting(1_800_000, "Longest session timeout of a member, ms.", at_least=1)
-    group_max_size: int = setting(INT_MAX, "Most members of a group.", at_least=1)
-    group_min_session_timeout_ms: int = setting(6000, "Shortest session timeout of a group member, ms.", at_least=1)
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "A member may ask for a session timeout of at most so many ms.", at_least=1
+    )
+    group_max_size: int = setting(INT_MAX, "A group has at most so many members.", at_least=1)
+    group_min_session_timeout_ms: int = setting(
+        6000, "A member may ask for a session timeout of at least so many ms.", at_least=1
+    )
     inter_broker_listener_name: str = setting(
-        "", "Name of the listener at which brokers reach each other; empty: PLAINTEXT, or the first one of brokers."
+        "", "Brokers reach each other at the listener of this name; empty: PLAINTEXT, or the first one of brokers."
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300, "How often preferred leaders are looked for, seconds.", kind=Kind.LONG, at_least=1
+        300, "The controller looks every so many seconds whether preferred leaders lead.", kind=Kind.LONG, at_least=1
     )
-    listener_security_protocol_map: str = setting("", "NAME:PLAINTEXT,...; empty: PLAINTEXT for every listener.")
-    listeners: str = setting("", "NAME://HOST:PORT,...: where this node listens; empty: a single one, given elsewhere.")
+    listener_security_protocol_map: str = setting(
+        "", "Listeners use these protocols, given as NAME:PLAINTEXT; empty: PLAINTEXT."
+    )
+    listeners: str = setting(
+        "", "This node listens at these NAME://HOST:PORT; empty: at one address that is given elsewhere."
+    )
     log_cleaner_backoff_ms: int = setting(
-        15_000, "Pause when there is nothing to compact, ms.", kind=Kind.LONG, at_least=0
+        15_000, "Compaction pauses so many ms when there is nothing to compact.", kind=Kind.LONG, at_least=0
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        134_217_728, "Memory for the newest offset of each key in one compaction, bytes.", kind=Kind.LONG, at_least=1
+        134_217_728,
+        "One compaction may use so many bytes of memory for the newest offset of each key.",
+        kind=Kind.LONG,
+        at_least=1,
     )
     log_cleaner_delete_retention_ms: int = default_of("delete.retention.ms")
-    log_cleaner_enable: bool = setting(True, "Whether compacted topics are compacted.")
+    log_cleaner_enable: bool = setting(True, "Compacted topics are compacted.")
     log_cleaner_io_max_bytes_per_second: float = setting(
-        1.7976931348623157e308, "Bytes that compaction reads and writes in a second.", at_least=1
+        1.7976931348623157e308, "Compaction reads and writes at most so many bytes in a second.", at_least=1
     )
     log_cleaner_max_compaction_lag_ms: int = default_of("max.compaction.lag.ms")
     log_cleaner_min_cleanable_ratio: float = default_of("min.cleanable.dirty.ratio")
@@ -165,77 +196,105 @@ class BrokerConfig:
     log_message_timestamp_type: str = default_of("message.timestamp.type")
     log_retention_bytes: int = default_of("retention.bytes")
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "How often it is made durable how far logs were synced, ms.", at_least=1
+        60_000, "The node makes durable every so many ms how far its logs were synced.", at_least=1
     )
     log_retention_check_interval_ms: int = setting(
-        300_000, "How often retention is enforced, ms.", kind=Kind.LONG, at_least=1
+        300_000, "Old segments are looked for every so many ms.", kind=Kind.LONG, at_least=1
     )
     log_retention_ms: int = default_of("retention.ms")
     log_roll_ms: int = default_of("segment.ms")
     log_segment_bytes: int = default_of("segment.bytes")
-    max_connections: int = setting(10_000, "Connections that may be open at once.", at_least=0)
-    max_incremental_fetch_session_cache_slots: int = setting(1000, "Fetch sessions kept at once.", at_least=0)
-    max_request_partition_size_limit: int = setting(2000, "Partitions in one description of topics.", at_least=1)
+    max_connections: int = setting(10_000, "So many connections may be open at once.", at_least=0)
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1000, "The broker keeps so many fetch sessions at once.", at_least=0
+    )
+    max_request_partition_size_limit: int = setting(
+        2000, "The answer to DescribeTopicPartitions has at most so many partitions.", at_least=1
+    )
     message_max_bytes: int = default_of("max.message.bytes")
     metadata_log_max_record_bytes_between_snapshots: int = setting(
-        20_971_520, "Bytes of metadata records after which a snapshot is made.", kind=Kind.LONG, at_least=1
+        20_971_520, "A snapshot of the metadata is made after so many bytes of records.", kind=Kind.LONG, at_least=1
     )
     metadata_log_max_snapshot_interval_ms: int = setting(
-        3_600_000, "Time after which one is made, ms; 0: never.", kind=Kind.LONG, at_least=0
+        3_600_000,
+        "A snapshot of the metadata is made after so many ms; 0: time does not count.",
+        kind=Kind.LONG,
+        at_least=0,
     )
     metadata_log_segment_bytes: int = setting(
-        2**30, "Segment size of the metadata log, bytes.", at_least=MIN_METADATA_SEGMENT_BYTES
+        2**30, "A segment of the metadata log is closed once it has so many bytes.", at_least=MIN_METADATA_SEGMENT_BYTES
     )
     metadata_log_segment_ms: int = setting(
-        604_800_000, "Segment age of the metadata log, ms.", kind=Kind.LONG, at_least=1
+        604_800_000, "A segment of the metadata log is closed once it is so many ms old.", kind=Kind.LONG, at_least=1
     )
     metadata_max_retention_bytes: int = setting(
-        104_857_600, "Size of the metadata log and its snapshots.", kind=Kind.LONG, at_least=-1
+        104_857_600,
+        "Old segments and snapshots of the metadata go once all have more bytes than this; -1 is no limit.",
+        kind=Kind.LONG,
+        at_least=-1,
     )
     metadata_max_retention_ms: int = setting(
-        604_800_000, "Age of a metadata snapshot, ms.", kind=Kind.LONG, at_least=-1
+        604_800_000,
+        "A snapshot of the metadata goes once it is so many ms old; -1 is no limit.",
+        kind=Kind.LONG,
+        at_least=-1,
     )
     min_incremental_fetch_session_eviction_ms: int = setting(
-        120_000, "Idle time or age from which a session may be evicted, ms.", kind=Kind.LONG, at_least=0
+        120_000,
+        "A fetch session may be evicted once it was idle, or is old, for so many ms.",
+        kind=Kind.LONG,
+        at_least=0,
     )
     min_insync_replicas: int = default_of("min.insync.replicas")
-    num_partitions: int = setting(1, "Partitions of a topic that names none.", at_least=1, at_most=10_000)
-    offset_metadata_max_bytes: int = setting(4096, "Longest text that a commit may carry, bytes.", at_least=0)
-    offsets_commit_timeout_ms: int = setting(5000, "How long a commit waits to be replicated, ms.", at_least=1)
+    num_partitions: int = setting(
+        1, "A topic that names no number of partitions gets so many.", at_least=1, at_most=10_000
+    )
+    offset_metadata_max_bytes: int = setting(4096, "The text of a committed offset may have so many bytes.", at_least=0)
+    offsets_commit_timeout_ms: int = setting(5000, "A commit of offsets waits so many ms to be replicated.", at_least=1)
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "How often committed offsets that are too old are looked for, ms.", kind=Kind.LONG, at_least=1
+        600_000, "Committed offsets that are too old are looked for every so many ms.", kind=Kind.LONG, at_least=1
     )
     offsets_retention_minutes: int = setting(
-        10_080, "How long committed offsets of an empty group are kept, minutes.", at_least=1
+        10_080, "Committed offsets of an empty group are kept for so many minutes.", at_least=1
     )
-    offsets_topic_num_partitions: int = setting(50, "Partitions of __consumer_offsets.", at_least=1, at_most=10_000)
+    offsets_topic_num_partitions: int = setting(
+        50, "The topic __consumer_offsets has so many partitions.", at_least=1, at_most=10_000
+    )
     offsets_topic_replication_factor: int = setting(
-        3, "Replicas of __consumer_offsets, at most one on each registered broker.", at_least=1
+        3, "The topic __consumer_offsets has so many replicas, at most one on each registered broker.", at_least=1
     )
-    offsets_topic_segment_bytes: int = setting(104_857_600, "Segment size of __consumer_offsets, bytes.", at_least=1)
-    producer_id_expiration_check_interval_ms: int = setting(600_000, "How often idle producers go, ms.", at_least=1)
-    producer_id_expiration_ms: int = setting(86_400_000, "Idle time of a producer ID, ms.", at_least=1)
+    offsets_topic_segment_bytes: int = setting(
+        104_857_600, "A segment of __consumer_offsets is closed once it has so many bytes.", at_least=1
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000, "Idle producers are looked for every so many ms.", at_least=1
+    )
+    producer_id_expiration_ms: int = setting(
+        86_400_000, "A producer ID is forgotten once it was idle for so many ms.", at_least=1
+    )
     queued_max_request_bytes: int = setting(
         268_435_456,
-        "Memory of all connections: requests being received or served, and answers not yet read, bytes; -1: no bound.",
+        "All connections together hold so many bytes of requests and unread answers; -1: no bound.",
         kind=Kind.LONG,
         at_least=-1,
     )
     replica_fetch_backoff_ms: int = setting(
-        1000, "Wait after a partition or a leader could not be fetched from, ms.", at_least=0
+        1000, "A follower waits so many ms after a fetch from a leader, or of a partition, failed.", at_least=0
     )
-    replica_fetch_max_bytes: int = setting(1_048_576, "Bytes that a follower asks for of one partition.", at_least=0)
-    replica_fetch_min_bytes: int = setting(1, "Bytes that a follower's fetch waits for.", at_least=0)
-    replica_fetch_response_max_bytes: int = setting(10_485_760, "Bytes that a follower asks for at once.", at_least=0)
-    replica_fetch_wait_max_ms: int = setting(500, "How long a follower's fetch waits for data, ms.", at_least=0)
+    replica_fetch_max_bytes: int = setting(1_048_576, "A follower asks for so many bytes of one partition.", at_least=0)
+    replica_fetch_min_bytes: int = setting(1, "A follower's fetch waits for so many bytes.", at_least=0)
+    replica_fetch_response_max_bytes: int = setting(
+        10_485_760, "A follower's fetch asks for so many bytes in all.", at_least=0
+    )
+    replica_fetch_wait_max_ms: int = setting(500, "A follower's fetch waits for data for so many ms.", at_least=0)
     replica_high_watermark_checkpoint_interval_ms: int = setting(
-        5000, "How often high watermarks are written to disk, ms.", kind=Kind.LONG, at_least=1
+        5000, "High watermarks are written to the disk every so many ms.", kind=Kind.LONG, at_least=1
     )
     replica_lag_time_max_ms: int = setting(
-        30_000, "Time behind the leader after which a replica is out of sync, ms.", kind=Kind.LONG, at_least=1
+        30_000, "A replica is out of sync once it was behind the leader for so many ms.", kind=Kind.LONG, at_least=1
     )
-    replica_socket_timeout_ms: int = setting(30_000, "How long a follower waits for an answer, ms.", at_least=1)
-    socket_request_max_bytes: int = setting(104_857_600, "Largest request, bytes.", at_least=1)
+    replica_socket_timeout_ms: int = setting(30_000, "A follower gives up a request after so many ms.", at_least=1)
+    socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)
     unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()
 

@@ -14,7 +14,13 @@ _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
 
 _KEYS = (
-    ConfigKey("cleanup.policy", Kind.LIST, "delete", "What happens to old segments.", choices=("delete", "compact")),
+    ConfigKey(
+        "cleanup.policy",
+        Kind.LIST,
+        "delete",
+        "Old segments are deleted, or compacted to the last record of each key, or both.",
+        choices=("delete", "compact"),
+    ),
     ConfigKey(
         "compression.type",
         Kind.STRING,
@@ -22,34 +28,102 @@ _KEYS = (
         "Batches are stored as the producer compressed them; nothing is recompressed.",
         choices=("producer",),
     ),
-    ConfigKey("delete.retention.ms", Kind.LONG, _DAY_MS, "How long tombstones stay, milliseconds.", at_least=0),
-    ConfigKey("flush.messages", Kind.LONG, LONG_MAX, "Records after which a sync is forced.", at_least=1),
-    ConfigKey("flush.ms", Kind.LONG, LONG_MAX, "Time after which a sync is forced, milliseconds.", at_least=0),
-    ConfigKey("index.interval.bytes", Kind.INT, 4096, "Log bytes between index entries.", at_least=0),
-    ConfigKey("max.compaction.lag.ms", Kind.LONG, LONG_MAX, "Longest time without compaction, ms.", at_least=1),
-    ConfigKey("max.message.bytes", Kind.INT, 1_048_588, "Largest record batch, bytes.", at_least=0),
     ConfigKey(
-        "message.timestamp.after.max.ms", Kind.LONG, _HOUR_MS, "How far timestamps may lie ahead, ms.", at_least=0
+        "delete.retention.ms",
+        Kind.LONG,
+        _DAY_MS,
+        "A compacted topic keeps tombstones for so many milliseconds.",
+        at_least=0,
     ),
     ConfigKey(
-        "message.timestamp.before.max.ms", Kind.LONG, LONG_MAX, "How far timestamps may lie behind, ms.", at_least=0
+        "flush.messages", Kind.LONG, LONG_MAX, "The log is synced to the disk after so many records.", at_least=1
+    ),
+    ConfigKey("flush.ms", Kind.LONG, LONG_MAX, "The log is synced to the disk after so many milliseconds.", at_least=0),
+    ConfigKey(
+        "index.interval.bytes", Kind.INT, 4096, "An index gets an entry for every so many bytes of the log.", at_least=0
+    ),
+    ConfigKey(
+        "max.compaction.lag.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "A record is compacted after so many milliseconds at the latest.",
+        at_least=1,
+    ),
+    ConfigKey("max.message.bytes", Kind.INT, 1_048_588, "A record batch may have so many bytes.", at_least=0),
+    ConfigKey(
+        "message.timestamp.after.max.ms",
+        Kind.LONG,
+        _HOUR_MS,
+        "A timestamp may lie so many milliseconds ahead of the broker's clock.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "message.timestamp.before.max.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "A timestamp may lie so many milliseconds behind the broker's clock.",
+        at_least=0,
     ),
     ConfigKey(
         "message.timestamp.type",
         Kind.STRING,
         "CreateTime",
-        "Whose clock stamps records: the producer's or the broker's.",
+        "Records carry the time of the producer (CreateTime) or of the broker (LogAppendTime).",
         choices=("CreateTime", "LogAppendTime"),
     ),
-    ConfigKey("min.cleanable.dirty.ratio", Kind.DOUBLE, 0.5, "Dirty share that starts cleaning.", 0, 1),
-    ConfigKey("min.compaction.lag.ms", Kind.LONG, 0, "Time before a record may be compacted, ms.", at_least=0),
-    ConfigKey("min.insync.replicas", Kind.INT, 1, "Replicas that acks=all needs.", at_least=1),
-    ConfigKey("retention.bytes", Kind.LONG, -1, "Largest size of a partition, bytes; -1: no limit."),
-    ConfigKey("retention.ms", Kind.LONG, 7 * _DAY_MS, "Longest age, milliseconds; -1: no limit.", at_least=-1),
-    ConfigKey("segment.bytes", Kind.INT, 2**30, "Size of a segment, bytes.", at_least=14),
-    ConfigKey("segment.index.bytes", Kind.INT, 10 * 2**20, "Size of an index, bytes.", at_least=4),
-    ConfigKey("segment.ms", Kind.LONG, 7 * _DAY_MS, "Age at which a segment is closed, milliseconds.", at_least=1),
-    ConfigKey("unclean.leader.election.enable", Kind.BOOLEAN, False, "Whether a lagging replica may lead."),
+    ConfigKey(
+        "min.cleanable.dirty.ratio",
+        Kind.DOUBLE,
+        0.5,
+        "A log is compacted once this share of it is not compacted.",
+        0,
+        1,
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms",
+        Kind.LONG,
+        0,
+        "A record is compacted after so many milliseconds at the earliest.",
+        at_least=0,
+    ),
+    ConfigKey(
+        "min.insync.replicas",
+        Kind.INT,
+        1,
+        "A produce with acks=all is refused while fewer replicas are in sync.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "retention.bytes", Kind.LONG, -1, "Old segments go once a partition has more bytes than this; -1 is no limit."
+    ),
+    ConfigKey(
+        "retention.ms",
+        Kind.LONG,
+        7 * _DAY_MS,
+        "Segments go once they are older than so many milliseconds; -1 is no limit.",
+        at_least=-1,
+    ),
+    ConfigKey("segment.bytes", Kind.INT, 2**30, "A segment is closed once it has so many bytes.", at_least=14),
+    ConfigKey(
+        "segment.index.bytes",
+        Kind.INT,
+        10 * 2**20,
+        "An index may have so many bytes; a segment whose index is full is closed.",
+        at_least=4,
+    ),
+    ConfigKey(
+        "segment.ms",
+        Kind.LONG,
+        7 * _DAY_MS,
+        "A segment is closed once its first record is so many milliseconds old.",
+        at_least=1,
+    ),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        Kind.BOOLEAN,
+        False,
+        "A replica that is not in sync may become the leader, and lose records, if no other one is left.",
+    ),
 )
 
 TOPIC_KEYS: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}

@@ -32,13 +32,13 @@ MOST_ITEMS: Final[dict[int, int]] = {
     ApiKey.LIST_OFFSETS: 20_000,
     ApiKey.OFFSET_COMMIT: 20_000,
     ApiKey.OFFSET_FETCH: 20_000,
-    ApiKey.CREATE_TOPICS: 15_000,
+    ApiKey.CREATE_TOPICS: 12_000,
     ApiKey.CREATE_PARTITIONS: 15_000,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: 15_000,
     ApiKey.FIND_COORDINATOR: 10_000,
     ApiKey.DELETE_TOPICS: 10_000,
     ApiKey.ELECT_LEADERS: 1500,
-    ApiKey.UPDATE_METADATA: 250_000,
+    ApiKey.UPDATE_METADATA: 150_000,
 }
 """The most items that the arrays of one request may hold together, by API; MOST_ITEMS_OF_MOST for the others.
 

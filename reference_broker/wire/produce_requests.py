@@ -21,7 +21,7 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
-MOST_TOPICS_AND_PARTITIONS: Final = 10_000
+MOST_TOPICS_AND_PARTITIONS: Final = 5000
 """A request that holds more is refused. Each of them takes about a microsecond to decode."""
 _INT32: Final = Struct(">i")
 _HEAD: Final = Struct(">hi")

@@ -30,10 +30,14 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups
+from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import contained_slices
 from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offsets.requests import FetchedOffset
+from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, UNITS_PER_GROUP
+from reference_broker.log.lookup import Work
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
     OffsetFetchResponse1000,
@@ -57,7 +61,11 @@ GROUP_ERROR_FROM = 2
 """The version from which an error of the whole group has a place of its own."""
 
 
-def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000) -> None:
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000) -> None:
     """Groups, topics and partitions in the request's order, each once, as it is named first. All topics come in the
     order of their first commit. Answers through ``call`` when the last group is settled, mostly at once."""
     if isinstance(body, OffsetFetchRequest1000):
@@ -77,13 +85,20 @@ def handle(broker: HasGroups, call: Call, body: OffsetFetchRequest | OffsetFetch
 
     if not asked:
         call.respond(OffsetFetchResponse(throttle_time=NO_THROTTLE, groups=()))
-    for at, group in enumerate(asked):
-        broker.groups.commits.fetch(
-            group.group_id,
-            _wanted(group.topics),
-            contained(call, partial(settled, at)),
-            requires_stable=body.require_stable,
-        )
+
+    def fetch() -> Slices:
+        work = Work()
+        for at, group in enumerate(asked):
+            if work.spend(UNITS_PER_GROUP + len(group.group_id) // CHARACTERS_PER_UNIT):
+                yield
+            broker.groups.commits.fetch(
+                group.group_id,
+                _wanted(group.topics),
+                contained(call, partial(settled, at)),
+                requires_stable=body.require_stable,
+            )
+
+    run_slices(broker.outside, contained_slices(call, fetch()))
 
 
 API: Api[OffsetFetchRequest | OffsetFetchRequest1000] = Api.of((OffsetFetchRequest, OffsetFetchRequest1000), handle)

@@ -23,10 +23,12 @@ from kio.static.primitive import i32
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
-from reference_broker.apis.parts import HasMetadata
+from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.groups.storage.record_fields import fits
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, OFFSETS_TOPIC, UNITS_PER_GROUP, partition_of
+from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import ErrorCode
 
 GROUP = 0
@@ -36,19 +38,28 @@ KEY_TYPES = (GROUP, 1, 2)
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-class Needs(CreatesOffsetsTopic, HasMetadata, Protocol):
+class Needs(CreatesOffsetsTopic, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def handle(broker: Needs, call: Call, body: FindCoordinatorRequest) -> FindCoordinatorResponse | None:
     """One answer for each key, in the request's order (versions below 4 ask for exactly one)."""
+    return answer_in_slices(broker, call, _answered(broker, call, body))
+
+
+def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced[FindCoordinatorResponse]:
+    work = Work()
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
     elif body.key_type != GROUP:
         found = [_nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE) for key in body.coordinator_keys]
     else:
-        found = [_coordinator(broker, key, call.listener) for key in body.coordinator_keys]
+        found = []
+        for key in body.coordinator_keys:
+            found.append(_coordinator(broker, key, call.listener))
+            if work.spend(UNITS_PER_GROUP + len(key) // CHARACTERS_PER_UNIT):
+                yield
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 

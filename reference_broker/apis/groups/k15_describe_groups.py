@@ -10,6 +10,8 @@ Version notes:
 KIPs: 345, 430, 1043.
 """
 
+from typing import Protocol
+
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.types import GroupId
@@ -17,11 +19,14 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasGroups
+from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
+from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
+from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, UNITS_PER_GROUP
+from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
 GROUP_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
@@ -32,13 +37,25 @@ MOST_MEMBER_BYTES = 16 * 2**20
 any client may ask for all groups in one small request."""
 
 
-def handle(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse:
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeGroupsRequest) -> DescribeGroupsResponse | None:
     """In the request's order, each group once."""
+    return answer_in_slices(broker, call, _answered(broker, call, body))
+
+
+def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sliced[DescribeGroupsResponse]:
+    work = Work()
     operations = GROUP_OPERATIONS if body.include_authorized_operations else OPERATIONS_NOT_ASKED
     told: list[DescribedGroup] = []
     member_bytes = 0
     for group_id in dict.fromkeys(body.groups):
+        if work.spend(UNITS_PER_GROUP + len(group_id) // CHARACTERS_PER_UNIT):
+            yield
         described = _described(broker, group_id, operations, call.api_version)
+        work.spend(UNITS_PER_GROUP * len(described.members))
         size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
         if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
             told.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))

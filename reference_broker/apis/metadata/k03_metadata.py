@@ -39,14 +39,13 @@ from reference_broker.apis.proposing import (
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
 )
-from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
+from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
-from reference_broker.ports.timing import run_slices
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000, MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
@@ -73,15 +72,11 @@ def handle(
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
     looked up in slices and answered through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
-    count = len(broker.metadata.topics) if wants_all else len(body.topics or ())
-    answering = _answered(broker, answers, call, body, wants_all)
-    if count <= FEW_TOPICS:
-        return in_one_go(answering)
-    if not wants_all and count > MOST_TOPICS:
+    count = len(body.topics or ())
+    if count > MOST_TOPICS:
         call.close(f"a Metadata request names {count} topics, at most {MOST_TOPICS} are allowed")
         return None
-    run_slices(broker.outside, respond_in_slices(call, answering))
-    return None
+    return answer_in_slices(broker, call, _answered(broker, answers, call, body, wants_all))
 
 
 def _answered(
@@ -116,11 +111,11 @@ def _all(cache: MetadataCache, answers: TopicAnswers, operations: int) -> Sliced
     topics: list[MetadataResponseTopic] = []
     partitions = 0
     for topic in cache.topics.values():
-        topics.append(answers.find(cache, topic, operations))
-        partitions += 1 + len(topic.partitions)
         if partitions >= FEW_TOPICS:
             partitions = 0
             yield
+        topics.append((yield from answers.find(cache, topic, operations)))
+        partitions += 1 + len(topic.partitions)
     return topics
 
 
@@ -140,7 +135,7 @@ def _draft(
     brokers = (_broker(one, listener) for one in cache.live_brokers())
     told: list[MetadataTopic1000] = []
     for number, topic in enumerate(topics, 1):
-        told.append(answers.find_draft(topic))
+        told.append((yield from answers.find_draft(topic)))
         if number % FEW_TOPICS == 0:
             yield
     return MetadataResponse1000(
@@ -186,7 +181,7 @@ def _asked(
         if topic is not None:
             if topic.name not in seen:  # An ID may be given with any number of names, which do not count.
                 seen[topic.name] = None
-                told.append(answers.find(cache, topic, operations))
+                told.append((yield from answers.find(cache, topic, operations)))
                 work += len(topic.partitions)
         elif topic_id is not None:
             told.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))

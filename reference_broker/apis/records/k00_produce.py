@@ -23,7 +23,7 @@ KIPs: 98, 101, 467, 497, 516, 951, 966.
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -67,14 +67,28 @@ Written: TypeAlias = tuple[Partition, bool, int]
 _Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
 
 
+UNITS_PER_SLICE = 600
+"""The work of one event, in units of about 8 us. A batch costs one, and one more for every UNIT_BYTES."""
+UNIT_BYTES = 1 << 14
+
+
 @dataclass(frozen=True, slots=True)
-class _Large:
-    """A batch that takes more than a slice to look into. ``postponed`` stands for its answer."""
+class _Postponed:
+    """A batch that is appended in a later slice. ``postponed`` stands for its answer."""
 
     topic: ProduceTopic
     wanted: ProducePartition
     partition: Partition
     postponed: ProducePartitionResponse
+
+
+@dataclass(slots=True)
+class _Later:
+    """What a request leaves for later slices: batches that must be looked into first, and all that come once the slice
+    is used up. ``units`` is what is left of it."""
+
+    batches: list[_Postponed] = field(default_factory=list)
+    units: int = UNITS_PER_SLICE
 
 
 class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
@@ -85,25 +99,35 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
     batches for compacted topics are looked into in slices, and appended when the others are."""
     written: list[Written] = []
-    large: list[_Large] = []
-    responses = [_append_topic(broker, body, topic, written, large) for topic in body.topics]
-    if not large:
+    later = _Later()
+    responses = [_append_topic(broker, body, topic, written, later) for topic in body.topics]
+    if not later.batches:
         return _finish(broker, call, body, responses, written, written)
     _tell(written)
 
     def look_into() -> Slices:
         """A partition may be led elsewhere when its turn comes."""
         new: list[Written] = []
+        told = [*written]
         answers: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
-        for each in large:
+        units = UNITS_PER_SLICE if later.units < 0 else 0
+        for each in later.batches:
+            units += 1 + len(each.wanted.records or b"") // UNIT_BYTES
+            if units > UNITS_PER_SLICE:
+                units = 0
+                _tell(new)
+                told += new
+                new.clear()
+                yield
             refusal = yield from _refusal(broker, each)
             answers.append((each.postponed, _append(broker, body, each.topic, each.wanted, new, None, refusal)))
+        told += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
             """Postponed answers come in the order of their batches."""
             return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
-        response = _finish(broker, call, body, _changed(responses, settled), new, written + new)
+        response = _finish(broker, call, body, _changed(responses, settled), new, told)
         if response is not None:
             call.respond(response)
 
@@ -111,7 +135,9 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     return None
 
 
-def _refusal(broker: Needs, large: _Large) -> Generator[None, None, RecordsRefused | None]:
+def _refusal(broker: Needs, large: _Postponed) -> Generator[None, None, RecordsRefused | None]:
+    if not large.partition.log.looks_into_records:
+        return None
     try:
         yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
     except RecordsRefused as refused:
@@ -227,7 +253,7 @@ def _append_topic(
     request: ProduceRequest,
     topic: ProduceTopic,
     written: list[Written],
-    large: list[_Large],
+    later: _Later,
 ) -> ProduceTopicResponse:
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
@@ -235,7 +261,7 @@ def _append_topic(
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
     else:
-        answers = [_append(broker, request, topic, wanted, written, large) for wanted in topic.partitions]
+        answers = [_append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
 
 
@@ -245,12 +271,12 @@ def _append(
     topic: ProduceTopic,
     wanted: ProducePartition,
     written: list[Written],
-    large: list[_Large] | None,
+    later: _Later | None,
     refusal: RecordsRefused | None = None,
 ) -> ProducePartitionResponse:
     """``written`` gets what was written. A duplicate changes nothing, but it is not acknowledged before its first
-    writing may be. ``large`` gets a batch that must be looked into first. It is None once that is done, and
-    ``refusal`` is what came of it.
+    writing may be. ``later`` gets a batch whose turn has not come. It is None once the turn has come, and ``refusal``
+    is what looking into the batch showed.
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
@@ -274,14 +300,16 @@ def _append(
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
         return _refused(index, ErrorCode.not_enough_replicas, here)
-    if log.looks_into_records and large is not None and _is_large(wanted.records):
-        postponed = ProducePartitionResponse(index, ErrorCode.none)
-        large.append(_Large(topic, wanted, partition, postponed))
-        return postponed
+    if later is not None:
+        later.units -= 1 + len(wanted.records) // UNIT_BYTES
+        if later.units < 0 or (log.looks_into_records and _is_large(wanted.records)):
+            postponed = ProducePartitionResponse(index, ErrorCode.none)
+            later.batches.append(_Postponed(topic, wanted, partition, postponed))
+            return postponed
     try:
         if refusal is not None:
             raise refusal
-        appended = log.append(broker.now, wanted.records, partition.leader_epoch, is_looked_into=large is None)
+        appended = log.append(broker.now, wanted.records, partition.leader_epoch, is_looked_into=later is None)
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
         return ProducePartitionResponse(

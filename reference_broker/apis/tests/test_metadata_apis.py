@@ -20,6 +20,7 @@ from kio.static.primitive import i8, i32
 from reference_broker.apis.groups import k10_find_coordinator
 from reference_broker.apis.metadata import k03_metadata, k60_describe_cluster, k75_describe_topic_partitions
 from reference_broker.apis.metadata.topic_answers import TopicAnswers
+from reference_broker.apis.sliced import in_one_go
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
@@ -149,7 +150,7 @@ def test_the_answers_of_deleted_topics_are_not_kept() -> None:
     def find_all() -> None:
         cache = world.broker.metadata
         for each in cache.topics.values():
-            answers.find(cache, each, 0)
+            in_one_go(answers.find(cache, each, 0))
 
     create(world, topic("a"), topic("b"))
     find_all()

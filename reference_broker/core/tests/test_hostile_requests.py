@@ -1,49 +1,73 @@
-"""Any valid request of any version that is served, with any field at its limits, to a node that has topics, a group and
-a fetch session: it is answered, or it waits and is forgotten with its connection. The answer can be written, what the
-node knows agrees, its memory stays bounded, and it can start again.
+"""Any valid request of any version that is served, with any field at its limits, to a node that has topics with data, a
+group, fetch sessions and the registrations of other nodes: it is answered, or it waits and is forgotten with its
+connection. The answer can be written, what the node knows agrees, its memory stays bounded, and it can start again.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
+from reference_broker.apis.call import Call
 from reference_broker.apis.registry import SERVED
-from reference_broker.core.tests.hostile_client import memory_of
+from reference_broker.core.effects import Reply
+from reference_broker.core.tests.hostile_client import HostileClient, memory_of
 from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_record
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld, batch, fetch_request, sent_batch
+from reference_broker.core.tests.test_groups_of_a_node import body as body_of
 from reference_broker.core.tests.test_groups_of_a_node import coordinated, stable
+from reference_broker.metadata.features import ELR_FEATURE, METADATA_EPOCH_FEATURE, METADATA_VERSION_FEATURE
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
-from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+)
 from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
-from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST, TooMuchError
+from reference_broker.wire.messages import (
+    decode_request,
+    decode_request_in_slices,
+    decode_response,
+    encode_request,
+    encode_response,
+    encode_response_in_slices,
+    is_large_response,
+)
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.schema import SchemaField, is_flexible_entity, schema_fields
+from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout, of_arrays
 
 MEMORY_BYTES = 64 * 2**20
-EXAMPLES = settings().max_examples // 10
-"""The nightly session asks for ten times as many."""
+EXAMPLES = max(settings().max_examples // 100, 1)
+"""For each API. The nightly session asks for ten times as many."""
+IS_NIGHTLY = settings().max_examples >= 1000
 OF_NODES = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
 """What they may do to a quorum is judged by the tests of that room."""
-VERSIONS = [
-    (key, version)
+VERSIONS = {
+    int(key): [*range(low, high + 1), *(draft for of, draft in DRAFTS if of == key)]
     for key, (low, high) in SERVED.items()
     if key not in OF_NODES
-    for version in (*range(low, high + 1), *(draft for of, draft in DRAFTS if of == key))
-]
+}
 NAMES = ("t", "t", "c", "g", "__consumer_offsets", "__cluster_metadata", "", ".", "a b/\u00fc", "x" * 249, "1", "-1")
 WORDS = ("consumer", "range", "retention.ms", "cleanup.policy", "compact,delete", " " * 30_000 + "1000", "7", "classic")
-LONG, LONGER = "x" * 32_767, "\u00fc" * 20_000
-"""Only flexible versions can carry the second one."""
+LONG, LONGER = "x" * 32_767, "\u00fc" * 16_383
+"""As long as a string may be, in characters and in bytes."""
 BLOBS = (b"", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff", b"\xff" * 90, bytes(100_000))
+FEATURES = (METADATA_VERSION_FEATURE, ELR_FEATURE, METADATA_EPOCH_FEATURE)
 SMALL = (-2, -1, 0, 0, 1, 1, 2, 3, 10_000)
 BATCHES = (
     batch(),
@@ -64,8 +88,10 @@ BATCHES = (
 
 @cache
 def prepared() -> MemoryDisk:
-    """The disk of a node with a topic, a compacted one, and a group with a member and an offset."""
-    world = coordinated()
+    """The disk of a node with a topic, a compacted one, a group with a member and an offset, and two other brokers."""
+    world = coordinated(crucible_metadata_epoch_enable="true")
+    for broker_id in (2, 3):
+        register(world, broker_id)
     world.create("t", 2)
     world.create("c", 1, cleanup_policy="compact")
     for each in (batch(), batch(count=3), sent_batch(1, 0)):
@@ -74,6 +100,22 @@ def prepared() -> MemoryDisk:
     stable(world)
     assert isinstance(world.disk, MemoryDisk)
     return world.disk
+
+
+def register(world: NodeWorld, broker_id: int) -> None:
+    endpoint = {"name": "PLAINTEXT", "host": "h", "port": 9000 + broker_id, "security_protocol": 0}
+    answer = HostileClient(world).ask(
+        ApiKey.BROKER_REGISTRATION,
+        1,
+        broker_id=broker_id,
+        cluster_id=world.node.broker.controller.cluster_id,
+        incarnation_id=UUID(int=broker_id),
+        listeners=[endpoint],
+        features=[{"name": name, "min_supported_version": 0, "max_supported_version": 99} for name in FEATURES],
+        log_dirs=(UUID(int=7),),
+    )
+    assert answer.error_code == 0
+    assert broker_id in world.node.broker.controller.image.brokers
 
 
 def integers(bits: int, unsigned: bool) -> st.SearchStrategy[int]:
@@ -160,56 +202,138 @@ def produces(draw: st.DrawFn, version: int, topic_ids: list[UUID]) -> ProduceReq
 
 
 @st.composite
-def frames(draw: st.DrawFn, topic_ids: list[UUID]) -> tuple[int, int, bytes]:
-    """API key, version, and the frame without its length."""
-    key, version = draw(st.sampled_from(VERSIONS))
+def frames(draw: st.DrawFn, key: int, version: int, topic_ids: list[UUID]) -> bytes:
+    """A frame without its length."""
     if key in (ApiKey.FETCH, ApiKey.PRODUCE):
         body: object = draw((fetches if key == ApiKey.FETCH else produces)(version, topic_ids))
-        return key, version, b"".join(encode_request(key, version, 9, "client", body))[4:]
+        return b"".join(encode_request(key, version, 9, "client", body))[4:]
     draft = LAYOUTS.get((key, version))
     kind = load_request_schema(key, version) if draft is None else draft[0]
     out = bytearray(write_request_header(RequestHeader(key, version, 9, "client")))
     encoder(kind, kind)(out, draw(entities(kind, is_flexible_entity(kind), topic_ids)))
-    return key, version, bytes(out)
+    return bytes(out)
 
 
 def started(disk: MemoryDisk) -> NodeWorld:
-    world = NodeWorld(disk, offsets_topic_num_partitions="3", group_initial_rebalance_delay_ms="0")
+    world = NodeWorld(
+        disk,
+        offsets_topic_num_partitions="3",
+        group_initial_rebalance_delay_ms="0",
+        crucible_metadata_epoch_enable="true",
+    )
     assert world.node.ready
     return world
 
 
+def read(key: int, version: int, frame: bytes) -> object:
+    """The body, read as a node reads it. None for a frame that holds more than it may."""
+    view = memoryview(frame)
+    offset = read_request_header(view)[1]
+    if len(frame) <= LARGE_FRAME_BYTES:
+        return decode_request(key, version, view, offset)
+    try:
+        return finished(decode_request_in_slices(key, version, view, offset))[0][0]
+    except TooMuchError:
+        return None
+
+
+def written(reply: Reply) -> bytes:
+    """The answer's frame without its length, written as a node writes it."""
+    given = reply.api_key, reply.api_version, 9, reply.body
+    is_large = is_large_response(reply.api_key, reply.api_version, reply.body)
+    buffers = finished(encode_response_in_slices(*given))[0] if is_large else encode_response(*given)
+    return b"".join(buffers)[4:]
+
+
 def send(world: NodeWorld, connection: int, key: int, version: int, frame: bytes) -> None:
     """A request that waits is given a second, and then its client hangs up."""
-    view = memoryview(frame)
-    body = decode_request(key, version, view, read_request_header(view)[1])
+    body = read(key, version, frame)
+    if body is None:
+        return
     number = world.send(key, version, body, connection)
     world.settle()
     if number not in world.replies and connection not in world.closed:
         world.advance(1000)
-    reply = world.replies.get(number)
+    reply = world.replies.pop(number, None)
     if reply is not None and reply.body is not None:
-        answer = memoryview(b"".join(encode_response(key, reply.api_version, 9, reply.body)))[4:]
-        decode_response(key, reply.api_version, answer)
+        decode_response(key, reply.api_version, memoryview(written(reply)))
     world.close(connection)
 
 
-@given(st.data())
-@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-def test_any_requests_are_handled_and_the_node_goes_on_and_starts_again(data: st.DataObject) -> None:
-    world = started(prepared().copy())
-    topic_ids = [UUID(bytes=one) for one in world.node.broker.partitions.topic_names]
-    opened = world.ask(ApiKey.FETCH, 12, fetch_request("t", 0, 0, max_wait_ms=0), connection=7)
-    assert opened.error_code == 0
-    for connection in range(100, 120):
-        send(world, connection, *data.draw(frames(topic_ids)))
-    key, version, frame = data.draw(frames(topic_ids))
+def measured(world: NodeWorld, connection: int, key: int, version: int, frame: bytes) -> None:
+    """As ``send``. What the node holds at most meanwhile is bounded."""
     with memory_of() as cost:
-        send(world, 120, key, version, frame)
-    assert cost.peak_bytes <= MEMORY_BYTES + 4 * len(frame), (ApiKey(key).name, version, len(frame), cost.peak_bytes)
+        send(world, connection, key, version, frame)
+    limit = MEMORY_BYTES + 4 * len(frame)
+    assert cost.peak_bytes <= limit, (ApiKey(key).name, version, len(frame), cost.peak_bytes)
+
+
+def with_state() -> NodeWorld:
+    """A node whose other brokers are alive, with an open fetch session of each revision and a fetch that waits."""
+    world = started(prepared().copy())
+    for version in (12, 1000):
+        opening = replace(fetch_request("t", 0, 0, max_wait_ms=0), session_epoch=0, fetch_type=FULL_FETCH)
+        opened = world.ask(ApiKey.FETCH, version, opening, connection=version)
+        assert opened.error_code == 0
+        assert opened.session_id
+    world.send(ApiKey.FETCH, 12, fetch_request("t", 1, 0, 2**31 - 1), connection=8)
+    return world
+
+
+def check(world: NodeWorld) -> None:
+    """What the node knows agrees, it serves others, and it can start again."""
     world.advance(5000)
     world.node.broker.groups.validate()
     for partition in world.node.broker.partitions.by_name.values():
         partition.log.check_invariants()
-    assert world.ask(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=8).error_code == 0
+    assert world.ask(ApiKey.FETCH, 12, FetchRequest(max_wait_ms=0), connection=9).error_code == 0
     started(world.disk.copy())
+
+
+@pytest.mark.parametrize("key", VERSIONS, ids=lambda key: ApiKey(key).name)
+@given(data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+def test_any_requests_are_handled_and_the_node_goes_on_and_starts_again(key: int, data: st.DataObject) -> None:
+    world = with_state()
+    topic_ids = [UUID(bytes=one) for one in world.node.broker.partitions.topic_names]
+    for connection, version in enumerate(VERSIONS[key], 100):
+        send(world, connection, key, version, data.draw(frames(key, version, topic_ids)))
+    version = data.draw(st.sampled_from(VERSIONS[key]))
+    measured(world, 99, key, version, data.draw(frames(key, version, topic_ids)))
+    check(world)
+
+
+LONG_ARRAYS = [each for each in of_arrays() if each[0] not in OF_NODES]
+
+
+@pytest.mark.parametrize(("key", "version", "path"), LONG_ARRAYS)
+def test_an_array_of_any_request_may_be_as_long_as_its_limit(key: int, version: int, path: tuple[str, ...]) -> None:
+    limit = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST)
+    held = (limit if IS_NIGHTLY else min(limit, 1000)) - len(path) + 1
+    world = with_state()
+    measured(world, 99, key, version, frame_of(key, version, holding(layout(key, version), path, held))[0].tobytes())
+    check(world)
+
+
+@pytest.mark.parametrize("planted", ["memory", "answer", "state"])
+def test_a_node_that_misbehaves_is_found(planted: str) -> None:
+    world = with_state()
+    kept: list[bytes] = []
+
+    def broken(call: Call, body: object) -> None:
+        del body
+        if planted == "memory":
+            kept.append(bytes(MEMORY_BYTES + 4096))
+        elif planted == "state":
+            world.log("t").recovery_point = 99
+        call.respond(None if planted != "answer" else "no answer")
+
+    world.node._dispatcher._bound[ApiKey.HEARTBEAT] = (object, broken)
+    frame = b"".join(encode_request(ApiKey.HEARTBEAT, 4, 9, "c", body_of(ApiKey.HEARTBEAT, group_id="g")))[4:]
+
+    def play() -> None:
+        measured(world, 99, ApiKey.HEARTBEAT, 4, frame)
+        check(world)
+
+    with pytest.raises((AssertionError, AttributeError)):  # The latter is what encoding text as an answer gives.
+        play()

@@ -172,7 +172,7 @@ def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, pa
         frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, version, 9, "c", body)))[4:]
         offset = read_request_header(frame)[1]
         if refused:
-            with pytest.raises(TooMuchError, match="the limit is 10000"):
+            with pytest.raises(TooMuchError, match="the limit is 5000"):
                 decode_request(ApiKey.PRODUCE, version, frame, offset)
         else:
             decode_request(ApiKey.PRODUCE, version, frame, offset)

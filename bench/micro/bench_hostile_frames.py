@@ -1,0 +1,156 @@
+"""The longest slice of the event loop's work for a hostile frame: decoding, handling and encoding.
+
+No slice may take more than 20 ms of processor time. The figure is ``longest_slice_ms`` in each row's extra information.
+Each frame holds as many items as its API's limit allows, or is refused. ``bench_hostile`` looks into the handlers.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import process_time_ns
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from reference_broker.core.tests.hostile_client import slices_of
+from reference_broker.core.tests.node_world import NodeWorld, batch
+from reference_broker.core.tests.test_groups_of_a_node import coordinated
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
+from reference_broker.wire.items import LARGE_FRAME_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.messages import (
+    decode_request,
+    decode_request_in_slices,
+    encode_request,
+    encode_response,
+    encode_response_in_slices,
+    is_large_response,
+)
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.produce_requests import MOST_TOPICS_AND_PARTITIONS
+from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout
+
+LONGEST_MS = 20
+
+
+def _array(key: int, version: int, *path: str) -> Callable[[], tuple[NodeWorld, memoryview]]:
+    """As many items as the API may hold."""
+
+    def prepared() -> tuple[NodeWorld, memoryview]:
+        world = coordinated()
+        world.create("t")
+        held = MOST_ITEMS.get(key, MOST_ITEMS_OF_MOST) - len(path) + 1
+        return world, frame_of(key, version, holding(layout(key, version), path, held))[0]
+
+    return prepared
+
+
+def _refused(frame: Callable[[], bytes]) -> Callable[[], tuple[NodeWorld, memoryview]]:
+    return lambda: (coordinated(), memoryview(frame()))
+
+
+def _names() -> bytes:
+    """Four million names of one byte each."""
+    count = 4_000_000
+    return write_request_header(RequestHeader(ApiKey.METADATA, 1, 9, "c")) + count.to_bytes(4, "big") + b"\0\1t" * count
+
+
+def _tags() -> bytes:
+    """Eight million tagged fields."""
+    return (
+        write_request_header(RequestHeader(ApiKey.METADATA, 9, 9, "c"))[:-1] + b"\xff\xff\xff\x7f" + b"\x63\0" * 2**23
+    )
+
+
+def _long_group_ids() -> tuple[NodeWorld, memoryview]:
+    body = layout(ApiKey.FIND_COORDINATOR, 6)(key_type=0, coordinator_keys=("x" * 32_767,) * 500)
+    return coordinated(), frame_of(ApiKey.FIND_COORDINATOR, 6, body)[0]
+
+
+def _batches() -> tuple[NodeWorld, memoryview]:
+    world = NodeWorld()
+    world.create("t", 100)
+    partitions = [ProducePartition(number % 100, batch()) for number in range(MOST_TOPICS_AND_PARTITIONS - 1)]
+    body = ProduceRequest(-1, 1000, [ProduceTopic("t", NO_TOPIC_ID, partitions)])
+    return world, memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
+
+
+def _megabytes() -> tuple[NodeWorld, memoryview]:
+    """Eighty batches of a megabyte."""
+    world = NodeWorld()
+    world.create("t", 80)
+    large = batch(b"x" * 1_000_000)
+    body = ProduceRequest(-1, 1000, [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(at, large) for at in range(80)])])
+    return world, memoryview(b"".join(encode_request(ApiKey.PRODUCE, 9, 9, "c", body)))[4:]
+
+
+def _everything() -> tuple[NodeWorld, memoryview]:
+    """Metadata of 40,000 partitions, asked for in a frame of a few bytes."""
+    world = NodeWorld()
+    for number in range(4):
+        world.create(f"t{number}", 10_000)
+    body = replace(holding(layout(ApiKey.METADATA, 9), (), 0), topics=None)
+    return world, frame_of(ApiKey.METADATA, 9, body)[0]
+
+
+FRAMES: dict[str, Callable[[], tuple[NodeWorld, memoryview]]] = {
+    "Metadata of as many names as it may hold": _array(ApiKey.METADATA, 13, "topics"),
+    "DescribeConfigs of as many resources as it may hold": _array(ApiKey.DESCRIBE_CONFIGS, 4, "resources"),
+    "OffsetCommit of as many partitions as it may hold": _array(ApiKey.OFFSET_COMMIT, 9, "topics", "partitions"),
+    "ListOffsets of as many partitions as it may hold": _array(ApiKey.LIST_OFFSETS, 10, "topics", "partitions"),
+    "DeleteRecords of as many partitions as it may hold": _array(ApiKey.DELETE_RECORDS, 2, "topics", "partitions"),
+    "CreateTopics of as many topics as it may hold": _array(ApiKey.CREATE_TOPICS, 7, "topics"),
+    "CreateTopics of as many assignments as it may hold": _array(ApiKey.CREATE_TOPICS, 7, "topics", "assignments"),
+    "ElectLeaders of as many partitions as it may hold": _array(
+        ApiKey.ELECT_LEADERS, 2, "topic_partitions", "partitions"
+    ),
+    "UpdateMetadata of as many partitions as it may hold": _array(ApiKey.UPDATE_METADATA, 1000, "partition_states"),
+    "coordinators of the longest group IDs": _long_group_ids,
+    "as many batches as a Produce may hold": _batches,
+    "80 batches of a megabyte": _megabytes,
+    "Metadata of all 40,000 partitions": _everything,
+    "four million names, refused": _refused(_names),
+    "eight million tagged fields, refused": _refused(_tags),
+}
+
+
+def _played(world: NodeWorld, frame: memoryview) -> float:
+    """The processor time of the longest slice, in ms. A small frame is decoded in the slice of its handler."""
+    before = process_time_ns()
+    try:
+        header, offset = read_request_header(frame)
+        if len(frame) <= LARGE_FRAME_BYTES:
+            body, longest_ms = decode_request(header.api_key, header.api_version, frame, offset), 0.0
+        else:
+            slices = decode_request_in_slices(header.api_key, header.api_version, frame, offset)
+            (body, _), longest_ms, _ = finished(slices)
+    except ProtocolError:
+        return (process_time_ns() - before) / 1e6
+    with slices_of(world) as cost:
+        number = world.send(header.api_key, header.api_version, body, 999)
+        world.settle()
+    reply = world.replies[number]
+    return max(longest_ms, cost.longest_ms, _encoded_ms(reply.api_key, reply.api_version, reply.body))
+
+
+def _encoded_ms(key: int, version: int, body: Any) -> float:
+    if is_large_response(key, version, body):
+        return finished(encode_response_in_slices(key, version, 9, body))[1]
+    before = process_time_ns()
+    encode_response(key, version, 9, body)
+    return (process_time_ns() - before) / 1e6
+
+
+@pytest.mark.benchmark(group="hostile frames")
+@pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
+def bench_hostile_frame(benchmark: BenchmarkFixture, frame: Callable[[], tuple[NodeWorld, memoryview]]) -> None:
+    longest_ms: list[float] = []
+
+    def play(world: NodeWorld, view: memoryview) -> None:
+        longest_ms.append(_played(world, view))
+
+    benchmark.pedantic(play, setup=lambda: (frame(), {}), rounds=3)  # type: ignore[no-untyped-call]
+    benchmark.extra_info["longest_slice_ms"] = round(min(longest_ms), 2)
+    assert min(longest_ms) < LONGEST_MS, f"the longest slice took {min(longest_ms):.1f} ms of processor time"
