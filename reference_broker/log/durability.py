@@ -31,6 +31,13 @@ class Durability:
     last_cut: int = 0
     """The number of the last change that took records away. A sync that started before that change says nothing about
     records that were appended after it."""
+    synced_change: int = 0
+    """The number of the last change that a sync has covered."""
+
+    @property
+    def cut_is_durable(self) -> bool:
+        """False while a power loss may bring back what the last cut took away."""
+        return self.synced_change >= self.last_cut
 
     def changed(self, path: str) -> None:
         self.changes += 1
@@ -58,6 +65,7 @@ class Durability:
         clean = tuple(path for path in point.paths if self.dirty.get(path, point.change + 1) <= point.change)
         for path in clean:
             del self.dirty[path]
+        self.synced_change = max(self.synced_change, point.change)
         if point.change >= self.last_cut:
             self.synced_offset = max(self.synced_offset, point.end_offset)
         return clean
