@@ -4,20 +4,24 @@ comes back, nobody forgets what a majority knows, and all agree in the end."""
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Literal, TypeAlias
 
 import pytest
 
 from chaos.sim.disk import SimDisk, Synced
 from chaos.sim.machine import Machine, NodeDied
 from chaos.sim.world import World
-from reference_broker.ports.disk import Buffer
+from reference_broker.ports.disk import Buffer, DiskError
 from scenarios import loader
 from scenarios.loader import Scenario
 
 pytestmark = pytest.mark.simulated
 
 NODES, OBSERVERS = 3, 1
-STEP = 9
+Way: TypeAlias = Literal["kill", "power", "sync"]
+TWICE: tuple[tuple[Way, Way], ...] = (("kill", "kill"), ("power", "power"))
+MIXED: tuple[tuple[Way, Way], ...] = (("kill", "power"), ("sync", "power"))
+STEPS = {TWICE: 9, MIXED: 27}
 """One in so many operations of a life; each seed begins at another one."""
 LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
 """What is acknowledged without a sync may be lost then."""
@@ -25,23 +29,29 @@ LOST_WITH_THE_POWER = ("unseen", "lost-write", "fetch-gap")
 
 class MortalDisk(SimDisk):
     """Its machine dies instead of the ``deaths``-th changes (counted from 0); half of a write may have been done.
-    ``power_loss`` says of each death whether it is by a power loss."""
 
-    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], power_loss: Sequence[bool]) -> None:
+    ``ways`` says how it dies each time. By ``sync`` the next sync fails, and the node ends itself.
+    """
+
+    def __init__(self, random: Random, machine: Machine, deaths: Sequence[int], ways: Sequence[Way]) -> None:
         super().__init__(random)
         self.changes = 0
+        self._next_sync_fails = False
         self._machine = machine
-        self._deaths = dict(zip(deaths, power_loss, strict=True))
+        self._deaths = dict(zip(deaths, ways, strict=True))
 
     @property
     def _is_due(self) -> bool:
-        return self.changes in self._deaths
+        return self._deaths.get(self.changes, "sync") != "sync"
 
     def _count(self) -> None:
+        way = self._deaths.get(self.changes)
         self.changes += 1
-        if self.changes - 1 in self._deaths:
+        if way == "sync":
+            self._next_sync_fails = self._machine.disk_fails = True
+        elif way is not None:
             self._machine.restart_after_us = 300_000
-            raise NodeDied(self._deaths[self.changes - 1])
+            raise NodeDied(way == "power")
 
     def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         data = b"".join(buffers)
@@ -74,8 +84,13 @@ class MortalDisk(SimDisk):
             self._count()
         except NodeDied as death:
             self._machine.kill_now(death.power_loss)
-        else:
-            super().finish_sync(synced)
+            return
+        if self._next_sync_fails:
+            self._next_sync_fails = False
+            for file, *_ in synced.files:
+                file.sync_failed = True
+            raise DiskError("sync: input/output error")
+        super().finish_sync(synced)
 
 
 def scenario() -> Scenario:
@@ -89,33 +104,33 @@ def scenario() -> Scenario:
     )
 
 
-def lived(seed: int, node: int, deaths: Sequence[int], power_loss: Sequence[bool]) -> MortalDisk:
+def lived(seed: int, node: int, deaths: Sequence[int], ways: Sequence[Way]) -> MortalDisk:
     """A whole run with all its checks."""
     world = World(scenario(), seed)
     machine = world.cluster.machines[node]
-    disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, power_loss)
+    disk = machine.disk = MortalDisk(Random(seed * 1000 + sum(deaths)), machine, deaths, ways)
     world.play()
     broken = [
         each
         for check in world.checks
         for each in check.violations
-        if not any(power_loss) or each.guarantee not in LOST_WITH_THE_POWER
+        if "power" not in ways or each.guarantee not in LOST_WITH_THE_POWER
     ]
     assert not broken, (seed, node, deaths, broken[:3])
     return disk
 
 
 @pytest.mark.parametrize(
-    "power_loss",
-    [(False, False), (True, True), (False, True)],
-    ids=["killed-twice", "power-lost-twice", "killed-then-power-lost"],
+    ("ways", "step"),
+    [(ways, step) for group, step in STEPS.items() for ways in group],
+    ids=["-then-".join(ways) for group in STEPS for ways in group],
 )
 @pytest.mark.parametrize("node", [0, NODES], ids=["voter", "observer"])
 def test_a_node_that_dies_before_any_disk_operation_and_again_in_its_recovery(
-    node: int, power_loss: tuple[bool, bool]
+    node: int, ways: tuple[Way, Way], step: int
 ) -> None:
-    seed = 2 * node + sum(power_loss)
-    deaths = seed % STEP
-    while lived(seed, node, (deaths, deaths + 4), power_loss).changes > deaths:
-        deaths += STEP
-    assert deaths > 3 * STEP
+    seed = 2 * node + ways.count("power")
+    deaths = seed % step
+    while lived(seed, node, (deaths, deaths + 4), ways).changes > deaths:
+        deaths += step
+    assert deaths > 3 * step

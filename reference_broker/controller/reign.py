@@ -152,7 +152,11 @@ class Reign:
     def _open(self, first: Activation) -> Steps:
         if first.abort is not None:
             self.in_transaction = True  # It was opened by an earlier controller.
-            self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
+            try:
+                self._append([encode(AbortTransactionRecord(reason=first.abort))], "abort", 0, 0)
+            except DiskError as failure:
+                self._resign_in_transaction(failure)
+                return
         if first.bootstrap:
             bootstrap = Operation(
                 "bootstrap", lambda: first.bootstrap, self._bootstrapped, as_transaction=first.as_transaction
@@ -212,8 +216,8 @@ class Reign:
         return last.offset
 
     def _write_transaction(self, operation: Operation, batches: Cut) -> Steps:
-        """Appends one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, the node
-        ends."""
+        """Appends one batch in each event. If the disk refuses one, an Abort follows. If it refuses that too, this node
+        resigns: the next leader writes the Abort."""
         of = len(batches.batches)
         yield
         image = batches.delta.build(NOWHERE)
@@ -227,12 +231,27 @@ class Reign:
             yield
             last = self._append([encode(EndTransactionRecord())], "end", of, of)
         except DiskError as failure:
-            if self.in_transaction:
-                self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
+            refused = self._aborted(of) if self.in_transaction else None
             self._refuse(operation, ErrorCode.kafka_storage_error, str(failure))
+            if refused is not None:
+                self._resign_in_transaction(refused)
             return
         self.latest = image.at(last)
         self._written(operation, last.offset)
+
+    def _aborted(self, of: int) -> DiskError | None:
+        """Writes an Abort. Returns the failure if the disk refuses it."""
+        try:
+            self._append([encode(AbortTransactionRecord(reason="The disk failed"))], "abort", 0, of)
+        except DiskError as failure:
+            return failure
+        return None
+
+    def _resign_in_transaction(self, failure: DiskError) -> None:
+        """Nothing may follow on an open transaction but its Abort, which the disk refuses."""
+        self._surroundings.ports.note("metadata_not_written", ("what", "abort of a transaction"), ("why", str(failure)))
+        if not self._is_over:
+            self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
     def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
         """Writes each batch as a change of its own. The answer follows when the last one is published."""

@@ -75,15 +75,22 @@ class Housekeeping:
                 yield
 
     def _checkpoint_synced(self) -> Slices:
-        """The metadata log notes each sync by itself, so here its note only becomes durable."""
+        """Each slice asks anew which logs there are: the directory of a deleted one may belong to another topic. If
+        logs went meanwhile, others are left out until the next round. The metadata log notes each sync by itself, so
+        here its note only becomes durable."""
         broker = self.broker
-        partitions = [partition.log for partition in broker.partitions.by_name.values() if not partition.deleted]
         paths = [broker.replica.log.log.synced_note]
-        for number, log in enumerate([*partitions, *self.other_logs()], 1):
-            known = log.durable_end
-            log.note_synced()
-            if log.durable_end != known:
-                paths.append(log.synced_note)
-            if number % PARTITIONS_PER_SLICE == 0:
-                yield
+        done = 0
+        while due := self._logs()[done : done + PARTITIONS_PER_SLICE]:
+            for log in due:
+                known = log.durable_end
+                log.note_synced()
+                if log.durable_end != known:
+                    paths.append(log.synced_note)
+            done += len(due)
+            yield
         broker.outside.sync(tuple(paths), nobody_waits)
+
+    def _logs(self) -> list[PartitionLog]:
+        led = [partition.log for partition in self.broker.partitions.by_name.values() if not partition.deleted]
+        return [*led, *self.other_logs()]

@@ -84,12 +84,15 @@ class OffsetCheckpoints:
             self._synced.overwrite([str(offset)])
             self.synced = offset
 
-    def lower_durable_end(self, offset: int) -> None:
+    def lower_recovery_point(self, offset: int) -> None:
         """Records from ``offset`` on are about to go. What comes in their place is not durable yet, so no power loss
-        may bring a higher offset back: this waits for the disk. It is rare."""
+        may bring the higher point back: this waits for the disk. It is rare, since it needs a cut behind a roll."""
         if offset < self.recovery_point:
             self._recovery_point.put([str(offset)])
             self.recovery_point = offset
+
+    def lower_synced(self, offset: int) -> None:
+        """Does the same for the note of what was synced. It needs a cut of what was durable."""
         if offset < self.synced:
             self._synced.overwrite([str(offset)])
             self._synced.disk.make_durable(self._synced.path)

@@ -297,10 +297,13 @@ class PartitionLog(LogView):
         """Writes to the checkpoint files, before a cut, that the records from ``offset`` on are neither durable nor
         clean.
 
-        A batch that holds the offset is removed as a whole, so its whole segment counts as touched.
+        A batch that holds the offset is removed as a whole, so its whole segment counts as touched. Only the note of
+        what was synced is exact: it often lies in the active segment, and most cuts leave it as it is.
         """
         first_touched = self.bases[self.segments.index_of(offset)]
-        self._checkpoints.lower_durable_end(first_touched)
+        self._checkpoints.lower_recovery_point(first_touched)
+        if self._checkpoints.synced > first_touched:
+            self._checkpoints.lower_synced(self.segments.end_before(offset))
         if first_touched < self.cleaned_offset:
             self.note_cleaned(first_touched)
 
@@ -309,7 +312,8 @@ class PartitionLog(LogView):
         self._start_anew(offset, now.wall_ms)
 
     def _start_anew(self, offset: int, created_ms: int) -> None:
-        self._checkpoints.lower_durable_end(0)
+        self._checkpoints.lower_recovery_point(0)
+        self._checkpoints.lower_synced(0)
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
         try:
@@ -423,7 +427,7 @@ class PartitionLog(LogView):
         """Writes down how far the log is durable. A start takes damage below that for damage, not for a torn end. The
         note is true whether or not it is synced itself."""
         synced = self.synced_offset
-        if synced > self._checkpoints.durable_end:
+        if synced > self._checkpoints.durable_end and not self.durability.unsettled_cut:
             self._checkpoints.note_synced(synced)
 
     @property

@@ -293,7 +293,9 @@ class Recovery:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
-        self.checkpoints.lower_durable_end(end)  # Records that are appended next are not durable.
+        durability.last_cut = durability.changes  # Nor is it known whether earlier deletions are durable.
+        self.checkpoints.lower_recovery_point(end)  # Records that are appended next are not durable.
+        self.checkpoints.lower_synced(end)
         if self.cleaned_offset > end:  # Records that are appended next are not cleaned.
             self.cleaned_offset = self.log_start_offset
             self.checkpoints.write_cleaned(self.cleaned_offset)

@@ -147,13 +147,27 @@ class Segments(Sequence[Segment]):
         segment = self.items[-1]
         if offset >= segment.next_offset:
             return
+        size, next_offset = self._place_of_cut(segment, offset)
+        self.durability.cut(segment.path, next_offset)
+        segment.truncate(self.disk, size, next_offset)
+
+    def end_before(self, offset: int) -> int:
+        """Where a start would find the end of the log if all batches that reach ``offset`` or beyond were gone. The
+        cleaner may have left a hole before that offset."""
+        at = self.index_of(offset)
+        if at > 0 and offset == self.bases[at]:
+            at -= 1
+        return self._place_of_cut(self.items[at], offset)[1]
+
+    def _place_of_cut(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """The size of the segment before the first batch that reaches ``offset``, and the offset after the batch that
+        ends there."""
         size = segment.position_of(self.disk, offset)
         next_offset = segment.base_offset
         start = segment.offsets.boundary_at_or_before(max(size - 1, 0))
         for _, header in headers(self.disk, segment.path, start, size):
             next_offset = header.last_offset + 1
-        self.durability.cut(segment.path, next_offset)
-        segment.truncate(self.disk, size, next_offset)
+        return size, next_offset
 
     def _delete_files(self, segment: Segment) -> None:
         segment.delete(self.disk)

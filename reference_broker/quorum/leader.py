@@ -1,5 +1,5 @@
 """The leader role. A leader opens its epoch with a leader change record, answers fetches and moves the high watermark.
-It resigns when it no longer hears from a majority of the voters.
+It resigns when it no longer hears from a majority of the voters, or when its disk does not take that first record.
 
 The high watermark is the largest offset that a majority of voters has made durable. The leader's own log counts only up
 to its synced end. The high watermark moves only beyond the epoch's first record, which commits the records of older
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.fetch_messages import fetched
 from reference_broker.quorum.messages import Answer, begin_epoch, read_epoch_answer
 from reference_broker.quorum.metadata_log import VALID, Valid
@@ -74,7 +75,14 @@ class Leader(RoleState):
 
     def start(self) -> None:
         quorum = self.quorum
-        first = quorum.log.append_leader_change(quorum.ports.now(), quorum.node_id, quorum.voters, quorum.epoch)
+        try:
+            first = quorum.log.append_leader_change(quorum.ports.now(), quorum.node_id, quorum.voters, quorum.epoch)
+        except DiskError as failure:
+            if quorum.log.log.is_offline:
+                raise
+            quorum.ports.note("metadata_not_written", ("what", "leader change"), ("why", str(failure)))
+            quorum.resign(f"the record that opens its epoch could not be written: {failure}")
+            return
         self.start_offset = first.offset
         quorum.ports.note("leader_elected", ("epoch", quorum.epoch), ("start_offset", first.offset))
         quorum.listener.leadership_won(quorum.epoch, first.offset)

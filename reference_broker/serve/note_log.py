@@ -16,7 +16,9 @@ WARNINGS = frozenset(
 )
 LOSSES = frozenset({"log_cut", "log_quarantined"})
 """Notes that say what was lost, or is in doubt. Each of them is logged."""
-ERRORS = frozenset({"snapshot_damaged", "download_postponed", "fetched_not_written", "epochs_used_up"})
+ERRORS = frozenset(
+    {"snapshot_damaged", "download_postponed", "fetched_not_written", "metadata_not_written", "epochs_used_up"}
+)
 """Notes of what only a person can put right for good. They may repeat for hours."""
 ERROR_EVERY_US = 10_000_000
 """Each of these gets at most one line in this time. The line says how many were left out before it."""

@@ -26,7 +26,6 @@ from reference_broker.metadata.tests.metadata_world import (
     topic_id,
     topic_records,
 )
-from reference_broker.ports.disk import DiskError
 from reference_broker.wire.errors import ErrorCode
 
 A, B = topic_records("a", topic_id(1)), topic_records("b", topic_id(2))
@@ -382,12 +381,29 @@ def test_a_disk_that_fails_inside_a_transaction_gets_an_abort() -> None:
     assert list(world.controller.image.topics) == ["a"]
 
 
-def test_a_disk_that_refuses_even_the_abort_ends_the_node_so_that_nothing_follows_an_open_transaction() -> None:
+@pytest.mark.parametrize("refused", [2, 3], ids=["the abort", "the next leader's abort, too"])
+def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_follows_an_open_transaction(
+    refused: int,
+) -> None:
     world = started(**SMALL_BATCHES)
-    world.quorum.failing, world.quorum.fail_in = 5, 3
-    submit(world, BIG)
-    with pytest.raises(DiskError):
-        world.ports.run()
+    world.quorum.failing, world.quorum.fail_in = refused, 3
+    answers = submit(world, BIG)
+    submit(world, A, answers)
+    world.ports.run()
+    assert [refusal and refusal.error for refusal, _ in answers] == [
+        ErrorCode.kafka_storage_error,
+        ErrorCode.not_controller,
+    ]
+    for reigns in range(1, refused):
+        assert (len(world.quorum.resigned), world.controller.is_active) == (reigns, False)
+        assert "no space left" in world.quorum.resigned[-1]
+        assert world.kinds()[-1] not in ("end", "abort")
+        world.win()
+        world.settle()
+    assert world.kinds()[-1] == "abort"
+    assert submit(world, A) == []
+    world.settle()
+    assert list(world.controller.image.topics) == ["a"]
 
 
 @pytest.mark.clause("T-7")

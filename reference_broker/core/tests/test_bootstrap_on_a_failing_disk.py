@@ -1,12 +1,16 @@
-"""A disk that refuses one write while an empty log gets its first records: the node is alone and helps itself."""
+"""A disk that refuses one write while an empty log gets its first records: the node is alone and helps itself, or
+ends where it cannot."""
 
 from collections.abc import Sequence
 
 import pytest
 
+from reference_broker.core.effects import Note
+from reference_broker.core.errors import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.quorum.node_files import QUORUM_STATE
 
 
 class RefusesOne(MemoryDisk):
@@ -24,9 +28,29 @@ class RefusesOne(MemoryDisk):
         return super().append(path, buffers)
 
 
+class RefusesVotes(MemoryDisk):
+    def write(self, path: str, data: Buffer) -> None:
+        if path.startswith(QUORUM_STATE):
+            raise DiskError("no space left")
+        super().write(path, data)
+
+
+def test_a_node_that_cannot_write_its_vote_ends() -> None:
+    """It must not act in an epoch that it may forget."""
+    with pytest.raises(NodeFailed, match="no space left"):
+        NodeWorld(RefusesVotes())
+
+
+def test_a_leader_that_is_alone_and_cannot_open_its_epoch_says_so_and_is_elected_again() -> None:
+    world = NodeWorld(RefusesOne(1))
+    told = [dict(note.fields)["what"] for note in world.effects if isinstance(note, Note) and "written" in note.what]
+    assert told == ["leader change"]
+    assert world.node.broker.quorum.epoch == 2
+
+
 @pytest.mark.clause("T-7")
-@pytest.mark.parametrize("nth", [2, 3, 4])
-def test_a_node_whose_bootstrap_was_refused_is_elected_again_and_bootstraps(nth: int) -> None:
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_node_whose_first_record_or_bootstrap_was_refused_is_elected_again_and_bootstraps(nth: int) -> None:
     disk = RefusesOne(nth)
     world = NodeWorld(disk)
     assert disk.left < 0, "the fault did not strike"

@@ -5,6 +5,7 @@ from typing import Any
 
 from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
 from reference_broker.log.config import LogConfig
+from reference_broker.log.offset_checkpoints import SYNCED_FILE
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
@@ -35,3 +36,24 @@ def test_idle_producers_are_forgotten_by_followers_too_and_in_slices() -> None:
     assert [bool(log.producers.by_id) for log in logs] == [False] * PARTITIONS_PER_SLICE + [True]
     assert list(slices) == []
     assert not any(log.producers.by_id for log in logs)
+
+
+def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was_deleted_meanwhile() -> None:
+    """Its directory may belong to another topic of the same name, whose records are not durable."""
+    logs = [followed(index) for index in range(PARTITIONS_PER_SLICE + 2)]
+    for log in logs:
+        log.mark_synced(log.sync_point())
+    synced: list[str] = []
+    broker: Any = SimpleNamespace(
+        partitions=Partitions(),
+        replica=SimpleNamespace(log=SimpleNamespace(log=logs[0])),
+        outside=SimpleNamespace(sync=lambda paths, _: synced.extend(paths)),
+    )
+    slices = Housekeeping(broker, other_logs=lambda: logs)._checkpoint_synced()
+    next(slices)
+    assert [log.durable_end for log in logs] == [1] * PARTITIONS_PER_SLICE + [0, 0]
+    deleted = logs.pop()
+    assert list(slices) == [None]
+    assert deleted.durable_end == 0
+    assert [log.durable_end for log in logs] == [1] * len(logs)
+    assert synced == [f"t-0/{SYNCED_FILE}", *(f"t-{index}/{SYNCED_FILE}" for index in range(len(logs)))]
