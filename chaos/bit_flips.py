@@ -1,13 +1,23 @@
 """Which bit of a stopped node's files the fault ``disk_bit_flipped`` turns over."""
 
+import string
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA
 from reference_broker.ports.chance import RandomSource
 from reference_broker.records.batch import LENGTH_OVERHEAD_BYTES
 
 MAGIC_AT = 16
 """The byte of a batch that names its format. A start looks at it in every batch, and so finds the damage."""
+
+ONE_TOPIC_ID_IN = 3
+"""One of so many flips is in a topic ID, if there is one."""
+
+_TOPIC_ID = b"topic_id: "
+_WHOLE_LETTERS = 21
+"""Of the 22 letters of a topic ID the last one holds padding, too."""
+_ALPHABET = f"{string.ascii_letters}{string.digits}-_".encode()
 
 
 class Flip(NamedTuple):
@@ -21,17 +31,26 @@ class Flip(NamedTuple):
 
 
 def is_aimed_at(path: str) -> bool:
-    """Whether the file holds records of a client's topic. The path is relative to the node's folder."""
+    """Whether the file holds records of a client's topic, or the ID of that topic. The path is relative to the node's
+    folder."""
     folder, _, name = path.rpartition("/")
-    return name.endswith(".log") and bool(folder) and not folder.startswith("__") and "." not in folder
+    is_wanted = name.endswith(".log") or name == PARTITION_METADATA
+    return is_wanted and bool(folder) and not folder.startswith("__") and "." not in folder
 
 
 def aim(files: Sequence[tuple[str, bytes]], random: RandomSource) -> Flip | None:
-    """Draws a batch of these files, given as path and content, and a bit of its magic byte. None if there is none."""
-    found = [(path, at) for path, content in files if is_aimed_at(path) for at in _batches(content)]
-    if not found:
+    """Draws a batch of these files, given as path and content, and a bit of its magic byte. Sometimes draws a bit of a
+    topic's ID instead, so that the file names another topic. None if there is nothing to draw."""
+    wanted = [(path, content) for path, content in files if is_aimed_at(path)]
+    ids = [(path, content) for path, content in wanted if path.endswith(PARTITION_METADATA) and _TOPIC_ID in content]
+    batches = [(path, at) for path, content in wanted if path.endswith(".log") for at in _batches(content)]
+    if ids and (not batches or random.randint(1, ONE_TOPIC_ID_IN) == 1):
+        path, content = ids[random.randint(0, len(ids) - 1)]
+        bits = _bits_of_id(content)
+        return Flip(path, bits[random.randint(0, len(bits) - 1)])
+    if not batches:
         return None
-    path, at = found[random.randint(0, len(found) - 1)]
+    path, at = batches[random.randint(0, len(batches) - 1)]
     return Flip(path, (at + MAGIC_AT) * 8 + random.randint(0, 7))
 
 
@@ -41,3 +60,14 @@ def _batches(content: bytes) -> list[int]:
         found.append(at)
         at += LENGTH_OVERHEAD_BYTES + int.from_bytes(content[at + 8 : at + 12], "big")
     return found
+
+
+def _bits_of_id(content: bytes) -> list[int]:
+    """The bits whose change leaves a topic ID that can be read."""
+    begin = content.index(_TOPIC_ID) + len(_TOPIC_ID)
+    return [
+        at * 8 + bit
+        for at in range(begin, min(begin + _WHOLE_LETTERS, len(content)))
+        for bit in range(8)
+        if content[at] ^ 1 << bit in _ALPHABET
+    ]

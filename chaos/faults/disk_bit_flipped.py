@@ -1,5 +1,5 @@
-"""The node gets SIGTERM and shuts down cleanly. One bit of its records is turned over, and it is started again after
-``restart_after_s``."""
+"""The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned over,
+and it is started again after ``restart_after_s``."""
 
 from pathlib import Path
 from random import Random
@@ -23,7 +23,7 @@ def begin(place: Place, target: Target) -> End:
 
 def damaged(folder: Path, random: Random) -> str:
     """Turns over a bit, and returns which. It is empty if the node holds no records."""
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.log"))
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*"))
     flip = aim([(path, (folder / path).read_bytes()) for path in paths if is_aimed_at(path)], random)
     if flip is None:
         return ""

@@ -14,6 +14,19 @@ def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
     return False
 
 
+@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._clear")
+def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
+    """A directory that no topic claims is deleted, although nobody told that its topic was deleted."""
+    self.disk.delete(directory)
+
+
+@mutant("reference_broker.replication.partition_publisher:set_all_aside")
+def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: str, why: str) -> None:
+    """A replica on which the metadata relies, but whose topic ID is damaged, gives way to an empty log that may be
+    led."""
+    disk.rename(directory, f"{directory}.unknown-stray")
+
+
 @mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
     """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""

@@ -7,17 +7,21 @@ from chaos.bit_flips import aim, is_aimed_at
 from chaos.faults.disk_bit_flipped import damaged
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.serve.disk import FileDisk
 
 NOW = Now(0, 0)
+ID = bytes(range(240, 256))
 CONFIG = LogConfig(segment_bytes=300)
 
 
 def test_only_records_of_clients_are_aimed_at() -> None:
     assert is_aimed_at("hot-0/00000000000000000000.log")
+    assert is_aimed_at("hot-0/partition.metadata")
     for path in (
         "hot-0/00000000000000000000.index",
         "hot-0/00000000000000000000.log.damaged",
@@ -45,3 +49,13 @@ def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Pat
         if not opened.segments or opened.log_end_offset == 0:
             return
     raise AssertionError("each flip takes at least one segment away")
+
+
+def test_a_flipped_bit_of_a_topic_id_makes_it_that_of_another_topic() -> None:
+    for seed in range(64):
+        disk = MemoryDisk()
+        write_partition_metadata(disk, "hot-0", ID)
+        flip = aim([(path, bytes(content)) for path, content in disk.files.items()], Random(seed))
+        assert flip is not None
+        disk.files[flip.path][flip.bit // 8] ^= 1 << flip.bit % 8
+        assert read_partition_metadata(disk, "hot-0") not in (None, ID)

@@ -35,8 +35,9 @@ CAUGHT_FIRST = {
     ("12-snapshot-disk-faults", "deleted_before_log_start_is_durable"): 5,
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
-    ("damaged-eligible", "damage_not_told"): 4,
-    ("damaged-eligible@first", "damage_not_told"): 4,
+    ("damaged-eligible", "other_id_starts_empty"): 5,
+    ("damaged-segments", "stray_deleted"): 2,
+    ("damaged-segments@first", "stray_deleted"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 2,
     ("leader-loses-power@first", "leader_from_outside_the_isr"): 2,
 }
@@ -125,6 +126,8 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "damage_not_told": ("replicas-converge", "isr-honest"),
     "failed_append_acknowledged": "lost-write",
     "failed_sync_taken_for_done": "inconsistent-offsets",
+    "stray_deleted": "damage-kept",
+    "other_id_starts_empty": "inconsistent-offsets",
     "deleted_before_log_start_is_durable": "quorum-converges",
 }
 

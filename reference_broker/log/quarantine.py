@@ -76,11 +76,13 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     disk.make_durable(marker.path)
 
 
-def set_all_aside(disk: Disk, directory: str, why: str) -> None:
-    """Does what ``set_aside`` does, with all segments of a log. Raises DiskError."""
+def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
+    """Does what ``set_aside`` does, with all segments of a log, and then with the file ``cause``. Raises DiskError."""
     bases = [int(name[:NAME_DIGITS]) for name in disk.list(directory) if is_segment(name)]
     first = min(bases, default=0)
     set_aside(disk, directory, Damage(new_segment(directory, first, 0).path, 0, first, why), 0)
+    path = f"{directory}/{cause}"
+    disk.rename(path, _free(disk, path))
 
 
 def _free(disk: Disk, path: str) -> str:

@@ -28,7 +28,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
-from reference_broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
+from reference_broker.log.partition_metadata import read_partition_metadata
 from reference_broker.log.quarantine import set_all_aside
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
@@ -331,8 +331,8 @@ class PartitionPublisher:
         if found in self._deleted_topics or self._counts_for_nothing(topic.partitions[index], None):
             self._clear(directory, topic.name, index)
         else:
-            set_all_aside(self.disk, directory, f"{PARTITION_METADATA_FILE} has the ID of another topic")
-            write_partition_metadata(self.disk, directory, topic.topic_id)
+            why = f"{PARTITION_METADATA_FILE} has the ID of another topic"
+            set_all_aside(self.disk, directory, PARTITION_METADATA_FILE, why)
         return directory
 
     def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:
