@@ -47,17 +47,18 @@ kind = "node_killed"
 on = "reply"
 match = { api = "produce" }
 nth = 10
+after_s = 1.5
 total = 1
 restart_after_s = 0.2
 
 [[fault]]
 name = "delayed"
 kind = "link_delayed"
-at_s = 2
-duration_s = 0.5
+at_s = 0.2
+duration_s = 1
 delay_ms = 30
 """
-TITLE = "A response is lost, then the node is killed while it answers, and restarted"
+TITLE = "A response is lost, answers are late, then the node is killed while it answers, and restarted"
 
 
 @pytest.fixture
