@@ -47,17 +47,18 @@ kind = "node_killed"
 on = "reply"
 match = { api = "produce" }
 nth = 10
+after_s = 1.5
 total = 1
 restart_after_s = 0.2
 
 [[fault]]
 name = "delayed"
 kind = "link_delayed"
-at_s = 2
-duration_s = 0.5
+at_s = 0.2
+duration_s = 1
 delay_ms = 30
 """
-TITLE = "A response is lost, then the node is killed while it answers, and restarted"
+TITLE = "A response is lost, answers are late, then the node is killed while it answers, and restarted"
 
 
 @pytest.fixture
@@ -98,10 +99,16 @@ name = "full"
 kind = "disk_full"
 at_s = 1.5
 duration_s = 0.5
+
+[[fault]]
+name = "ended"
+kind = "node_terminated"
+at_s = 2.2
+restart_after_s = 0.1
 """
 
 
-def test_faults_of_the_disk_strike_and_are_told(tmp_path: Path) -> None:
+def test_faults_of_the_disk_and_sigterm_under_load_strike_and_lose_nothing(tmp_path: Path) -> None:
     flushing = LOAD.replace("[load]", '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]')
     text = text_of(TITLE, 10, flushing, 100, DISK_FAULTS).replace('"proxy"]', '"proxy", "disk"]')
     folder = play(load(written(tmp_path, "disk", text)), tmp_path / "run", seed=3).path
@@ -110,6 +117,17 @@ def test_faults_of_the_disk_strike_and_are_told(tmp_path: Path) -> None:
     assert faults["slow"]["detail"] == "syncs take 100 ms longer"
     assert faults["full"]["detail"].startswith("no space for")
     assert faults["full"]["target"] == "node-0"
+    assert faults["ended"]["detail"].endswith("exited with 0")
+    acknowledged, read = offsets_of(folder, "send"), offsets_of(folder, "read")
+    assert len(acknowledged) > 50
+    assert acknowledged <= read
+
+
+def offsets_of(folder: Path, kind: str) -> set[tuple[int, int]]:
+    """Partition and offset of each record that was acknowledged (``send``) or read."""
+    tables = [pq.read_table(each) for each in (folder / "history").glob("runs*.parquet")]
+    runs = [run for table in tables for run in table.to_pylist() if run["kind"] == kind and run["first_offset"] >= 0]
+    return {(run["partition"], run["first_offset"] + each) for run in runs for each in range(run["count"])}
 
 
 def test_what_a_target_lacks_is_named(scenario_file: Path, tmp_path: Path) -> None:
