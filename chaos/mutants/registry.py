@@ -9,6 +9,7 @@ from chaos.mutants import (
     first_revision,
     groups,
     metadata_epochs,
+    node_requests,
     quorum,
     replication,
     snapshots,
@@ -21,6 +22,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
+    node_requests,
 )
 
 
