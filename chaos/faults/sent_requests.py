@@ -1,6 +1,7 @@
 """What the faults share that send a node requests in the name of other nodes. No proxy stands between."""
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from bench.fleet.behaviours.protocol import Address
@@ -9,6 +10,9 @@ from chaos.node_requests import NodeRequest
 from reference_broker.blocking.transport import Connection, LostError, TransportError
 
 ANSWER_US = 1_500_000
+AGAIN_S = 0.1
+PATIENCE_S = 8.0
+"""For this long we wait for a node that starts, or that has got no request yet that could be replayed."""
 LAST_WAIT_S = 2.0
 """How long we still wait for the answers once the load is over."""
 
@@ -18,7 +22,12 @@ def sent(place: Place, address: Address, requests: Callable[[], Sequence[NodeReq
     outcomes: list[str] = []
 
     def send() -> None:
-        outcomes.extend(f"{asked.told}: {_outcome(address, asked)}" for asked in requests())
+        until_s = time.monotonic() + PATIENCE_S
+        found = requests() if _is_up(address, until_s) else ()
+        while not found and time.monotonic() < until_s:
+            time.sleep(AGAIN_S)
+            found = requests()
+        outcomes.extend(f"{asked.told}: {_outcome(address, asked)}" for asked in found)
 
     sending = threading.Thread(target=send, name="requests", daemon=True)
     sending.start()
@@ -34,6 +43,17 @@ def sent(place: Place, address: Address, requests: Callable[[], Sequence[NodeReq
 
 
 _NOT_SENT = "not sent"
+
+
+def _is_up(address: Address, until_s: float) -> bool:
+    while time.monotonic() < until_s:
+        try:
+            Connection.open(address.host, address.port, ANSWER_US).close()
+        except TransportError:
+            time.sleep(AGAIN_S)
+        else:
+            return True
+    return False
 
 
 def _outcome(address: Address, asked: NodeRequest) -> str:

@@ -205,9 +205,10 @@ class Nemesis:
         if node_id is None or not requests:
             self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
             return
-        now_us, target = self._agenda.now_us, f"node-{node_id}"
+        now_us, target, has_arrived = self._agenda.now_us, f"node-{node_id}", list[bool]()
 
         def arrived() -> None:
+            has_arrived.append(True)
             self._cover(fault.kind, node_id)
             told = "; ".join(each.told for each in requests)
             self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=told))
@@ -216,6 +217,9 @@ class Nemesis:
                     self._trouble.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
         def over(answers: int) -> None:
+            if not has_arrived:  # The node did not take the connection.
+                self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+                return
             now_us, told = self._agenda.now_us, f"{answers} of {len(requests)} answered"
             self._keep(FaultRow(fault.name, f"{fault.kind}_answered", now_us, now_us, target, hit, detail=told))
 
