@@ -79,6 +79,8 @@ TIMED_KINDS = (
     "link_down",
     "rolling_bounce",
     "feature_finalized",
+    "requests_replayed",
+    "requests_forged",
 )
 """Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
 
@@ -89,6 +91,9 @@ TIMED_KINDS = (
 - ``directory_missing`` kills the node. It comes back with an empty directory, as if the disk were not mounted. When the
   fault ends, the node is killed again and comes back with its old directory.
 - ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
+- ``requests_replayed`` sends the node one old request of each API that other nodes sent to it earlier in this run:
+  Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, AlterPartition, BrokerRegistration,
+  BrokerHeartbeat. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID or an epoch.
 - ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
 """
 
@@ -104,6 +109,8 @@ NEEDED_BY_KIND = {
     "disk_full": "disk",
     "node_isolated": "proxy",
     "node_cut_from_controller": "proxy",
+    "requests_replayed": "interceptor",
+    "requests_forged": "interceptor",
 }
 """What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
 
@@ -179,6 +186,9 @@ API_KEYS = {
     "assign_replicas_to_dirs": 73,
 }
 
+NODE_REQUESTS = ("requests_replayed", "requests_forged")
+"""Kinds that send a node requests in the name of other nodes."""
+
 DIRECTIONS = ("upstream", "downstream", "both")
 
 SWARM_KINDS = (
@@ -195,5 +205,8 @@ SWARM_KINDS = (
     "link_slowed",
     "link_down",
     "disk_error",
+    "clock_stepped",
+    "requests_replayed",
+    "requests_forged",
 )
 """Kinds that ``[swarm]`` can draw."""

@@ -14,16 +14,18 @@ from chaos.live.crew import Crew
 from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
+from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.processes import Child
 from chaos.live.targets import Target
 from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
+from scenarios.vocabulary import NODE_REQUESTS
 
 ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
 RESTARTED = ("node_killed", "node_terminated", "disk_bit_flipped")
-BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing")
+BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing", *NODE_REQUESTS)
 """These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")
 """After a fault of these kinds at a state, the runner must bring the node back."""
@@ -67,6 +69,10 @@ class Strikes:
         """Starts the node's next incarnation, if the one before has ended."""
         self._progress(f"node-{node} is started again")
         self._crew.restart(node)
+
+    def spec(self, node: int) -> NodeSpec:
+        """Returns what the node was started with."""
+        return self._crew.nodes[node].spec
 
     def folder(self, node: int) -> Path:
         """Returns the node's data folder. Only a stopped node's may be changed."""

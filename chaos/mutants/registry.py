@@ -10,6 +10,7 @@ from chaos.mutants import (
     first_revision,
     groups,
     metadata_epochs,
+    node_requests,
     quorum,
     replication,
     snapshots,
@@ -22,7 +23,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    disk_errors,
+    *(disk_errors, node_requests),
 )
 
 

@@ -70,6 +70,7 @@ PARTITION_LINKS = (
 METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
+CLOCK_STEPS_MS = (1_000, 60_000, 3_600_000)
 STATE_WINDOW_S = 5.0
 """A fault at a state may strike only within this time, in seconds."""
 
@@ -127,9 +128,9 @@ class _Drawing:
         return _MORE[kind](self, fault)
 
     def _at_state(self, fault: Fault) -> Fault:
-        random, at_s = self._random, fault.at_s
+        random = self._random
         struck = self._duration(fault) if fault.kind == "node_paused" else self._killed(fault)
-        struck = replace(struck, after_s=at_s, until_s=round(at_s + STATE_WINDOW_S, 3), at_s=0.0, sim_at_s=0.0, total=1)
+        struck = _in_window(struck)
         if random.random() < 0.5:
             match = Match(note=random.choice(self._notes))
             return replace(struck, on="note", match=match, nth=_once(random.randint(1, 4)))
@@ -156,6 +157,15 @@ class _Drawing:
 
     def _killed(self, fault: Fault) -> Fault:
         return replace(fault, restart_after_s=round(0.05 * 2 ** (self._random.random() * 8), 2))
+
+    def _clock(self, fault: Fault) -> Fault:
+        """Steps the wall clock at the first request in the window. The steps of one run stay far below the expiration
+        of producers and committed offsets, which the wall clock may rightly decide."""
+        step_ms = self._random.choice(CLOCK_STEPS_MS) * self._random.choice((-1, 1))
+        return replace(_in_window(fault), on="request", step_ms=step_ms)
+
+    def _as_it_is(self, fault: Fault) -> Fault:
+        return fault
 
     def _isolated(self, fault: Fault) -> Fault:
         return replace(self._duration(fault), clients=self._random.random() < 0.3)
@@ -189,6 +199,12 @@ class _Drawing:
         return replace(struck, on="disk", match=Match(path=path, operation=operation), error=error)
 
 
+def _in_window(fault: Fault) -> Fault:
+    """Returns the fault as one at a state, which may strike once from its time on."""
+    until_s = round(fault.at_s + STATE_WINDOW_S, 3)
+    return replace(fault, after_s=fault.at_s, until_s=until_s, at_s=0.0, sim_at_s=0.0, total=1)
+
+
 def _once(nth: int) -> Range:
     return Range(nth, nth)
 
@@ -199,6 +215,9 @@ _MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
     "node_terminated": _Drawing._killed,
     "node_paused": _Drawing._duration,
     "node_isolated": _Drawing._isolated,
+    "clock_stepped": _Drawing._clock,
+    "requests_replayed": _Drawing._as_it_is,
+    "requests_forged": _Drawing._as_it_is,
     "node_cut_from_controller": _Drawing._duration,
     "disk_slowed": _Drawing._slowed,
     "disk_full": _Drawing._duration,

@@ -70,7 +70,7 @@ class Cluster:
         ]
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         trouble, sink = watching.view.trouble, nothing if trace_hash is None else trace_hash.fault
-        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, sink, self._reconfigure)
+        self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, sink, self._reconfigure, CLUSTER_ID)
         self._scenario = scenario
         self._seed = seed
         self._over: list[dict[str, str]] = [{} for _ in range(scenario.cluster.total)]

@@ -1,9 +1,11 @@
 """Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
 
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 
 from bench.fleet.behaviours.protocol import Behaviour
 from chaos.checks.trouble import FOR_EVER_US, Trouble
+from chaos.node_requests import Forger, NodeRequest, Recorded
 from chaos.roles import topic_of_roles
 from chaos.seeds import random_for
 from chaos.sim import link_faults
@@ -11,6 +13,7 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
 from chaos.sim.coverage import state_of
 from chaos.sim.feature_switch import FeatureSwitch
+from chaos.sim.intruder import Intruder
 from chaos.sim.links import CLIENTS
 from chaos.sim.machine import Machine
 from chaos.sim.network import Network
@@ -20,12 +23,15 @@ from reference_broker.metadata.node_names import claimed_node
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
 from scenarios.model import Fault, Scenario
-from scenarios.vocabulary import DAMAGES, SIM_AT_PERCENT
+from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 
 NOBODY_YET_US = 50_000
 """If no node has the role now, the fault looks for one again after this time."""
 DAMAGE_LASTS_US = 2_000_000
 """A damaged length leaves a node waiting for the rest of a frame, until the request of the other node times out."""
+REPLAY_TROUBLES_US = 2_000_000
+"""For this long a replayed request may keep a leader from its office, or a broker from being unfenced: until the next
+election, and the next heartbeat."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
 FAILS_DISK = ("disk_write_failed", "disk_error")
 """After a fault of these kinds a node may end itself."""
@@ -36,7 +42,7 @@ class Nemesis:
 
     ``sink`` gets each row of evidence. ``coverage`` counts strikes by (kind, role, state) of what was struck.
     ``reconfigure`` sets the settings with which a node is started from now on. ``clients`` makes the client that plays
-    a behaviour; the world sets it.
+    a behaviour; the world sets it. Forged requests lie about ``cluster_id``.
     """
 
     clients: Callable[[Behaviour], Client]
@@ -50,6 +56,7 @@ class Nemesis:
         trouble: Trouble,
         sink: Callable[[FaultRow], None],
         reconfigure: Callable[[int, tuple[tuple[str, str], ...]], None],
+        cluster_id: str = "",
     ) -> None:
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
@@ -60,6 +67,10 @@ class Nemesis:
         self._randoms = {fault.name: random_for(seed, f"fault-{fault.name}") for fault in self._timed}
         self._agenda = agenda
         self._network = network
+        self._cluster_id = cluster_id
+        self._voters = tuple(range(scenario.cluster.nodes))
+        if any(fault.kind in NODE_REQUESTS for fault in self._timed):
+            network.recorded = Recorded()
         self._trouble = trouble
         self._sink = sink
         self._heals: list[Callable[[], None]] = []
@@ -94,9 +105,9 @@ class Nemesis:
             lasts_us = max(fault.delay_ms.high * 1000, int(fault.sim_duration_s * 1_000_000), row.until_us - row.at_us)
             if row.kind == fault.kind:
                 self._trouble.node(node_id, row.at_us + lasts_us)
-                sender = claimed_node(row.client_id)
-                if row.kind in DAMAGES and sender is not None:
-                    self._trouble.link(sender, node_id, row.at_us + DAMAGE_LASTS_US)
+                sender = row.client_id.removeprefix("node-")
+                if row.kind in DAMAGES and sender.isdigit():
+                    self._trouble.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
                 self._network.machines[node_id].disk_fails = True
@@ -185,6 +196,41 @@ class Nemesis:
         self._heals.append(client.stop)
         client.start()
 
+    def _intrude(self, fault: Fault, hit: int) -> None:
+        """Sends a node requests in the name of others. Replayed ones are true, so they may trouble whom they name;
+        forged ones must move nothing."""
+        random = self._randoms[fault.name]
+        node_id = self.targets.node(fault.node, random)
+        requests = [] if node_id is None else self._requests(fault, node_id, random)
+        if node_id is None or not requests:
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            return
+        now_us, target, has_arrived = self._agenda.now_us, f"node-{node_id}", list[bool]()
+
+        def arrived() -> None:
+            has_arrived.append(True)
+            self._cover(fault.kind, node_id)
+            told = "; ".join(each.told for each in requests)
+            self._keep(FaultRow(fault.name, fault.kind, now_us, self._agenda.now_us, target, hit, detail=told))
+            if fault.kind == "requests_replayed":
+                for each in {node_id, *(claimed_node(asked.client_id) for asked in requests)}:
+                    self._trouble.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
+
+        def over(answers: int) -> None:
+            if not has_arrived:  # The node did not take the connection.
+                self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+                return
+            now_us, told = self._agenda.now_us, f"{answers} of {len(requests)} answered"
+            self._keep(FaultRow(fault.name, f"{fault.kind}_answered", now_us, now_us, target, hit, detail=told))
+
+        Intruder(self._network, node_id, requests, arrived, over)
+
+    def _requests(self, fault: Fault, node_id: int, random: Random) -> list[NodeRequest]:
+        assert self._network.recorded is not None
+        if fault.kind == "requests_replayed":
+            return self._network.recorded.replays(node_id, random)
+        return Forger(self._network.recorded, self._cluster_id, self._voters, node_id, random).requests()
+
     def _troubles(self, fault: Fault, struck: link_faults.Place, until_us: int) -> None:
         for link in struck.links:
             self._trouble.link(link.source, link.target, until_us)
@@ -203,6 +249,8 @@ class Nemesis:
 
 
 _BY_ITSELF: dict[str, Callable[[Nemesis, Fault, int], None]] = {
+    "requests_replayed": Nemesis._intrude,
+    "requests_forged": Nemesis._intrude,
     "rolling_bounce": Nemesis._bounce,
     "feature_finalized": Nemesis._finalize,
 }

@@ -9,6 +9,7 @@ from random import Random
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
+from chaos.node_requests import Recorded
 from chaos.sim.codec_check import reply_bytes, same_after_codec_reply, same_after_codec_request
 from chaos.sim.garbled import ReplyStream
 from chaos.sim.links import CLIENTS, Caller, Connection, Link, Links
@@ -51,6 +52,8 @@ class Network:
         self._channels: dict[tuple[int, int, Channel], PeerChannel] = {}
         self._silent: dict[int, list[Connection]] = {}
         self._last = 0
+        self.recorded: Recorded | None = None
+        """Set if a fault needs the requests between nodes."""
         for machine in machines:
             self.add(machine)
 
@@ -97,6 +100,9 @@ class Network:
         connection.send_up(self._arrive_close, connection)
 
     def send(self, machine: Machine, send: Send) -> None:
+        if self.recorded is not None:
+            at_us = machine.agenda.now_us
+            self.recorded.add(at_us, send.peer, send.api_key, send.api_version, send.client_id, send.body)
         key = (machine.node_id, send.peer, send.channel)
         channel = self._channels.get(key)
         if channel is None:

@@ -11,6 +11,7 @@ from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.node_side.evidence import FAULT, ROLE, Evidence
 from chaos.live.node_side.faulty_disk import DiskFaults
 from chaos.live.node_side.fetch_costs import FetchCosts, measure_waiting
+from chaos.live.node_side.requests_kept import RequestsKept, kept_at
 from chaos.live.trace_spool import TraceSpool, costs_beside
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.onlooker import Onlooker
@@ -28,6 +29,7 @@ from reference_broker.serve.powers import DriverPowers
 from reference_broker.serve.server import Attached
 from reports.rows import FaultRow, TraceRow
 from scenarios.model import Scenario
+from scenarios.vocabulary import NODE_REQUESTS
 
 if TYPE_CHECKING:
     from chaos.live.node_side.node_process import NodeSpec
@@ -72,6 +74,8 @@ class Inside:
         if any(fault.kind == "disk_full" for fault in self._scenario.faults):
             disk = self._disk_faults.watch(disk)
         watching = (self._recorder, self._checks, self._interceptor, self._disk_faults)
+        if any(fault.kind in NODE_REQUESTS for fault in self._scenario.faults):
+            self._hooks.append(RequestsKept(kept_at(Path(spec.claims), spec.node_id), spec.origin_us))
         roles = (RoleTeller(self.role, self._evidence),) if cluster.total > 1 else ()
         self._hooks += (self._costs.outer, *watching, *roles, *self._presets, self._costs.inner)
         return Attached(self._hooks, disk, [self._recorder], self._costs)

@@ -1,0 +1,29 @@
+"""Mutants that believe requests which no node of this cluster can have sent now."""
+
+from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+
+REQUESTS = "reference_broker.quorum.requests"
+
+
+@mutant(f"{REQUESTS}:_whole_error")
+def cluster_id_unchecked(original: Function, quorum: Any, cluster_id: str | None, is_metadata: bool) -> Any:
+    """A node believes a request of the quorum that names another cluster, or none."""
+    del cluster_id
+    return original(quorum, quorum.cluster_id, is_metadata)
+
+
+@mutant(f"{REQUESTS}:_voter_error")
+def voter_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
+    """Anybody may seek votes and announce itself as the leader."""
+    known = remote_id if remote_id in quorum.voters else next(each for each in quorum.voters if each != quorum.node_id)
+    return original(quorum, known, epoch, voter_id)
+
+
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heartbeat")
+def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
+    """The controller believes a heartbeat in whatever broker epoch, such as that of an earlier start of the broker."""
+    broker = self.controller.latest.brokers.get(beat.broker_id) if self.controller.is_active else None
+    return original(self, beat if broker is None else replace(beat, broker_epoch=broker.broker_epoch))

@@ -1,0 +1,201 @@
+"""Requests between nodes that a fault sends: old ones of this run once more, and forged ones. Both worlds use this.
+
+A *replayed* request was sent by a node of this run, to the node that gets it again now. In the meantime leaders may
+have changed and nodes may have started anew. A *forged* request is a valid frame that tells one lie. The lie is about
+what a node can check: the cluster's ID, a voter's ID, a broker's epoch, or an epoch beyond the limit. A forger who
+knows the cluster's ID and a voter's ID, and reaches the listener, can do more (``reference_broker/quorum/README.md``).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from reference_broker.metadata.node_names import claimed_node, client_id_of
+from reference_broker.quorum import fetch_messages, messages
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.values import MAX_EPOCH
+from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
+from reference_broker.wire.fetch import FetchRequest
+
+KEPT = 32
+"""How many requests of one API and one receiver are kept. They are spread over the whole run."""
+WRONG_CLUSTER = "another-cluster-entirely"
+NO_VOTER = 77
+OFFSETS_AHEAD = 1_000_000
+"""How far beyond the end of its log a forged fetch claims to be. Believed, it would commit what nobody has."""
+EPOCHS_AHEAD = (1, 5, 1_000)
+TOO_HIGH_EPOCHS = (MAX_EPOCH + 1, (1 << 31) - 1)
+WRONG_BROKER_EPOCHS = (-1, 0, 1 << 40, (1 << 63) - 1)
+_QUORUM = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
+_BROKERS = (ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
+OF_NODES = frozenset((*_QUORUM, *_BROKERS, ApiKey.FETCH))
+
+
+class NodeRequest(NamedTuple):
+    """A request from one node to another. ``told`` says in the evidence what it is."""
+
+    api_key: int
+    api_version: int
+    client_id: str
+    body: Any
+    told: str
+
+
+@dataclass(slots=True)
+class _Series:
+    """The requests of one API to one node: at most KEPT of them, evenly spread."""
+
+    kept: list[tuple[int, int, str, Any]] = field(default_factory=list)
+    seen: int = 0
+    step: int = 1
+
+    def add(self, one: tuple[int, int, str, Any]) -> None:
+        if self.seen % self.step == 0:
+            self.kept.append(one)
+            if len(self.kept) > KEPT:
+                self.kept, self.step = self.kept[::2], self.step * 2
+        self.seen += 1
+
+
+class Recorded:
+    """The requests between nodes that were seen so far, and the newest epoch of the quorum among them."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._series: dict[int, dict[int, _Series]] = {}
+
+    def add(self, at_us: int, target: int, api_key: int, api_version: int, client_id: str, body: object) -> None:
+        """Takes a request that a node sent to the node ``target``. Forged ones and other kinds are ignored."""
+        if api_key not in OF_NODES or claimed_node(client_id) is None or _is_forged(body):
+            return
+        if isinstance(body, FetchRequest):
+            partition = fetch_messages.fetched_partition(body)
+            if partition is None:
+                return
+            self.epoch = max(self.epoch, partition.current_leader_epoch)
+        series = self._series.setdefault(target, {}).setdefault(api_key, _Series())
+        series.add((at_us, api_version, client_id, body))
+
+    def replays(self, target: int, random: Random) -> list[NodeRequest]:
+        """Returns one old request of each API that the node has got, in a drawn order."""
+        found = []
+        for api_key, series in sorted(self._series.get(target, {}).items()):
+            at_us, version, client_id, body = random.choice(series.kept)
+            told = f"{api_name(api_key)} of {client_id.partition(':')[0]} from {at_us / 1e6:.1f} s"
+            found.append(NodeRequest(api_key, version, client_id, body, told))
+        random.shuffle(found)
+        return found
+
+    def newest(self, target: int, api_key: int) -> tuple[str, Any] | None:
+        """Returns the sender and the body of the newest request of the API that was kept, or None."""
+        series = self._series.get(target, {}).get(api_key)
+        return None if series is None else series.kept[-1][2:]
+
+
+def _is_forged(body: Any) -> bool:
+    """Returns whether the lie of a forged request shows. In a live run nodes keep those, too."""
+    if isinstance(body, FetchRequest):
+        partition = fetch_messages.fetched_partition(body)
+        return partition is None or partition.fetch_offset == OFFSETS_AHEAD
+    read = _READERS.get(type(body).__name__)
+    told = read(body) if read is not None else None
+    if told is not None:
+        return told.cluster_id in (None, WRONG_CLUSTER) or told.epoch > MAX_EPOCH or _speaker(told) == NO_VOTER
+    cluster_id, epoch = getattr(body, "cluster_id", ""), getattr(body, "broker_epoch", None)
+    return cluster_id == WRONG_CLUSTER or epoch in WRONG_BROKER_EPOCHS
+
+
+def _speaker(told: messages.Vote | messages.EpochNews) -> int:
+    return told.candidate_id if isinstance(told, messages.Vote) else told.leader_id
+
+
+_READERS: dict[str, Callable[[object], messages.Vote | messages.EpochNews | None]] = {
+    "VoteRequest": messages.read_vote,
+    "BeginQuorumEpochRequest": messages.read_begin_epoch,
+    "EndQuorumEpochRequest": messages.read_end_epoch,
+}
+
+
+@dataclass(slots=True)
+class Forger:
+    """Forges requests to the node ``target`` in the name of another of the ``voters``."""
+
+    recorded: Recorded
+    cluster_id: str
+    voters: tuple[int, ...]
+    target: int
+    random: Random
+
+    def requests(self) -> list[NodeRequest]:
+        """Returns one forged request of each API. Some APIs are missing if no such request was recorded."""
+        found = [*self._of_quorum(), *self._of_brokers()]
+        self.random.shuffle(found)
+        return found
+
+    def _of_quorum(self) -> Iterator[NodeRequest]:
+        for api_key, forge in _FORGED.items():
+            cluster_id, sender = self.cluster_id, self._someone()
+            voter_id, lie = self.target, self.random.choice(("cluster ID", "no cluster ID", "voter ID", "epoch"))
+            epoch = self.recorded.epoch + self.random.choice(EPOCHS_AHEAD)
+            named: str | None = cluster_id
+            if lie == "epoch":
+                epoch = self.random.choice(TOO_HIGH_EPOCHS)
+            elif lie == "voter ID":
+                sender = NO_VOTER
+            else:
+                named = None if lie == "no cluster ID" else WRONG_CLUSTER
+            if api_key == ApiKey.FETCH and lie == "voter ID":
+                named, lie = WRONG_CLUSTER, "cluster ID"  # Whoever names the cluster may fetch, as an observer.
+            body = forge(self, named, voter_id, sender, epoch)
+            client_id = client_id_of(sender, self.random.getrandbits(128).to_bytes(16, "big"))
+            yield self._told(api_key, client_id, body, f"{lie}, epoch {epoch}")
+
+    def _of_brokers(self) -> Iterator[NodeRequest]:
+        for api_key in _BROKERS:
+            newest = self.recorded.newest(self.target, api_key)
+            if newest is None:
+                continue
+            client_id, body = newest
+            if api_key == ApiKey.BROKER_REGISTRATION:
+                body = replace(body, cluster_id=WRONG_CLUSTER, incarnation_id=UUID(int=self.random.getrandbits(128)))
+                lie = "cluster ID"
+            else:
+                epoch = self.random.choice(WRONG_BROKER_EPOCHS)
+                lie = f"broker epoch {epoch}"
+                body = replace(body, broker_epoch=epoch)
+                if api_key == ApiKey.BROKER_HEARTBEAT:
+                    body = replace(body, want_shut_down=True, want_fence=True)
+            yield self._told(api_key, client_id, body, lie)
+
+    def _told(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
+        told = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"
+        return NodeRequest(api_key, VERSIONS[api_key][1], client_id, body, told)
+
+    def _someone(self) -> int:
+        return self.random.choice([each for each in self.voters if each != self.target])
+
+    def _vote(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
+        end = OffsetAndEpoch(OFFSETS_AHEAD, max(0, min(epoch, MAX_EPOCH) - 1))
+        return messages.vote(messages.Vote(cluster_id, voter_id, sender, epoch, end, self.random.random() < 0.3))
+
+    def _begin(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
+        return replace(messages.begin_epoch("", voter_id, sender, epoch), cluster_id=cluster_id)
+
+    def _end(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:
+        return replace(messages.end_epoch("", sender, epoch, (voter_id,)), cluster_id=cluster_id)
+
+    def _fetch(self, cluster_id: str | None, voter_id: int, sender: int, epoch: int) -> object:  # noqa: ARG002
+        """A fetch in the leader's own epoch, so that nothing but the lie speaks against it."""
+        true_epoch = self.recorded.epoch if epoch <= MAX_EPOCH else epoch
+        end = OffsetAndEpoch(OFFSETS_AHEAD, true_epoch)
+        return replace(fetch_messages.fetch("", sender, true_epoch, end, 0, 0, 0), cluster_id=cluster_id)
+
+
+_FORGED: dict[int, Callable[[Forger, str | None, int, int, int], object]] = {
+    ApiKey.VOTE: Forger._vote,
+    ApiKey.BEGIN_QUORUM_EPOCH: Forger._begin,
+    ApiKey.END_QUORUM_EPOCH: Forger._end,
+    ApiKey.FETCH: Forger._fetch,
+}

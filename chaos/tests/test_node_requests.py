@@ -1,0 +1,141 @@
+"""Old requests between nodes once more, and forged ones: what is kept, what is sent, and what each lie is about."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+import pytest
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.types import BrokerId
+from kio.static.primitive import i64
+
+from chaos.live.node_side.requests_kept import RequestsKept, kept_at, recorded
+from chaos.node_requests import KEPT, NO_VOTER, OF_NODES, Forger, NodeRequest, Recorded
+from reference_broker.core.events import Request
+from reference_broker.metadata.node_names import client_id_of
+from reference_broker.ports.now import Now
+from reference_broker.quorum import fetch_messages, messages
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.values import MAX_EPOCH
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.fetch import FetchRequest
+from reference_broker.wire.messages import encode_request
+from reference_broker.wire.tags import Tag
+
+CLUSTER = "the-cluster"
+SENDER = client_id_of(1, UUID(int=7).bytes)
+
+
+def beat(offset: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=BrokerId(1),
+        broker_epoch=i64(5),
+        current_metadata_offset=i64(offset),
+        want_fence=False,
+        want_shut_down=False,
+    )
+
+
+def record(seen: Recorded, api_key: int, body: object, at_us: int = 0, sender: str = SENDER) -> None:
+    seen.add(at_us, 0, api_key, VERSIONS[api_key][1], sender, body)
+
+
+def fetch(epoch: int) -> FetchRequest:
+    return fetch_messages.fetch(CLUSTER, 1, epoch, OffsetAndEpoch(10, epoch), 0, 0, 0)
+
+
+def test_kept_requests_are_few_and_spread_over_the_run() -> None:
+    seen = Recorded()
+    for number in range(1000):
+        record(seen, ApiKey.BROKER_HEARTBEAT, beat(number), number * 1_000_000)
+    told = {request.told for seed in range(300) for request in seen.replays(0, Random(seed))}
+    assert len(told) <= KEPT
+    seconds = sorted(float(each.split()[-2]) for each in told)
+    assert seconds[0] == 0
+    assert seconds[-1] > 900
+
+
+def test_only_requests_of_nodes_are_replayed_and_only_to_who_got_them() -> None:
+    seen = Recorded()
+    record(seen, ApiKey.BROKER_HEARTBEAT, beat(1))
+    record(seen, ApiKey.VOTE, object(), sender="node-app")
+    record(seen, ApiKey.METADATA, object())
+    assert [each.api_key for each in seen.replays(0, Random(1))] == [ApiKey.BROKER_HEARTBEAT]
+    assert seen.replays(1, Random(1)) == []
+
+
+def forged(seed: int) -> list[NodeRequest]:
+    seen = Recorded()
+    record(seen, ApiKey.FETCH, fetch(4))
+    record(seen, ApiKey.BROKER_HEARTBEAT, beat(1))
+    return Forger(seen, CLUSTER, (0, 1, 2), 0, Random(seed)).requests()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_each_forged_request_is_a_valid_frame_with_a_lie(seed: int) -> None:
+    found = forged(seed)
+    assert {each.api_key for each in found} <= OF_NODES
+    assert len(found) == 5
+    for each in found:
+        assert encode_request(each.api_key, each.api_version, 1, each.client_id, each.body)
+        assert _LIES[each.api_key](each.body), each.told
+
+
+def _lies_about_quorum(cluster_id: str | None, sender: int, epoch: int) -> bool:
+    return cluster_id != CLUSTER or sender == NO_VOTER or epoch > MAX_EPOCH
+
+
+def _vote_lies(body: object) -> bool:
+    vote = messages.read_vote(body)
+    assert vote is not None
+    assert vote.voter_id == 0
+    return _lies_about_quorum(vote.cluster_id, vote.candidate_id, vote.epoch)
+
+
+def _news_lies(read: Callable[[object], messages.EpochNews | None]) -> Callable[[object], bool]:
+    def lies(body: object) -> bool:
+        news = read(body)
+        assert news is not None
+        return _lies_about_quorum(news.cluster_id, news.leader_id, news.epoch)
+
+    return lies
+
+
+def _fetch_lies(body: object) -> bool:
+    assert isinstance(body, FetchRequest)
+    partition = fetch_messages.fetched_partition(body)
+    assert partition is not None
+    return body.cluster_id != CLUSTER or partition.current_leader_epoch > MAX_EPOCH
+
+
+def _beat_lies(body: object) -> bool:
+    assert isinstance(body, BrokerHeartbeatRequest)
+    return body.broker_epoch != 5
+
+
+_LIES: dict[int, Callable[[object], bool]] = {
+    ApiKey.VOTE: _vote_lies,
+    ApiKey.BEGIN_QUORUM_EPOCH: _news_lies(messages.read_begin_epoch),
+    ApiKey.END_QUORUM_EPOCH: _news_lies(messages.read_end_epoch),
+    ApiKey.FETCH: _fetch_lies,
+    ApiKey.BROKER_HEARTBEAT: _beat_lies,
+}
+
+
+def test_what_was_forged_is_not_kept_as_a_request_of_this_run() -> None:
+    seen = Recorded()
+    for each in [request for seed in range(40) for request in forged(seed)]:
+        record(seen, each.api_key, each.body, sender=each.client_id)
+    assert seen.replays(0, Random(1)) == []
+    assert seen.epoch == 0
+
+
+def test_a_nodes_file_gives_back_what_it_kept(tmp_path: Path) -> None:
+    keeping = RequestsKept(kept_at(tmp_path, 0), origin_us=1_000_000)
+    version = VERSIONS[ApiKey.FETCH][1]
+    tag = Tag(ApiKey.FETCH, version, "node-1", role="peer")
+    keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, SENDER, fetch(4), tag))
+    keeping.before(Now(3_000_000, 0), Request(1, 1, ApiKey.FETCH, version, "c", FetchRequest(), tag._replace(role="")))
+    (found,) = recorded(tmp_path, 0).replays(0, Random(1))
+    assert (found.body, found.told) == (fetch(4), "Fetch of node-1 from 2.0 s")
