@@ -1,4 +1,8 @@
-"""Reads the batches of a log from their bytes, without the broker's own reader."""
+"""Reads the batches of a log from their bytes, without the broker's own reader.
+
+The bytes come from the log's own ``read``, which serves fetches too. What it left out would be missing for every client
+as well: poll-skip, lost-write and fetch-gap judge that from what clients saw.
+"""
 
 from collections.abc import Iterator
 from struct import Struct

@@ -5,7 +5,7 @@ touched. Checks of what clients saw judge the recorded history at the run's end.
 jobs judge recorded runs by the same guarantees. ``watching.py`` calls each check only for what it overrides.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -153,9 +153,9 @@ class History:
     unpromised: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
 
-    def without(self, places: Iterable[Place]) -> "History":
-        """Returns the history without what was read and written in these partitions. If one of them holds committed
-        offsets, all commits are left out too."""
+    def without(self, places: Iterable[Place], is_lost: Callable[[str], bool]) -> "History":
+        """Returns the history without what was read and written in these partitions, and without the commits of the
+        groups that ``is_lost`` names."""
         gone = frozenset(places)
         if not gone:
             return self
@@ -163,8 +163,7 @@ class History:
             name: [row for row in getattr(self, name) if place(row) not in gone]
             for name in ("runs", "positions", "assignments", "ends", "resets")
         }
-        if any(topic == OFFSETS_TOPIC for topic, _ in gone):
-            kept["commits"] = []
+        kept["commits"] = [row for row in self.commits if not is_lost(row.group)]
         return replace(self, **kept)
 
     @property

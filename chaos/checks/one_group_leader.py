@@ -1,8 +1,8 @@
 """one-group-leader: a generation of a group has one leader and one assignment.
 
 Only generations that were written to the log count. The number of one that was lost with its coordinator may be used
-again. A static member that comes back has a new member ID and may still be the leader. If all replicas of an offsets
-partition lost power, groups may be lost, so nothing is judged.
+again. A static member that comes back has a new member ID and may still be the leader. If nobody had
+kept an offsets partition, the groups in it are not judged.
 """
 
 import json
@@ -27,10 +27,10 @@ class OneGroupLeader(Check):
         self._replaced: dict[tuple[str, str], None] = {}
 
     def trace(self, row: TraceRow) -> None:
-        if self.around.replicas.offsets_excused:
-            return  # E-7: nobody had kept the groups of some partition, so their generations begin anew.
         fields = json.loads(row.detail)
         group = str(fields["group"])
+        if self.around.replicas.offsets_excused(group):
+            return  # E-7: nobody had kept the group, so its generations begin anew.
         if row.what == MEMBER:
             if fields["what"] == "fenced":  # Kafka (KIP-345): the instance goes on under another member ID.
                 self._replaced[group, str(fields["member_id"])] = None
@@ -54,12 +54,12 @@ class OneGroupLeader(Check):
         self._newest[group] = max(newest, generation)
 
     def end(self, history: History) -> None:
-        if self.around.replicas.offsets_excused:
-            return  # E-7: nobody had kept the groups of some partition, so their generations begin anew.
         owners: dict[tuple[str, int, str, int], tuple[str, str]] = {}
         for row in history.memberships:
             if row.event != "assigned" or row.generation < 0:
                 continue
+            if self.around.replicas.offsets_excused(row.group):
+                continue  # E-7: nobody had kept the group, so its generations begin anew.
             key = (row.group, row.generation, row.topic, row.partition)
             owner, member_id = owners.setdefault(key, (row.process, row.member_id))
             if owner != row.process:

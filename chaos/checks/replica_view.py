@@ -133,10 +133,13 @@ class ReplicaView:
         self._deleted: dict[bytes, None] = {}
         """IDs of deleted topics. A node that starts reads of them in the log, and they must not come back here."""
 
-    @property
-    def offsets_excused(self) -> bool:
-        """Returns whether committed offsets and groups may be lost."""
-        return any(topic == OFFSETS_TOPIC for topic, _ in self.excused)
+    def offsets_excused(self, group: str) -> bool:
+        """Returns whether the group's state and its committed offsets may be lost (E-7)."""
+        lost = [index for topic, index in self.excused if topic == OFFSETS_TOPIC]
+        if not lost:
+            return False
+        count = sum(each.name.rpartition("-")[0] == OFFSETS_TOPIC for each in self.partitions.values())
+        return offsets_partition(group, count) in lost
 
     # What the metadata says
 
@@ -285,6 +288,15 @@ class ReplicaView:
             if partition.compacted is not None:
                 partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
+
+
+def offsets_partition(group: str, count: int) -> int:
+    """Returns the partition of the offsets topic that keeps a group, as Kafka chooses it (Java's hash of its name)."""
+    units = group.encode("utf-16-be")
+    number = 0
+    for at in range(0, len(units), 2):
+        number = (31 * number + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    return min(number, 2**32 - number) % 2**31 % max(count, 1)
 
 
 def _is_settled(node: "Node") -> bool:

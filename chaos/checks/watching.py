@@ -84,7 +84,8 @@ class Watching:
     def end(self, at_us: int, history: History) -> None:
         for check in self._checks:
             check.quiet(at_us)
-        history = history.without(self.replicas.excused)  # E-7: nobody had kept what was committed there.
+        # E-7: nobody had kept what was committed there.
+        history = history.without(self.replicas.excused, self.replicas.offsets_excused)
         for check in self._checks:
             check.end(history)
 

@@ -9,9 +9,11 @@ import pytest
 
 from chaos.checks.check import History
 from chaos.checks.commits_fenced import CommitsFenced
+from chaos.checks.eligible import Eligible
 from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
+from chaos.checks.replica_view import Replicated, offsets_partition
 from chaos.tests.surroundings import around
 from chaos.tests.test_checks import (
     ASSIGNMENT,
@@ -30,6 +32,7 @@ from chaos.tests.test_checks import (
 from chaos.tests.test_group_checks import A, B, assigned, commit, judged, note
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
+from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.tags import Tag
 from reports.rows import HistoryRow, MetadataEpochRow, ResetRow, RunRow, TraceRow
 
@@ -102,10 +105,24 @@ def test_a_generation_changes_its_leader_only_with_a_static_member_s_id(what: st
     assert bool(check.violations) is is_red
 
 
+@pytest.mark.parametrize(
+    ("group", "partition"), [("g", 103 % 50), ("abc", 4), ("group", 47), ("polygenelubricants", 0), ("", 0)]
+)
+def test_the_partition_of_a_group_is_kafka_s(group: str, partition: int) -> None:
+    """Java's hashes are 103, 96354, 98629247, -2^31 (whose absolute value Kafka takes to be 0) and 0."""
+    assert offsets_partition(group, 50) == partition
+
+
 def test_a_group_that_lost_its_log_is_not_judged_and_any_other_is() -> None:
-    for excused, is_red in (("__consumer_offsets", False), ("hot", True)):
+    """There are four offsets partitions. The third keeps group g."""
+    for topic, index, is_red in (("__consumer_offsets", 3, False), ("__consumer_offsets", 2, True), ("hot", 3, True)):
         surroundings = around()
-        surroundings.replicas.excused[excused, 0] = None
+        for number in range(4):
+            state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
+            surroundings.replicas.partitions[b"o", number] = Replicated(
+                f"__consumer_offsets-{number}", (b"o", number), state, Eligible.of(state, 2)
+            )
+        surroundings.replicas.excused[topic, index] = None
         check = OneGroupLeader(surroundings)
         for leader in (A, B):
             check.trace(note("group_state", 1, group="g", state="Stable", generation=3, leader=leader))

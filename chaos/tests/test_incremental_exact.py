@@ -199,7 +199,6 @@ def test_an_answer_has_data_if_there_is_any_whatever_the_limit(version: int) -> 
     assert [each.split(",")[0] for each in talk.stories] == ["t-0 has data", "t-1 has data"]
 
 
-@pytest.mark.clause("X-4")
 def test_records_of_an_open_transaction_are_not_due_to_a_reader_of_committed_ones() -> None:
     for level, is_due in ((0, True), (1, False)):
         talk = session(offset=4)

@@ -158,7 +158,7 @@ def test_all_scenarios_load_and_say_what_they_need() -> None:
         assert scenario.min_fetches > 0 or not scenario.load.fetchers
         assert scenario.min_acked > 0 or not scenario.load.producers
     assert [len(found[name].mutants) for name in ("01-lost-response", "02-duplicated-request", "06-epoch-wrap")] == [
-        2,
+        3,
         2,
         3,
     ]

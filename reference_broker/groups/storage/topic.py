@@ -15,12 +15,12 @@ REMEMBERED_CHARACTERS: Final = 256
 
 
 def java_hash(text: str) -> int:
-    """Java's ``String.hashCode`` of UTF-16 units, without its sign bit."""
+    """The absolute value of Java's ``String.hashCode`` of UTF-16 units; 0 for -2^31 (Kafka's ``Utils.abs``)."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in unpack(f">{len(encoded) // 2}H", encoded):
         value = 31 * value + unit & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    return min(value, 2**32 - value) & 0x7FFFFFFF
 
 
 UNITS_PER_GROUP = 5

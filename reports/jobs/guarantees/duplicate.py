@@ -1,6 +1,6 @@
 """duplicate: one value at two offsets under one producer ID.
 
-A retry without a producer ID (-1) may rightly write twice, so such writers are not judged.
+P-6 promises this for one producer ID only: a retry without one (-1) may write twice, so such writers are not judged.
 """
 
 from pyspark.sql import DataFrame

@@ -46,7 +46,8 @@ def durably_acknowledged(tables: Tables) -> DataFrame:
 def without_leaders_word(sends: DataFrame, tables: Tables) -> DataFrame:
     """Leaves out what only the leader of a replicated partition had acknowledged (acks=1).
 
-    Such records may be lost when the leader dies, and the next leader writes something else at their offsets.
+    E-7 speaks of acks=all. Such records may be lost when the leader dies, and the next leader writes something else at
+    their offsets.
     """
     led = notes(tables, LEADS).select("run", text("partition")).distinct()
     leader_only = "this.acks = 1 and other.partition = concat(this.topic, '-', this.partition)"

@@ -40,7 +40,7 @@ def steps_inside_operations(tables: Tables) -> DataFrame:
 def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
 
-    Offsets below the log start that this very answer named do not count.
+    Offsets below the log start that this very answer named do not count: they may be deleted.
     """
     told = tables.positions.select(*READER, "index", "log_start_offset")
     jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
