@@ -97,8 +97,10 @@ def test_newcomers_are_accepted_several_at_a_time() -> None:
         for _ in range(6):
             await asyncio.sleep(0)
         assert accepted == len(newcomers)
-        for each in (*servers, *newcomers):
-            each.close()
+        for server in servers:
+            server.close()
+        for newcomer in newcomers:
+            newcomer.close()
         await asyncio.sleep(0)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
