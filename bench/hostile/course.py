@@ -135,7 +135,7 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
             make_topic(cluster, topic, 1, plan.nodes)
         _load(cluster.ports)
 
-        def used() -> Used:
+        def used() -> Mapping[int, Used]:
             return used_by_event_loops(cluster.pids)
 
         honest, newcomers, memory = Honest(cluster.ports, used), Newcomers(cluster.ports, used), _Memory(cluster)
