@@ -3,9 +3,10 @@ a second."""
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from queue import SimpleQueue
 from typing import Final, TypeVar
 
 ASIDE_FROM_BYTES: Final = 64 << 10
@@ -19,11 +20,15 @@ ResultT = TypeVar("ResultT")
 
 
 class Aside:
-    """One piece of work at a time, in the order in which they came. It touches nothing of the node's state."""
+    """One piece of work at a time, in the order in which they came. It touches nothing of the node's state.
+
+    The thread starts with the first piece. It is a daemon, so that the end of the process does not wait for its work.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="codec")
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
         self._usual_s = sys.getswitchinterval()
         self._under_way = 0
 
@@ -38,13 +43,20 @@ class Aside:
                 sys.setswitchinterval(self._usual_s)
             done(result)
 
-        def hand_over(future: "Future[ResultT]") -> None:
-            if not future.cancelled():
-                with suppress(RuntimeError):  # The loop is closed: the node has ended.
-                    self._loop.call_soon_threadsafe(finished, future.result())
+        def piece() -> None:
+            result = work()
+            with suppress(RuntimeError):  # The loop is closed: the node has ended.
+                self._loop.call_soon_threadsafe(finished, result)
 
-        self._executor.submit(work).add_done_callback(hand_over)
+        self._work.put(piece)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work_on, name="codec", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
-        """What has not begun never does."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        """The thread ends after the work that was asked for."""
+        self._work.put(None)
+
+    def _work_on(self) -> None:
+        while (piece := self._work.get()) is not None:
+            piece()

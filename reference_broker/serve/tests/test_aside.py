@@ -77,6 +77,20 @@ def test_others_are_served_while_a_large_request_is_decoded(start_broker: "Calla
 
 
 @pytest.mark.live
+def test_a_node_ends_while_a_large_request_is_decoded(start_broker: "Callable[..., Broker]") -> None:
+    broker = start_broker()
+    names = (MetadataRequestTopic(topic_id=None, name=TopicName("x")),) * (6 * NAMES)
+    body = MetadataRequest(topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    with connected(broker) as greedy:
+        greedy.settimeout(60)
+        greedy.sendall(b"".join(encode_request(ApiKey.METADATA, 9, 1, "greedy", body)))
+        time.sleep(0.2)
+        began_s = time.monotonic()
+        assert broker.stop() == 0
+    assert time.monotonic() - began_s < 10
+
+
+@pytest.mark.live
 def test_a_large_frame_that_cannot_be_decoded_costs_its_connection(start_broker: "Callable[..., Broker]") -> None:
     broker = start_broker()
     with connected(broker) as greedy:
