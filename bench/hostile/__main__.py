@@ -10,6 +10,8 @@ from bench.hostile.lives import KINDS
 from bench.peers.errors import PeerError
 
 SECONDS = 90.0
+WAIT_S = 0.1
+"""Nobody may wait longer because of what others send."""
 
 
 def _tell(line: str) -> None:
@@ -30,7 +32,9 @@ def main() -> int:
     for nodes in given.nodes:
         with tempfile.TemporaryDirectory(prefix="crucible-hostile-") as scratch:
             folder = (given.folder or Path(scratch)) / f"{nodes}-nodes"
-            plan = Plan(nodes, given.peers, given.seconds, True, tuple(given.kinds), given.seed)
+            plan = Plan(
+                nodes, given.peers, given.seconds, kinds=tuple(given.kinds), seed=given.seed, longest_wait_s=WAIT_S
+            )
             _tell(f"{given.peers} peers of each of {len(given.kinds)} kinds against {nodes} nodes, {given.seconds:g} s")
             try:
                 outcome = play(plan, folder, _tell)

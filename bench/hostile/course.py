@@ -46,6 +46,8 @@ class Plan:
     kinds: Sequence[str] = tuple(KINDS)
     seed: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
+    longest_wait_s: float | None = None
+    """The longest that the honest client may wait while the nodes have processors. None: it is measured only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
             make_topic(cluster, topic, 1, plan.nodes)
         _load(cluster.ports)
 
-        def used() -> Used:
+        def used() -> Mapping[int, Used]:
             return used_by_event_loops(cluster.pids)
 
         honest, newcomers, memory = Honest(cluster.ports, used), Newcomers(cluster.ports, used), _Memory(cluster)
@@ -161,6 +163,9 @@ def play(plan: Plan, folder: Path, progress: Callable[[str], None], system: Syst
     outcome.newcomers = [wait for times in between for wait in inside(newcomers.waits, *times)]
     if not outcome.newcomers:
         outcome.broken.append("no newcomer was served")
+    waited_s = Longest.of(outcome.waits).on_nodes_s
+    if plan.longest_wait_s is not None and waited_s > plan.longest_wait_s:
+        outcome.broken.append(f"the honest client waited {waited_s * 1000:.0f} ms for the nodes")
     outcome.longest_wait_across_kills_s = honest.longest_s(began, ended)
     outcome.largest_rss_bytes = memory.largest_bytes
     outcome.kills = len(down)

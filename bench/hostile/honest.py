@@ -3,11 +3,11 @@ them all back at the end."""
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.hostile.names import TOPIC
-from bench.hostile.processor import Used, used_by_this_thread
+from bench.hostile.processor import Since, Used
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import FETCH_VERSION, RawConnection
 from bench.peers.retrying_client import RetryingClient
@@ -29,8 +29,8 @@ class Wait:
     """One write, from its request to its acknowledgement. Times are in seconds, ``began_s`` on ``time.monotonic``.
 
     ``starved_s`` is for how long the nodes' event loops and this client were ready to run, and other processes had the
-    processors. ``worked_s`` is the processor time that the loops spent meanwhile, on this write and on all that they
-    did before it. Both are sums over the nodes.
+    processors (``processor.Since``). ``worked_s`` is the processor time that all loops spent meanwhile, on this write
+    and on whatever they did before it.
     """
 
     began_s: float
@@ -49,8 +49,8 @@ def inside(waits: Iterable[Wait], since_s: float, until_s: float) -> list[Wait]:
     return [each for each in list(waits) if since_s <= each.began_s and each.began_s + each.took_s <= until_s]
 
 
-def _unmeasured() -> Used:
-    return Used()
+def _unmeasured() -> Mapping[int, Used]:
+    return {}
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Honest:
     """
 
     ports: Sequence[int]
-    used: Callable[[], Used] = _unmeasured
+    used: Callable[[], Mapping[int, Used]] = _unmeasured
     acknowledged: list[int] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     failure: str = ""
@@ -89,15 +89,14 @@ class Honest:
         with RetryingClient(self.ports, TRY_S) as client:
             number = 0
             while not self._stops.is_set():
-                nodes_before, own_before, began_s = self.used(), used_by_this_thread(), time.monotonic()
+                since, began_s = Since(self.used), time.monotonic()
                 try:
                     client.acknowledged(TOPIC, 0, numbered(number), WRITE_LIMIT_S)
                 except PeerError as refusal:
                     self.failure = str(refusal)
                     return
-                took_s = time.monotonic() - began_s
-                nodes, own = self.used() - nodes_before, used_by_this_thread() - own_before
-                self.waits.append(Wait(began_s, took_s, nodes.starved_s + own.starved_s, nodes.worked_s))
+                took_s, told = time.monotonic() - began_s, since.told()
+                self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
                 self.acknowledged.append(number)
                 number += 1
                 time.sleep(BETWEEN_S)

@@ -3,11 +3,11 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.hostile.honest import Wait
-from bench.hostile.processor import Used, used_by_this_thread
+from bench.hostile.processor import Since, Used
 
 API_VERSIONS_0 = bytes.fromhex("0000000a 0012 0000 00000001 ffff")
 """Length, key 18, version 0, correlation ID 1, no client ID."""
@@ -21,7 +21,7 @@ class Newcomers:
     down. ``used`` tells what the event loops of all nodes have used of the processors."""
 
     ports: Sequence[int]
-    used: Callable[[], Used]
+    used: Callable[[], Mapping[int, Used]]
     waits: list[Wait] = field(default_factory=list)
     _stops: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -38,12 +38,11 @@ class Newcomers:
     def _come(self) -> None:
         number = 0
         while not self._stops.wait(BETWEEN_S):
-            nodes_before, own_before, began_s = self.used(), used_by_this_thread(), time.monotonic()
+            since, began_s = Since(self.used), time.monotonic()
             if not _is_answered(self.ports[number % len(self.ports)]):
                 continue
-            took_s = time.monotonic() - began_s
-            nodes, own = self.used() - nodes_before, used_by_this_thread() - own_before
-            self.waits.append(Wait(began_s, took_s, nodes.starved_s + own.starved_s, nodes.worked_s))
+            took_s, told = time.monotonic() - began_s, since.told()
+            self.waits.append(Wait(began_s, took_s, told.starved_s, told.worked_s))
             number += 1
 
 

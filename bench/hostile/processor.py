@@ -2,9 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NS_PER_S = 1_000_000_000
@@ -16,9 +16,6 @@ class Used:
 
     worked_s: float = 0.0
     starved_s: float = 0.0
-
-    def __add__(self, other: "Used") -> "Used":
-        return Used(self.worked_s + other.worked_s, self.starved_s + other.starved_s)
 
     def __sub__(self, other: "Used") -> "Used":
         return Used(self.worked_s - other.worked_s, self.starved_s - other.starved_s)
@@ -36,6 +33,27 @@ def used_by_this_thread() -> Used:
     return used_by(os.getpid(), threading.get_native_id())
 
 
-def used_by_event_loops(pids: Iterable[int]) -> Used:
-    """The sum over nodes. A node's event loop runs in the first thread of its process."""
-    return sum((used_by(pid, pid) for pid in pids), Used())
+def used_by_event_loops(pids: Iterable[int]) -> dict[int, Used]:
+    """By process. A node's event loop runs in the first thread."""
+    return {pid: used_by(pid, pid) for pid in pids}
+
+
+@dataclass(slots=True)
+class Since:
+    """What the nodes and this thread have had of the processors since this was made."""
+
+    nodes: Callable[[], Mapping[int, Used]]
+    _nodes_before: Mapping[int, Used] = field(init=False)
+    _own_before: Used = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._nodes_before, self._own_before = self.nodes(), used_by_this_thread()
+
+    def told(self) -> Used:
+        """The sum, except that only the two nodes count as starved that were it longest: a write waits for its leader,
+        and then for all followers at once."""
+        after = self.nodes()
+        each = [after[pid] - before for pid, before in self._nodes_before.items() if pid in after]
+        starved_s = sum(sorted(used.starved_s for used in each)[-2:])
+        own = used_by_this_thread() - self._own_before
+        return Used(sum(used.worked_s for used in each), starved_s + own.starved_s)

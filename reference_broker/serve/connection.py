@@ -5,6 +5,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from reference_broker.serve.intake import COUNTED_FROM_BYTES
 from reference_broker.serve.turns import HEAVY_BYTES, Queue
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ProtocolError
@@ -37,6 +38,7 @@ class Connection(asyncio.Protocol):
         "_answers_bytes",
         "_driver",
         "_frame_since_s",
+        "_held_back",
         "_queued",
         "_reader",
         "_reading",
@@ -64,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._driver = driver
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
+        self._held_back = False
         self._queued = False
         self._write_full = False
         self._waiting_bytes = 0
@@ -110,6 +113,8 @@ class Connection(asyncio.Protocol):
         if not self._reader.buffered_bytes:
             self._frame_since_s = monotonic()
         self._reader.feed(data)
+        if len(data) >= COUNTED_FROM_BYTES and not self._held_back:
+            self._driver.intake.took(self, len(data))
         if self.busy or self._write_full or self._queued:
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
@@ -265,11 +270,23 @@ class Connection(asyncio.Protocol):
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self.transport.pause_reading()
+            if not self._held_back:
+                self.transport.pause_reading()
             self._driver.watch_for_close(self, True)
 
     def _read_again(self) -> None:
         self._reading = True
         self._driver.watch_for_close(self, False)
-        if not self.transport.is_closing():
+        if not self._held_back and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def hold_back(self) -> None:
+        """Called by ``Intake``: others send large frames, too."""
+        self._held_back = True
+        if self._reading:
+            self.transport.pause_reading()
+
+    def receive_on(self) -> None:
+        self._held_back = False
+        if self._reading and not self.transport.is_closing():
             self.transport.resume_reading()

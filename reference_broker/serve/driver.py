@@ -31,6 +31,7 @@ from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.file_syncs import FileSyncs
 from reference_broker.serve.hang_ups import HangUps
+from reference_broker.serve.intake import Intake
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.note_log import NoteLog
@@ -107,6 +108,7 @@ class Driver:
         self.watched = True
         self.turns = Turns(loop.call_soon)
         self.slices = Slices(loop.call_soon)
+        self.intake = Intake(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Without a bound until the process sets one."""
         self.listeners = ListenerPlan((), (), "", ())

@@ -12,7 +12,7 @@ from bench.hostile.course import MIB, Longest, Outcome, Plan, play
 from bench.hostile.frames import forged, huge_names, one_of, records, repetition
 from bench.hostile.honest import Honest, Wait
 from bench.hostile.lives import KINDS, Frames, valid_frames
-from bench.hostile.processor import Used, used_by, used_by_this_thread
+from bench.hostile.processor import Since, Used, used_by, used_by_this_thread
 from bench.peers.cluster import Cluster
 from bench.peers.node import BrokerNode
 from reference_broker.wire.frames import FrameReader
@@ -90,6 +90,17 @@ def test_linux_tells_how_long_a_thread_worked() -> None:
         pass
     assert (used_by_this_thread() - before).worked_s > 0.02
     assert used_by(0, 0) == Used()
+
+
+def test_the_two_nodes_that_starved_longest_count() -> None:
+    told = [
+        {pid: Used() for pid in (1, 2, 3)},
+        {1: Used(1.0, 0.1), 2: Used(2.0, 0.4), 3: Used(3.0, 0.2), 4: Used(9, 9)},
+    ]
+    since = Since(lambda: told.pop(0))
+    used = since.told()
+    assert used.worked_s == 6.0
+    assert used.starved_s == pytest.approx(0.6, abs=0.1), "and what this thread waited for a processor"
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -9,6 +9,7 @@ import pytest
 
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import OWN_BYTES, READ_AHEAD_BYTES, Connection
+from reference_broker.serve.intake import Intake
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.turns import HEAVY_BYTES, PASS_S, REQUESTS_PER_PASS, Queue, Turns
 
@@ -61,6 +62,7 @@ class Answering:
     def __init__(self) -> None:
         self.loop = Loop()
         self.turns = Turns(self.loop.call_soon)
+        self.intake = Intake(self.loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
         self.keeps = False

@@ -1,0 +1,87 @@
+"""Large frames of many peers are received in turns, and those of a few at full speed."""
+
+from typing import Any, cast
+
+from reference_broker.serve.intake import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, Intake
+from reference_broker.serve.tests.test_turns import FRAME, Answering, Loop
+
+PIECES = MOST_BYTES // PIECE_BYTES
+
+
+class Sender:
+    """A peer that has more to send whenever it is received from."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.receives = True
+        self.taken = 0
+
+    def hold_back(self) -> None:
+        assert self.receives
+        self.receives = False
+
+    def receive_on(self) -> None:
+        assert not self.receives
+        assert not self.closed
+        self.receives = True
+
+
+def received(intake: Intake, senders: list[Sender]) -> int:
+    """What the loop does when it looks at its sockets. Returns how many pieces there were."""
+    ready = [each for each in senders if each.receives and not each.closed]
+    for each in ready:
+        each.taken += 1
+        intake.took(each, PIECE_BYTES)
+    return len(ready)
+
+
+def test_a_few_senders_are_never_held_back() -> None:
+    loop = Loop()
+    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(PIECES)]
+    for _ in range(5):
+        assert received(intake, senders) == PIECES
+        loop.once()
+
+
+def test_many_senders_take_turns() -> None:
+    loop = Loop()
+    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(500)]
+    assert received(intake, senders) == 500, "what is there already is taken"
+    for _ in range(60):
+        loop.once()
+        assert received(intake, senders) <= 2 * PIECES
+    assert min(each.taken for each in senders) >= 2
+
+
+def test_who_closes_while_it_is_held_back_takes_no_turn_and_the_loop_comes_to_rest() -> None:
+    loop = Loop()
+    intake, senders = Intake(loop.call_soon), [Sender() for _ in range(100)]
+    received(intake, senders)
+    for each in senders:
+        each.closed = True
+    for _ in range(10):
+        loop.once()
+    assert not loop.soon
+
+
+def test_a_connection_that_is_held_back_stays_unread_until_its_turn() -> None:
+    driver = Answering()
+    connection, transport = driver.connected()
+    connection.hold_back()
+    assert not transport.reads
+    connection._stop_reading()
+    connection._read_again()
+    assert not transport.reads, "its backlog is served, but others are received from"
+    connection.receive_on()
+    assert transport.reads
+
+
+def test_small_pieces_do_not_count() -> None:
+    driver = Answering()
+    took: list[int] = []
+    driver.intake = cast(Any, type("Counting", (), {"took": lambda _, __, size_bytes: took.append(size_bytes)})())
+    connection, _ = driver.connected()
+    connection.data_received(FRAME * (COUNTED_FROM_BYTES // len(FRAME) - 1))
+    assert took == []
+    connection.data_received(FRAME * (COUNTED_FROM_BYTES // len(FRAME)))
+    assert took == [COUNTED_FROM_BYTES]
