@@ -2,15 +2,18 @@
 
 import errno
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from chaos.sim import link_faults
 from chaos.tests.test_interceptor import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.effects import Note, Sync
 from reference_broker.core.events import SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
-from scenarios.model import Match, Range
+from scenarios.model import Fault, Match, Range
 from scenarios.vocabulary import DISK_OPERATIONS
 
 OPERATIONS: dict[str, tuple[Callable[[Disk], object], set[str]]] = {
@@ -114,3 +117,13 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
     with pytest.raises(DiskError):
         interceptor(Log(), rule("disk_error", on="disk_write", cut_bytes=Range(2, 2))).watch(disk).write("a", b"new")
     assert disk.files["a"] == b"ne"
+
+
+def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
+    machine: Any = SimpleNamespace(names_extra_us=0, sync_extra_us=0)
+    fault = Fault("f", "disk_slowed", at_s=1.0, delay_ms=Range(70, 70), names_only=True)
+    place: Any = SimpleNamespace(machine=machine)
+    heal = link_faults.begin(fault, place)
+    assert (machine.names_extra_us, machine.sync_extra_us) == (70_000, 0)
+    heal()
+    assert machine.names_extra_us == 0

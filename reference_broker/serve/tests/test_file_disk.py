@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -295,3 +296,14 @@ def test_pages_that_a_sync_could_not_write_are_dropped_before_the_next_start(
     assert dropped == []
     disk.close()
     assert dropped == [str(tmp_path / "t-0/lost")]
+
+
+def test_slow_syncs_of_folders_slow_only_the_syncs_of_new_names(disk: FileDisk) -> None:
+    disk.append("a", [b"1"])
+    disk.folder_delay_s = 0.05
+    before_s = time.monotonic()
+    disk.make_durable("a")
+    assert (disk.folders_delayed, time.monotonic() - before_s >= 0.05) == (1, True)
+    disk.append("a", [b"2"])
+    disk.make_durable("a")
+    assert disk.folders_delayed == 1
