@@ -35,8 +35,9 @@ Step: TypeAlias = Callable[[Frame, int, dict[str, Any]], int]
 _MAX_DATETIME_MS: Final = (datetime.max.replace(tzinfo=UTC) - EPOCH) // MILLISECOND
 _ERROR_CODES: Final[Mapping[int, ErrorCode]] = {int(each): each for each in ErrorCode}
 _NEWEST: Final = 0x7FFF
-MOST_TAG_BYTES: Final = 16 << 10
-"""The limit for the tagged fields of a struct in a large message, since they are read in one piece."""
+MOST_TAG_BYTES: Final = 64 << 10
+"""The limit for the tagged fields of a struct in a large message, since they are read in one piece. A string takes half
+of it."""
 
 
 @cache

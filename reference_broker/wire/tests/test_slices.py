@@ -2,6 +2,7 @@
 much is refused before it is read."""
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from time import process_time_ns
 from typing import Any, TypeVar
 
@@ -195,6 +196,14 @@ def test_a_string_that_no_other_broker_would_read_is_refused() -> None:
     )
     with pytest.raises(ProtocolError, match="a string of 32768 bytes"):
         finished(decode_request_in_slices(ApiKey.METADATA, 9, frame, read_request_header(frame)[1]))
+
+
+def test_a_tagged_string_as_long_as_a_string_may_be_is_read() -> None:
+    body = holding(layout(ApiKey.FETCH_SNAPSHOT, 1), (), 0)
+    body = replace(body, cluster_id="x" * 32_767)
+    frame, offset = frame_of(ApiKey.FETCH_SNAPSHOT, 1, body)
+    read, _ = finished(decode_request_in_slices(ApiKey.FETCH_SNAPSHOT, 1, frame, offset))[0]
+    assert read == decode_request(ApiKey.FETCH_SNAPSHOT, 1, frame, offset)
 
 
 def test_a_request_of_more_bytes_than_its_limit_is_refused() -> None:
