@@ -46,14 +46,14 @@ def test_an_open_connection_takes_no_more_than_is_counted_for_it(start_broker: "
 
 
 def test_idle_connections_count_and_leave_room_for_others(start_broker: "Callable[..., Broker]") -> None:
-    """Thirty of them need half of the clients' share here, so a frame that would fit without them does not."""
+    """Sixty of them need half of the clients' share here, so a frame that would fit without them does not."""
     limits = {
         "queued.max.request.bytes": 1_333_334,
         "socket.request.max.bytes": 1_000_000,
         "message.max.bytes": 900_000,
     }
     broker = start_broker(*(word for key, value in limits.items() for word in ("--config", f"{key}={value}")))
-    idle = [greeted(broker) for _ in range(30)]
+    idle = [greeted(broker) for _ in range(60)]
     assert not broker.log_events("connection_closed")
     greedy = connected(broker)
     send_what_is_taken(greedy, struct.pack(">i", 1_000_000) + bytes(600_000))
