@@ -10,6 +10,8 @@ from reference_broker.ports.disk import Disk
 
 FILE_NAME = "partition.metadata"
 TOPIC_ID_BYTES = 16
+MOST_DAMAGED_BITS = 12
+"""One letter of the file stands for 6 bits of the ID."""
 
 
 def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str:
@@ -18,6 +20,13 @@ def write_partition_metadata(disk: Disk, directory: str, topic_id: bytes) -> str
     path = f"{directory}/{FILE_NAME}"
     disk.write(path, f"version: 0\ntopic_id: {text}".encode())
     return path
+
+
+def is_damaged_copy(found: bytes, topic_id: bytes) -> bool:
+    """Whether an ID that was read is the topic's, with some bits turned over. The file has no checksum. IDs of
+    different topics are random, and so differ in about half of their bits."""
+    differing = int.from_bytes(found, "big") ^ int.from_bytes(topic_id, "big")
+    return differing.bit_count() <= MOST_DAMAGED_BITS
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> bytes | None:

@@ -10,8 +10,8 @@ milliseconds on a busy disk).
 
 At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
 the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
-Kafka does: the metadata may have been damaged, or be that of another cluster. If only the ID is another one, and the
-metadata relies on this node's replica, the ID may be damaged: the records stay, but are not used.
+Kafka does: the metadata may have been damaged, or be that of another cluster. If only a few bits of the ID differ, and
+the metadata relies on this node's replica, the ID is damaged: the records stay, but are not used.
 
 A replica whose log is in quarantine (``log.quarantine``) follows a leader, but does not lead. If there is no other
 leader, the partition is offline here, and clients get KAFKA_STORAGE_ERROR. The controller is told before this broker is
@@ -28,7 +28,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
-from reference_broker.log.partition_metadata import read_partition_metadata
+from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
 from reference_broker.log.quarantine import set_all_aside
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
@@ -318,8 +318,9 @@ class PartitionPublisher:
     def _directory(self, topic: TopicImage, index: int) -> str:
         """The partition's directory, cleared of what an earlier topic of that name left.
 
-        That topic may have been deleted while this node was away. Where the metadata relies on what this node holds,
-        the wrong ID may as well be a damaged one. Then the log begins in quarantine, and its records stay beside it.
+        That topic may have been deleted while this node was away. Where the metadata relies on what this node holds, an
+        ID that is almost the topic's is a damaged one. Then the log begins in quarantine, and its records stay beside
+        it.
         """
         directory = directory_of(topic.name, index)
         if directory in self._leaving:
@@ -328,7 +329,8 @@ class PartitionPublisher:
         found = read_partition_metadata(self.disk, directory)
         if found in (None, topic.topic_id):
             return directory
-        if found in self._deleted_topics or self._counts_for_nothing(topic.partitions[index], None):
+        is_other = found in self._deleted_topics or not is_damaged_copy(found, topic.topic_id)
+        if is_other or self._counts_for_nothing(topic.partitions[index], None):
             self._clear(directory, topic.name, index)
         else:
             why = f"{PARTITION_METADATA_FILE} has the ID of another topic"

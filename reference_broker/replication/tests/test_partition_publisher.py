@@ -21,6 +21,7 @@ from reference_broker.replication.partition_publisher import CHANGES_PER_SLICE, 
 from reference_broker.replication.partitions import Partition, Partitions
 
 TOPIC_ID = b"t" * 16
+ALMOST = b"u" + TOPIC_ID[1:]
 LED = PartitionImage((1, 2), (1, 2), 1, 0, 0)
 FOLLOWED = PartitionImage((1, 2), (1, 2), 2, 1, 1)
 STRAY = f"t-0.{TOPIC_ID.hex()}-stray"
@@ -293,17 +294,17 @@ def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> N
 
 @pytest.mark.parametrize("elr", [(), (1,)])
 def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replica(elr: tuple[int, ...]) -> None:
-    other = TopicImage("t", b"o" * 16, (replace(FOLLOWED, isr=(2,), elr=elr),))
+    other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=elr),))
     opened = started(with_records(), MetadataImage(topics={"t": other}))
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
 def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
     world = with_records()
-    write_partition_metadata(world.disk, "t-0", b"o" * 16)
+    write_partition_metadata(world.disk, "t-0", ALMOST)
     again = World(world.disk)
     delta = MetadataDelta(world.image)
-    delta.topics = (TopicChange(TopicImage("t", b"o" * 16, (LED,)), None),)
+    delta.topics = (TopicChange(TopicImage("t", ALMOST, (LED,)), None),)
     again.publisher.passed(delta)
     for _ in again.publisher.start(MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (LED,))}), True):
         """Opening."""
