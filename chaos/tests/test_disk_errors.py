@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.trouble import Trouble
 from chaos.sim import link_faults
 from chaos.tests.test_interceptor import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.effects import Note, Sync
@@ -122,8 +123,9 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
 def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
     machine: Any = SimpleNamespace(names_extra_us=0, sync_extra_us=0)
     fault = Fault("f", "disk_slowed", at_s=1.0, delay_ms=Range(70, 70), names_only=True)
-    place: Any = SimpleNamespace(machine=machine)
-    heal = link_faults.begin(fault, place)
+    nowhere: Any = None
+    place = link_faults.Place(machine, (), nowhere, Trouble())
+    heal = link_faults.begin(fault, place, 1_000_000)
     assert (machine.names_extra_us, machine.sync_extra_us) == (70_000, 0)
     heal()
     assert machine.names_extra_us == 0

@@ -47,7 +47,7 @@ class Served:
             now=Now(7, 7),
             loader=SimpleNamespace(image=SimpleNamespace(brokers={1: SimpleNamespace(address=lambda _: ("h", 9))})),
         )
-        call: Any = SimpleNamespace(api_version=version, respond=answers.append)
+        call: Any = SimpleNamespace(api_version=version, respond=answers.append, contain=lambda work: work())
         answer = k59_fetch_snapshot.handle(broker, call, body)
         return answers[0] if answer is None else answer
 
