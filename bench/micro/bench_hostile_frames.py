@@ -167,4 +167,7 @@ def bench_hostile_frame(benchmark: BenchmarkFixture, frame: Callable[[], tuple[N
 
     benchmark.pedantic(play, setup=lambda: (frame(), {}), rounds=3)  # type: ignore[no-untyped-call]
     benchmark.extra_info["longest_slice_ms"] = round(min(longest_ms), 2)
-    assert min(longest_ms) < LONGEST_MS, f"the longest slice took {min(longest_ms):.1f} ms of processor time"
+    # Beside other tests only the bench's work is checked, not its time.
+    assert not benchmark.enabled or min(longest_ms) < LONGEST_MS, (
+        f"the longest slice took {min(longest_ms):.1f} ms of processor time"
+    )

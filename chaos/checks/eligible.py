@@ -39,9 +39,9 @@ def min_isr_of(image: MetadataImage, topic: str, otherwise: int) -> int:
 class Eligible:
     """The replicas that may keep what is committed in one partition.
 
-    ``members`` are the ISR and all that were in it since it last had the minimum. Of them ``tainted`` lost unsynced
-    bytes since they joined, each with the end of its log at that moment. ``unclean`` came back after an unclean
-    shutdown, and ``registered`` did so and the metadata shows it.
+    ``members`` are the ISR and all that were in it since it last had the minimum. ``tainted`` replicas lost unsynced
+    bytes, each with the end of its log at that moment. ``unclean`` ones came back after an unclean shutdown, and
+    ``registered`` ones did so and the metadata shows it. Whoever joins the ISR after that has copied everything again.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
     had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
@@ -64,9 +64,10 @@ class Eligible:
         return sum(member not in self.unclean for member in self.members) <= self.uncertain
 
     def lost_bytes(self, node_id: int, end_offset: int) -> None:
-        """Notes that a member lost its power when its log ended at ``end_offset``."""
-        if node_id in self.members:
-            self.tainted[node_id] = max(self.tainted.get(node_id, 0), end_offset)
+        """Notes that a replica lost its power when its log ended at ``end_offset``. It may be joining the ISR."""
+        known = 0 if node_id in self.registered else self.tainted.get(node_id, 0)
+        self.tainted[node_id] = max(known, end_offset)
+        self.registered.pop(node_id, None)
 
     def had(self, node_id: int, end_offset: int) -> bool:
         """Returns whether the node held all below ``end_offset`` until it lost its power.
@@ -77,7 +78,7 @@ class Eligible:
         return self.tainted.get(node_id, -1) >= end_offset
 
     def came_back_uncleanly(self, node_id: int) -> None:
-        if node_id in self.members:
+        if node_id in self.members or node_id in self.tainted:
             self.unclean[node_id] = None
 
     def registered_uncleanly(self, node_id: int) -> None:
@@ -92,7 +93,8 @@ class Eligible:
         is_new_leader = now.leader != NO_LEADER and now.leader_epoch > before.leader_epoch
         excuses = is_new_leader and now.leader in self.tainted and self.are_all_gone
         for member in now.isr:
-            if member not in before.isr:
+            # E-4: who lost its power while it joined is a member until it registers. What it held is gone all the same.
+            if member not in before.isr and (excuses or member not in self.tainted or member in self.registered):
                 self._forget(member)
             self.members[member] = None
         if len(now.isr) >= self.min_isr or excuses:

@@ -26,6 +26,7 @@ from scenarios import loader
 PLAYED = (
     "06-epoch-wrap@first",
     "coordinator-killed",
+    "damaged-segments",
     "leader-killed-under-acks-all",
     "leader-killed-under-acks-all@first",
     "metadata-version-raised",
@@ -33,7 +34,7 @@ PLAYED = (
     "swarm",
 )
 """They are quick, and together use every version of every API that any scenario uses."""
-VERSIONS_PLAYED = 34
+VERSIONS_PLAYED = 35
 NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000)}
 
 

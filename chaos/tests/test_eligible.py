@@ -145,3 +145,24 @@ def test_only_a_start_and_registration_after_an_unclean_end_count() -> None:
 def test_a_topic_without_its_own_minimum_has_that_of_its_brokers() -> None:
     image = MetadataImage(configs={(TOPIC_RESOURCE, "t"): {"min.insync.replicas": "3"}})
     assert (min_isr_of(image, "t", 2), min_isr_of(image, "u", 2)) == (3, 2)
+
+
+@pytest.mark.clause("E-4", "E-7")
+@pytest.mark.parametrize("registered", [False, True])
+def test_who_loses_its_power_while_it_joins_keeps_nothing_unless_it_registered_before(registered: bool) -> None:
+    """The leader proposed 2 before 2 lost its power, and the controller commits that later. If 2 had registered in
+    between, it joined once more with all records, and losing them is not excused."""
+    history = History()
+    history.becomes(1)
+    history.powered_off(3)
+    history.eligible.registered_uncleanly(3)
+    history.eligible.lost_bytes(2, 3)
+    if registered:
+        history.eligible.came_back_uncleanly(2)
+        history.eligible.registered_uncleanly(2)
+    history.becomes(1, 2)
+    history.powered_off(1)
+    history.becomes(2, leader=2)
+    history.eligible.came_back_uncleanly(2)
+    history.becomes(leader=-1)
+    assert history.becomes(2, leader=2) is not registered

@@ -37,7 +37,6 @@ CAUGHT_FIRST = {
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("damaged-eligible", "other_id_starts_empty"): 5,
     ("damaged-segments", "stray_deleted"): 2,
-    ("damaged-segments@first", "stray_deleted"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 2,
     ("leader-loses-power@first", "leader_from_outside_the_isr"): 2,
 }
@@ -127,7 +126,11 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "failed_append_acknowledged": "lost-write",
     "failed_sync_taken_for_done": "inconsistent-offsets",
     "stray_deleted": "damage-kept",
-    "other_id_starts_empty": "inconsistent-offsets",
+    "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost"),
+    "batch_crc_unchecked": "inconsistent-offsets",
+    "cluster_id_unchecked": "stable-leadership",
+    "voter_unchecked": "stable-leadership",
+    "broker_epoch_unchecked": "replicas-converge",
     "deleted_before_log_start_is_durable": "quorum-converges",
 }
 

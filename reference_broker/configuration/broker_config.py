@@ -196,7 +196,7 @@ class BrokerConfig:
     log_message_timestamp_type: str = default_of("message.timestamp.type")
     log_retention_bytes: int = default_of("retention.bytes")
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "The node makes durable every so many ms how far its logs were synced.", at_least=1
+        60_000, "The node keeps on disk, every so many ms, how far its logs were synced.", at_least=1
     )
     log_retention_check_interval_ms: int = setting(
         300_000, "Old segments are looked for every so many ms.", kind=Kind.LONG, at_least=1
