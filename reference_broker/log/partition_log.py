@@ -32,7 +32,7 @@ from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, Recovery, producers_of
 from reference_broker.log.segment import Segment
-from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import Buffer
 from reference_broker.records.rules import Rules
@@ -151,10 +151,14 @@ class PartitionLog(LogView):
 
         Nothing that counts changes before the disk append, and nothing can fail after it. A cut is made durable first.
         Otherwise a power loss could bring back the end of one segment and keep new batches in the next one. Those
-        batches would hide that the end diverges from the leader's log.
+        batches would hide that the end diverges from the leader's log. Followers sync a cut before they fetch on, so
+        nothing waits here as a rule. A sync that fails ends the node: a second one would succeed without the bytes.
         """
         if self.durability.unsettled_cut:
-            self.disk.make_durable(self.durability.unsettled_cut)
+            try:
+                self.disk.make_durable(self.durability.unsettled_cut)
+            except DiskError as failure:
+                raise UndoFailed(*failure.args) from failure
             self.durability.unsettled_cut = ""
         if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
             self.epochs.assign(run.leader_epoch, run.offsets[0])

@@ -22,7 +22,8 @@ class DiskError(OSError):
 
 
 class UndoFailed(OSError):  # noqa: N818 - says what happened
-    """An append failed, and so did the cut that should have undone it. What the file's end holds is unknown.
+    """An append failed, and so did the cut that should have undone it; or a cut could not be made durable. What the
+    file's end holds, or will hold after a power loss, is unknown.
 
     It is no DiskError, since nobody can go on after it: the node ends, as Kafka does when its last log directory fails.
     Other replicas take over, and the next start cuts the rest off.

@@ -46,3 +46,20 @@ def test_after_an_undo_that_failed_the_log_is_offline_and_a_restart_cuts_the_res
     assert all_bytes(again) == before
     assert again.quarantine is None
     assert appended(again, batch_of(1)).first_offset == end
+
+
+def test_a_cut_that_cannot_be_made_durable_ends_the_node_instead_of_being_tried_again() -> None:
+    """After a failed sync a second one succeeds without the bytes. So nobody may go on and try."""
+
+    class Failing(MemoryDisk):
+        def make_durable(self, path: str) -> None:
+            raise DiskError(f"sync {path}: input/output error")
+
+    disk = Failing()
+    log = opened(disk, LogConfig())
+    for _ in range(5):
+        log.append(NOW, batch_of(2), 0)
+    log.truncate_to(8)
+    with pytest.raises(UndoFailed, match="input/output error"):
+        log.append(NOW, batch_of(2), 1)
+    assert log.log_end_offset == 8

@@ -75,7 +75,7 @@ class Fetcher:
             setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
         )
         self._undurable: list[PartitionLog] = []
-        """Logs that ``flush.messages`` requires to be synced before the next fetch."""
+        """Logs that must be synced before the next fetch: ``flush.messages`` requires it, or they were cut."""
         self._diverged: dict[TopicPartition, PartitionData] = {}
         """What the leader last told of partitions that diverged and were cut."""
         backoff_max_ms = setting.config.replica_fetch_backoff_ms
@@ -302,7 +302,7 @@ class Fetcher:
                 self._setting.lag.answered(one, data.high_watermark)
             else:
                 self._diverged[name] = data
-            if must_be_durable(one.log):
+            if must_be_durable(one.log) or one.log.durability.unsettled_cut:
                 self._undurable.append(one.log)
             if one.asked != one.wanted(self._setting.config.replica_fetch_max_bytes):
                 self._unsaid[name] = None

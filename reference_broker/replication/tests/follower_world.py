@@ -43,6 +43,8 @@ class World(TimedPorts):
     asked: list[Asked] = field(default_factory=list)
     moved: list[PartitionLog] = field(default_factory=list)
     broker_epoch: int = BROKER_EPOCH
+    hold_syncs: bool = False
+    syncs: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.disk = MemoryDisk()
@@ -57,7 +59,10 @@ class World(TimedPorts):
 
     def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
         assert paths
-        self.syncs = [*getattr(self, "syncs", []), done]
+        if self.hold_syncs:
+            self.syncs.append(done)
+        else:
+            done()
 
     def send(
         self,

@@ -225,7 +225,7 @@ def test_a_new_leadership_ends_the_wait_after_failures() -> None:
 
 
 def test_records_are_durable_before_the_leader_is_told_where_flush_messages_says_so() -> None:
-    world = World()
+    world = World(hold_syncs=True)
     log = world.follow(0)
     log.config = type(log.config)(flush_messages=1)
     asked, _ = world.fetch()
@@ -261,6 +261,20 @@ def test_a_divergence_cuts_to_where_both_logs_agree_and_the_fetch_goes_on_there(
     assert not world.told("truncated_below_high_watermark")
     world.answer(asked, records(0, 4, 1, high_watermark=5, epoch=3))
     assert log.epochs.epochs == [0, 1, 3]
+
+
+def test_a_cut_is_durable_before_the_fetch_goes_on() -> None:
+    """So an append never waits for the disk, and one sync serves all partitions of an answer."""
+    world = World(hold_syncs=True)
+    log = world.follow(0, epoch=3, records=6, epochs=(0, 0, 1, 1, 1, 2))
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 3, diverging_epoch=EpochEndOffset(1, 4)))
+    world.pass_ms(5)
+    assert not world.asked
+    assert log.durability.unsettled_cut
+    world.syncs.pop()()
+    assert not log.durability.unsettled_cut
+    world.fetch()
 
 
 def test_the_high_watermark_told_with_a_divergence_is_taken_once_the_logs_agree() -> None:
