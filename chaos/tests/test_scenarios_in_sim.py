@@ -37,8 +37,8 @@ CAUGHT_FIRST = {
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("damaged-eligible", "other_id_starts_empty"): 5,
     ("damaged-segments", "stray_deleted"): 2,
-    ("leader-loses-power", "leader_from_outside_the_isr"): 2,
-    ("leader-loses-power@first", "leader_from_outside_the_isr"): 2,
+    ("leader-loses-power", "leader_from_outside_the_isr"): 11,
+    ("leader-loses-power@first", "leader_from_outside_the_isr"): 30,
 }
 """A seed that has caught the mutant before, where that was not the first one: it is tried first, to save time."""
 REPEATED = {
@@ -148,7 +148,8 @@ def test_control_is_green(name: str) -> None:
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
-    for seed in sorted(MUTANT_SEEDS, key=lambda each: each != CAUGHT_FIRST.get((name, mutant), 1)):
+    first = CAUGHT_FIRST.get((name, mutant), 1)
+    for seed in (first, *(each for each in MUTANT_SEEDS if each != first)):
         verdict = run(ALL[name], seed, mutant)
         if verdict.outcome is Outcome.INVALID:  # This seed plays another of the scenario's faults.
             assert f"the mutant {mutant} was never called" in verdict.reasons
