@@ -34,7 +34,7 @@ REPLAY_TROUBLES_US = 2_000_000
 election, and the next heartbeat."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
 FAILS_DISK = ("disk_write_failed", "disk_error")
-"""After a fault of these kinds a node may end itself."""
+"""Soon after a fault of these kinds a node may end itself."""
 
 
 class Nemesis:
@@ -110,7 +110,7 @@ class Nemesis:
                     self._trouble.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
-                self._network.machines[node_id].disk_fails = True
+                self._network.machines[node_id].disk_failed(fault.delay_ms.high * 1000)
         self._keep(row)
 
     def _keep(self, row: FaultRow) -> None:
