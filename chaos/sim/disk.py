@@ -154,15 +154,18 @@ class SimDisk:
             if path in self._names.files:
                 self._names.files[path].sync_failed = True
 
-    def process_ended(self) -> bool:
+    def process_ended(self) -> Sequence[str]:
         """The driver gives back the pages that could not be written, so that the next process reads what the disk has.
-        Returns whether there were any."""
-        failed = [path for path, file in sorted(self._names.files.items()) if file.sync_failed]
-        for path in failed:
-            self._tear(self._names.files[path])
-        if failed:
-            self._count()
-        return bool(failed)
+        Returns the files that have other content now."""
+        lost = []
+        for path, file in sorted(self._names.files.items()):
+            if file.sync_failed:
+                before = bytes(file.content)
+                self._tear(file)
+                if file.content != before:
+                    lost.append(path)
+        self._count()
+        return lost
 
     def power_loss(self) -> None:
         """Loses of what is not durable what the seed says."""

@@ -63,8 +63,8 @@ class Machine:
     process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
     fault of the disk was to blame. ``network`` is set by the network itself.
 
-    A ``silent`` machine has no power, so nobody is told that its connections are gone. ``lost_bytes`` says that
-    the last death cost unsynced bytes.
+    A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
+    loss cost bytes of the files ``lost_bytes_of``.
     """
 
     network: "Network"
@@ -90,7 +90,7 @@ class Machine:
         self.names_extra_us = 0
         self.restart_after_us = -1
         self.silent = False
-        self.lost_bytes = False
+        self.lost_bytes_of: Sequence[str] = ()
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
@@ -260,7 +260,7 @@ class Machine:
         self._watch = nothing
         self._inbox.clear()
         self.silent = power_loss
-        self.lost_bytes = self.disk.process_ended() or power_loss
+        self.lost_bytes_of = self.disk.process_ended()
         if power_loss:
             self.disk.power_loss()
         self.network.node_gone(self, silent=power_loss)

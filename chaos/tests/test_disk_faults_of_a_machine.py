@@ -29,10 +29,10 @@ class Weak(FakeNode):
 class Lone:
     """One machine with a weak node, and the last words that nothing excuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 1) -> None:
         self.agenda = Agenda()
         self.words: list[str] = []
-        self.machine = Machine(0, self.agenda, 1, self._boot, ended=lambda _, words: self.words.append(words))
+        self.machine = Machine(0, self.agenda, seed, self._boot, ended=lambda _, words: self.words.append(words))
         Network([self.machine], Links(self.agenda, 1), Random(1))
         self.machine.start()
 
@@ -80,3 +80,15 @@ def test_a_damaged_file_and_a_full_disk_excuse_for_as_long_as_they_are_there(dam
         lone.machine.disk.flip("a", 0)
     assert lone.ends(2 * ERROR_LIMIT_US) == []
     assert lone.ends(RESTART_AFTER_FAILURE_US) == []
+
+
+def test_a_node_that_ends_after_a_failed_sync_has_lost_bytes_of_the_files_of_that_sync_alone() -> None:
+    lost: dict[str, None] = {}
+    for seed in range(20):
+        lone = Lone(seed)
+        for path in ("t-0/a.log", "t-1/a.log"):
+            lone.machine.disk.append(path, [b"1"])
+        lone.machine.disk.fail_sync(["t-0/a.log"])
+        lone.machine.kill_now(power_loss=False)
+        lost.update(dict.fromkeys(lone.machine.lost_bytes_of))
+    assert list(lost) == ["t-0/a.log"]
