@@ -88,8 +88,7 @@ class MortalDisk(SimDisk):
         if self._next_sync_fails:
             self._next_sync_fails = False
             self._machine.disk_failed()
-            for file, *_ in synced.files:
-                file.sync_failed = True
+            self.fail_begun(synced)
             raise DiskError("sync: input/output error")
         super().finish_sync(synced)
 
