@@ -276,7 +276,7 @@ class Interceptor:
             if rule.kind != "disk_error":
                 self._strike_node(rule)
                 return
-            if names[-1] == "sync":
+            if names[-1] == "sync" and rule.match.operation != "open":  # A file that was not opened was not synced.
                 self._powers.sync_fails(paths)
             raise _disk_error(rule, names[-1], paths[0])
 

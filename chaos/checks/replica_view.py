@@ -5,6 +5,7 @@ Batches are read once for each replica, when its high watermark passes them. Par
 What a loss excuses is told by ``chaos.checks.eligible``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from chaos.checks.trouble import Trouble
     from reference_broker.core.node import Node
 
+LOG_SUFFIX = ".log"
+"""Files with this in their names hold records."""
 PartitionKey: TypeAlias = tuple[bytes, int]
 """Topic ID and index."""
 
@@ -190,11 +193,17 @@ class ReplicaView:
 
     def power_lost(self, node_id: int) -> None:
         """Notes that the node's unsynced bytes are gone."""
-        if self._flushed:
-            return
-        for partition in self.partitions.values():
-            copy = partition.copies.get(node_id)
-            partition.eligible.lost_bytes(node_id, 0 if copy is None else copy.held.end_offset)
+        if not self._flushed:
+            for partition in self.partitions.values():
+                _lose(partition, node_id)
+
+    def bytes_lost(self, node_id: int, paths: Sequence[str]) -> None:
+        """Notes that unsynced bytes of these files are gone. Records of other partitions were not in them."""
+        folders = {folder for folder, _, name in (path.rpartition("/") for path in paths) if LOG_SUFFIX in name}
+        if folders and not self._flushed:
+            for partition in self.partitions.values():
+                if partition.name in folders:
+                    _lose(partition, node_id)
 
     # What the nodes hold
 
@@ -288,6 +297,11 @@ class ReplicaView:
             if partition.compacted is not None:
                 partition.compacted.commit(data, at_us)
         partition.committed_end = now.high_watermark
+
+
+def _lose(partition: Replicated, node_id: int) -> None:
+    copy = partition.copies.get(node_id)
+    partition.eligible.lost_bytes(node_id, 0 if copy is None else copy.held.end_offset)
 
 
 def offsets_partition(group: str, count: int) -> int:

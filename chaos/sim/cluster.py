@@ -170,8 +170,10 @@ class Cluster:
     def _gone(self, machine: Machine) -> None:
         self._watching.view.gone(machine.node_id)
         self._watching.replicas.gone(machine.node_id, machine.disk.exists(CLEAN_SHUTDOWN_FILE))
-        if machine.lost_bytes:
+        if machine.silent:
             self._watching.replicas.power_lost(machine.node_id)
+        else:
+            self._watching.replicas.bytes_lost(machine.node_id, machine.lost_bytes_of)
         self._watching.view.trouble.node(machine.node_id, FOR_EVER_US)
         self._observers.pop(machine.node_id, None)
 

@@ -5,7 +5,7 @@ keeps what the seed says: names are kept or lost one by one (``disk_names``), an
 or has its size and reads as zeros, or both. A truncation or rewrite that was not synced may be undone.
 
 After a failed sync the kernel calls the pages clean that it could not write. They can be read as long as the process
-lives, no later sync writes them, and they are as good as lost (``fail_sync``).
+lives, no later sync writes them, and they are as good as lost (``fail_sync``). What is written later is ordinary.
 """
 
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ class SimDisk:
         file = self._file(path)
         added = size - len(file.content)
         if added < 0:
-            _rewritten(file, size)
+            file.rewritten(size)
             del file.content[size:]
         else:
             self._check(path, added)
@@ -92,7 +92,7 @@ class SimDisk:
         self._check(path, 0)
         if file is None:
             file = self._names.create(path)
-        _rewritten(file, 0)
+        file.rewritten(0)
         self.used_bytes -= len(file.content)
         room = len(data) if self.capacity_bytes < 0 else max(self.capacity_bytes - self.used_bytes, 0)
         file.content = bytearray(data[:room])
@@ -132,12 +132,11 @@ class SimDisk:
         )
 
     def finish_sync(self, synced: Synced) -> None:
-        """Raises DiskError if the disk is broken; then nothing became durable."""
+        """Raises DiskError if the disk is broken; then nothing became durable (``fail_begun``)."""
         if self.broken:
+            self.fail_begun(synced)
             raise DiskError("sync: input/output error")
         for file, size, rewrites in synced.files:
-            if file.sync_failed:
-                continue
             file.durable = max(file.durable, min(size, file.cut, len(file.content)))
             if file.rewrites == rewrites:
                 file.saved = None
@@ -149,20 +148,30 @@ class SimDisk:
         self._names.process = FolderChanges()
 
     def fail_sync(self, paths: Sequence[str]) -> None:
-        """What is not durable of these files never becomes so. Names may still become durable."""
+        """A sync of these files fails: what is not durable of them now never becomes so. Names may still become
+        durable."""
         for path in paths:
             if path in self._names.files:
-                self._names.files[path].sync_failed = True
+                file = self._names.files[path]
+                file.sync_failed(len(file.content))
 
-    def process_ended(self) -> bool:
+    def fail_begun(self, synced: Synced) -> None:
+        """The sync that ``begin_sync`` has begun fails, as ``fail_sync`` says."""
+        for file, size, _ in synced.files:
+            file.sync_failed(min(size, file.cut, len(file.content)))
+
+    def process_ended(self) -> Sequence[str]:
         """The driver gives back the pages that could not be written, so that the next process reads what the disk has.
-        Returns whether there were any."""
-        failed = [path for path, file in sorted(self._names.files.items()) if file.sync_failed]
-        for path in failed:
-            self._tear(self._names.files[path])
-        if failed:
-            self._count()
-        return bool(failed)
+        Returns the files that have other content now."""
+        lost = []
+        for path, file in sorted(self._names.files.items()):
+            if file.failed:
+                before = bytes(file.content)
+                self._read_again(file)
+                if file.content != before:
+                    lost.append(path)
+        self._count()
+        return lost
 
     def power_loss(self) -> None:
         """Loses of what is not durable what the seed says."""
@@ -183,7 +192,23 @@ class SimDisk:
         """Each path with its content, sorted."""
         return [(path, bytes(file.content)) for path, file in sorted(self._names.files.items())]
 
+    def _read_again(self, file: File) -> None:
+        """Where a sync failed, the file has what the disk has: a part of what was written, and then zeros or what was
+        there before. It is shorter if nothing behind the failure became durable."""
+        random = self._random
+        for start, end in file.failed:
+            written = random.randint(start, end)
+            if end == len(file.content) and file.durable <= start and random.random() >= ZEROED:
+                del file.content[written:]
+            else:
+                old = file.saved if file.saved is not None and random.random() < UNDONE else b""
+                file.content[written:end] = old[written:end].ljust(end - written, b"\0")
+            if file.durable >= start:
+                file.durable = max(file.durable, min(end, len(file.content)))
+        file.failed = []
+
     def _tear(self, file: File) -> None:
+        self._read_again(file)
         random = self._random
         if file.saved is not None and random.random() < UNDONE:
             file.content = bytearray(file.saved)
@@ -197,7 +222,6 @@ class SimDisk:
                     file.content[written:] = bytes(size - written)
         file.durable = len(file.content)
         file.saved = None
-        file.sync_failed = False
 
     def unmount(self) -> Names:
         """Takes all files away, and returns them. The disk is empty then."""
@@ -224,12 +248,3 @@ class SimDisk:
             raise DiskError(f"{path}: input/output error")
         if self.capacity_bytes >= 0 and self.used_bytes + added > self.capacity_bytes:
             raise DiskError(f"{path}: no space left on device")
-
-
-def _rewritten(file: File, size: int) -> None:
-    """Bytes from ``size`` on are about to be replaced. What is durable of them may come back."""
-    if file.saved is None and file.durable > size:
-        file.saved = bytes(file.content[: file.durable])
-    file.durable = min(file.durable, size)
-    file.cut = min(file.cut, size)
-    file.rewrites += 1

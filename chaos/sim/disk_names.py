@@ -17,8 +17,9 @@ class File:
     """One file.
 
     ``durable`` <= len(content). ``cut`` is the least size since the last sync began. ``saved`` is the durable content
-    that a truncation or a rewrite replaced, until that is synced. ``rewrites`` counts truncations and rewrites. If
-    ``sync_failed``, what is not durable is lost although it can still be read.
+    that a truncation or a rewrite replaced, until that is synced. ``rewrites`` counts truncations and rewrites.
+    ``failed`` has the ranges (start, end) that a failed sync covered. They can be read, but the disk does not have
+    them, even where they are below ``durable`` because a later sync has succeeded.
     """
 
     content: bytearray = field(default_factory=bytearray)
@@ -26,7 +27,27 @@ class File:
     cut: int = 0
     saved: bytes | None = None
     rewrites: int = 0
-    sync_failed: bool = False
+    failed: list[tuple[int, int]] = field(default_factory=list)
+
+    def sync_failed(self, size: int) -> None:
+        """A sync of the first ``size`` bytes has failed. Bytes that are appended later are ordinary ones."""
+        start = self.durable
+        if start < size:
+            met = [each for each in self.failed if each[1] >= start]
+            apart = [each for each in self.failed if each[1] < start]
+            self.failed = [*apart, (min([start, *(low for low, _ in met)]), max([size, *(high for _, high in met)]))]
+
+    def rewritten(self, size: int) -> None:
+        """Bytes from ``size`` on are about to be replaced. What is durable of them may come back."""
+        if self.saved is None and self.durable > size:
+            saved = self.content[: self.durable]
+            for start, end in self.failed:
+                saved[start:end] = bytes(len(saved[start:end]))
+            self.saved = bytes(saved)
+        self.durable = min(self.durable, size)
+        self.cut = min(self.cut, size)
+        self.rewrites += 1
+        self.failed = [(start, min(end, size)) for start, end in self.failed if start < size]
 
 
 class NameChange(NamedTuple):

@@ -135,10 +135,10 @@ def _disk_slowed(fault: Fault, place: Place) -> Iterator[None]:
 
 
 def _disk_full(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
-    place.machine.disk_fails = True
     place.machine.disk.capacity_bytes = place.machine.disk.used_bytes
     yield
     place.machine.disk.capacity_bytes = -1
+    place.machine.disk_failed()
 
 
 def _directions(place: Place, which: str) -> list[tuple[Link, Direction]]:

@@ -29,6 +29,8 @@ SLICE_US = (50, 2000)
 """A node does long work in slices. The next slice comes this much later, so other nodes act in between."""
 RESTART_AFTER_FAILURE_US = 2_000_000
 """A node that ended because of its disk is started again after this time, as ``crucible cluster --restart`` does."""
+ERROR_LIMIT_US = 5_000_000
+"""A node that ends itself longer than this after its disk failed has another reason (live: ``ERROR_LIMIT_S``)."""
 START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
 """The range from which the duration of each sync is drawn."""
@@ -61,8 +63,8 @@ class Machine:
     process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
     fault of the disk was to blame. ``network`` is set by the network itself.
 
-    A ``silent`` machine has no power, so nobody is told that its connections are gone. With ``disk_fails`` a fault has
-    struck the disk, so the node may end itself. ``lost_bytes`` says that the last death cost unsynced bytes.
+    A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
+    loss cost bytes of the files ``lost_bytes_of``.
     """
 
     network: "Network"
@@ -88,8 +90,7 @@ class Machine:
         self.names_extra_us = 0
         self.restart_after_us = -1
         self.silent = False
-        self.lost_bytes = False
-        self.disk_fails = False
+        self.lost_bytes_of: Sequence[str] = ()
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
@@ -99,6 +100,7 @@ class Machine:
         self._gone = gone
         self._ended = ended
         self._stopping = False
+        self._may_end_until_us = -1
         self._inbox: deque[tuple[int, Event]] = deque()
         self._carriers: dict[type, Callable[[Any], None]] = {
             Reply: lambda reply: self.network.reply(reply),
@@ -141,6 +143,7 @@ class Machine:
         self.disk.process_started()
         self.restart_after_us = -1
         self.paused_until_us = 0
+        self._may_end_until_us = -1
         self._stopping = False
         self._attempt(self._boot_up)
 
@@ -186,11 +189,23 @@ class Machine:
         elif self.disk.exists(CLEAN_SHUTDOWN_FILE):
             flip = aim(self.disk.all_files(), self._random)
             if flip is not None:
-                self.disk_fails = True
                 self.disk.flip(flip.path, flip.bit)
+
+    def disk_failed(self, told_after_us: int = 0) -> None:
+        """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""
+        self._may_end_until_us = max(self._may_end_until_us, self.agenda.now_us + told_after_us + ERROR_LIMIT_US)
+
+    @property
+    def _may_end(self) -> bool:
+        """Returns whether a fault of the disk may be the reason if the node ends itself now. A damaged file and a full
+        disk are such a reason for as long as they are there."""
+        disk = self.disk
+        return bool(disk.damaged) or disk.capacity_bytes >= 0 or self.agenda.now_us <= self._may_end_until_us
 
     def pause(self, for_us: int) -> None:
         until_us = self.agenda.now_us + for_us
+        if self.agenda.now_us <= self._may_end_until_us:  # A stopped process hears of the failure when it goes on.
+            self._may_end_until_us = max(self._may_end_until_us, until_us + ERROR_LIMIT_US)
         if until_us > self.paused_until_us:
             self.paused_until_us = until_us
             self.agenda.at(until_us, self._wake, self.incarnation)
@@ -234,7 +249,7 @@ class Machine:
 
     def _failed(self, failure: Exception) -> None:
         """Handles a node that ended itself. ``ended`` is called unless a fault had struck its disk."""
-        if not self.disk_fails:
+        if not self._may_end:
             self._ended(self, str(failure))
         self.restart_after_us = RESTART_AFTER_FAILURE_US
         self._die(power_loss=False)
@@ -245,7 +260,7 @@ class Machine:
         self._watch = nothing
         self._inbox.clear()
         self.silent = power_loss
-        self.lost_bytes = self.disk.process_ended() or power_loss
+        self.lost_bytes_of = self.disk.process_ended()
         if power_loss:
             self.disk.power_loss()
         self.network.node_gone(self, silent=power_loss)

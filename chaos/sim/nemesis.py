@@ -34,7 +34,7 @@ REPLAY_TROUBLES_US = 2_000_000
 election, and the next heartbeat."""
 ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
 FAILS_DISK = ("disk_write_failed", "disk_error")
-"""After a fault of these kinds a node may end itself."""
+"""Soon after a fault of these kinds a node may end itself."""
 
 
 class Nemesis:
@@ -81,6 +81,17 @@ class Nemesis:
         after_s = self._by_name[name].restart_after_s
         return -1 if after_s < 0 else int(after_s * 1_000_000)
 
+    def clipped_us(self, lasts_us: int) -> int:
+        """Returns how long a fault that begins now really lasts, if it is to last so long: no fault outlasts the
+        heal."""
+        return min(lasts_us, self._until_us - self._agenda.now_us) if self._until_us >= 0 else lasts_us
+
+    def lasts_us(self, row: FaultRow) -> int:
+        """Returns how long the strike of a rule lasts, as its evidence says."""
+        if row.kind == "node_paused":
+            return self.clipped_us(int(self._by_name[row.name].duration_s * 1_000_000))
+        return max(self.restart_after_us(row.name), 0)
+
     def plan(self, from_us: int, until_us: int) -> None:
         """Plans the faults when the load begins. No fault begins at ``until_us`` or later."""
         self._until_us = until_us
@@ -102,7 +113,9 @@ class Nemesis:
         fault = self._by_name.get(row.name)
         if fault is not None and row.target.startswith("node-"):
             node_id = int(row.target[5:])
-            lasts_us = max(fault.delay_ms.high * 1000, int(fault.sim_duration_s * 1_000_000), row.until_us - row.at_us)
+            lasts_us = max(fault.delay_ms.high * 1000, row.until_us - row.at_us)
+            if row.kind != "node_paused":
+                lasts_us = max(lasts_us, int(fault.sim_duration_s * 1_000_000))
             if row.kind == fault.kind:
                 self._trouble.node(node_id, row.at_us + lasts_us)
                 sender = row.client_id.removeprefix("node-")
@@ -110,7 +123,7 @@ class Nemesis:
                     self._trouble.link(int(sender), node_id, row.at_us + DAMAGE_LASTS_US)
                 self._cover(fault.kind, node_id)
             if row.kind in FAILS_DISK:
-                self._network.machines[node_id].disk_fails = True
+                self._network.machines[node_id].disk_failed(fault.delay_ms.high * 1000)
         self._keep(row)
 
     def _keep(self, row: FaultRow) -> None:

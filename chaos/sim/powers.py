@@ -22,8 +22,7 @@ class MachinePowers:
 
     def report(self, row: FaultRow) -> None:
         self._last_rule = row.name
-        lasts_us = self._nemesis.restart_after_us(row.name)
-        self._nemesis.report(replace(row, until_us=row.at_us + max(lasts_us, 0)))
+        self._nemesis.report(replace(row, until_us=row.at_us + self._nemesis.lasts_us(row)))
 
     def kill(self) -> None:
         self._die(power_loss=False)
@@ -36,7 +35,7 @@ class MachinePowers:
         raise NodeDied(power_loss)
 
     def pause(self, for_us: int) -> None:
-        self._machine.pause(for_us)
+        self._machine.pause(self._nemesis.clipped_us(for_us))
 
     def step_clock(self, by_ms: int) -> None:
         self._machine.wall_offset_ms += by_ms

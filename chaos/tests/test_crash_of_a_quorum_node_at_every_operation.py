@@ -48,7 +48,7 @@ class MortalDisk(SimDisk):
         way = self._deaths.get(self.changes)
         self.changes += 1
         if way == "sync":
-            self._next_sync_fails = self._machine.disk_fails = True
+            self._next_sync_fails = True
         elif way is not None:
             self._machine.restart_after_us = 300_000
             raise NodeDied(way == "power")
@@ -87,8 +87,8 @@ class MortalDisk(SimDisk):
             return
         if self._next_sync_fails:
             self._next_sync_fails = False
-            for file, *_ in synced.files:
-                file.sync_failed = True
+            self._machine.disk_failed()
+            self.fail_begun(synced)
             raise DiskError("sync: input/output error")
         super().finish_sync(synced)
 

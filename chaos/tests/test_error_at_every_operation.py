@@ -83,8 +83,7 @@ class FailingDisk(SimDisk):
         try:
             self._may_fail("sync", "a file")
         except DiskError:
-            for file, *_ in synced.files:
-                file.sync_failed = True
+            self.fail_begun(synced)
             raise
         super().finish_sync(synced)
 

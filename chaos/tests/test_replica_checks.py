@@ -289,6 +289,15 @@ def test_an_acknowledgement_that_too_few_hold(cluster: Cluster) -> None:
     assert cluster.broken() == ["no-acked-lost"]
 
 
+def test_only_partitions_whose_records_were_lost_with_a_failed_sync_are_excused(cluster: Cluster) -> None:
+    cluster.append(batch(3, 0))
+    (partition,) = cluster.view.partitions.values()
+    cluster.view.bytes_lost(1, ["t-1/00000000000000000000.log", "t-0/00000000000000000000.index"])
+    assert not partition.eligible.tainted
+    cluster.view.bytes_lost(1, ["t-0/00000000000000000000.log"])
+    assert partition.eligible.tainted == {1: 4}
+
+
 @pytest.mark.parametrize("had_it", [True, False])
 def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
     for number in (1, 2):

@@ -7,8 +7,10 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk
+from chaos.tests.test_interceptor import Log, interceptor, rule
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.folder_changes import KnownFolder
+from scenarios.model import Match
 
 
 def disk(seed: int = 1) -> SimDisk:
@@ -251,10 +253,83 @@ def test_what_a_failed_sync_has_not_written_is_read_until_the_process_ends_and_n
         subject.fail_sync(["a"])
         synced(subject, "a")
         assert content(subject, "a") == b"12"
-        assert subject.process_ended()
+        lost = subject.process_ended()
+        assert lost == (["a"] if content(subject, "a") != b"12" else [])
         assert not subject.process_ended()
 
     assert least_kept(fill) == 1
+
+
+def after_a_failed_sync(subject: SimDisk) -> None:
+    subject.append("a", [b"1"])
+    synced(subject, "a")
+    subject.append("a", [b"2"])
+    subject.fail_sync(["a"])
+
+
+def test_what_is_appended_after_a_failed_sync_becomes_durable_behind_the_hole() -> None:
+    def fill(subject: SimDisk) -> None:
+        after_a_failed_sync(subject)
+        subject.append("a", [b"3"])
+        synced(subject, "a")
+
+    assert {left["a"] for left in outcomes(fill)} == {b"123", b"1\x003"}
+
+
+def test_what_replaces_the_bytes_of_a_failed_sync_becomes_durable() -> None:
+    def cut(subject: SimDisk) -> None:
+        after_a_failed_sync(subject)
+        subject.truncate("a", 1)
+        subject.append("a", [b"4"])
+        synced(subject, "a")
+
+    def rewritten(subject: SimDisk) -> None:
+        after_a_failed_sync(subject)
+        subject.write("a", b"14")
+        synced(subject, "a")
+
+    for fill in (cut, rewritten):
+        assert {left["a"] for left in outcomes(fill)} == {b"14"}
+
+
+def test_a_truncation_that_is_undone_does_not_bring_back_the_bytes_of_a_failed_sync() -> None:
+    def fill(subject: SimDisk) -> None:
+        after_a_failed_sync(subject)
+        subject.append("a", [b"3"])
+        synced(subject, "a")
+        subject.truncate("a", 0)
+
+    assert {left["a"] for left in outcomes(fill)} == {b"", b"1\x003"}
+
+
+def test_a_failed_sync_of_a_replacement_may_leave_what_was_there_before() -> None:
+    left = set()
+    for seed in range(80):
+        subject = disk(seed)
+        subject.append("a", [b"12"])
+        synced(subject, "a")
+        subject.write("a", b"34")
+        subject.fail_sync(["a"])
+        subject.process_ended()
+        left.add(content(subject, "a"))
+    assert {b"34", b"3", b"", b"12", b"32", b"\0\0"} <= left
+
+
+@pytest.mark.parametrize("operation", ["sync", "open"])
+def test_a_sync_that_is_asked_for_at_once_can_fail_and_leaves_a_hole(operation: str) -> None:
+    def fill(subject: SimDisk) -> None:
+        powers = Log()
+        powers.sync_fails = subject.fail_sync  # type: ignore[method-assign]
+        failing = rule("disk_error", on="disk", match=Match(operation=operation))
+        subject.append("a", [b"1"])
+        with pytest.raises(DiskError):
+            interceptor(powers, failing).watch(subject).make_durable("a")
+        subject.append("a", [b"2"])
+        subject.make_durable("a")
+
+    assert least_kept(fill) == 2
+    hole = {left["a"] for left in outcomes(fill)} == {b"12", b"\x002"}
+    assert hole is (operation == "sync")
 
 
 def test_a_broken_disk_fails_reads_appends_and_syncs() -> None:
