@@ -2,7 +2,8 @@
 
 The damaged segment and all later ones are kept aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
 says why. While it is there, the replica may follow a leader, which fills the log again, but it must not lead, since it
-may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed.
+may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed. The
+file ``quarantine-history`` stays. It tells such a log from an empty one on a new disk.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from reference_broker.log.segment import NAME_DIGITS, new_segment
 from reference_broker.ports.disk import Disk
 
 FILE_NAME = "quarantine"
+HISTORY_FILE_NAME = "quarantine-history"
 ASIDE_SUFFIX = ".damaged"
 LOG_SUFFIX = ".log"
 
@@ -58,6 +60,11 @@ def read_quarantine(disk: Disk, directory: str, names: Sequence[str]) -> Quarant
     return Quarantine(int(until) if until.isdecimal() else 0, rows[1] if len(rows) > 1 else "its reason is unreadable")
 
 
+def was_quarantined(disk: Disk, directory: str) -> bool:
+    """Whether the log in this directory was in quarantine once, or still is. Raises DiskError."""
+    return disk.exists(f"{directory}/{HISTORY_FILE_NAME}")
+
+
 def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -> None:
     """Renames the damaged segment and all later ones, last first. The names are durable when it returns, so the caller
     waits for the disk. Raises DiskError."""
@@ -67,7 +74,9 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     marker = Checkpoint(disk, f"{directory}/{FILE_NAME}")
     known = read_quarantine(disk, directory, names)
     until = max(durable_before, *bases, known.until if known is not None else 0)
-    marker.put([str(until), str(damage)])
+    rows = [str(until), str(damage)]
+    Checkpoint(disk, f"{directory}/{HISTORY_FILE_NAME}").put(rows)
+    marker.put(rows)
     for base in reversed(bases):
         segment = new_segment(directory, base, 0)
         disk.delete(segment.offsets.path)

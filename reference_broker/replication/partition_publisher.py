@@ -29,7 +29,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
-from reference_broker.log.quarantine import set_all_aside
+from reference_broker.log.quarantine import set_all_aside, was_quarantined
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.directories import directory_of as directory_of_replica
@@ -159,12 +159,23 @@ class PartitionPublisher:
                     self._resting[topic.topic_id, index] = log
                     self.replica_count.value += 1
                     self._assume(topic, index, log)
-                    if (log.quarantine is None) == (directory_of_replica(state, self.node_id) == LOST_DIRECTORY):
+                    if self._is_misplaced(state, log):
                         self._misplaced.append(((topic.topic_id, index), log))
                 if index % RECOVERED_PER_SLICE == RECOVERED_PER_SLICE - 1:
                     yield
             yield
         yield from self._follow_all()
+
+    def _is_misplaced(self, state: PartitionImage, log: PartitionLog) -> bool:
+        """Whether the controller must be told of the replica's directory.
+
+        A lost replica is whole again only where its quarantine was. A log that was never in quarantine is another one:
+        somebody has replaced the disk, or deleted the files. That replica stays lost until it has been in an ISR.
+        """
+        is_lost = directory_of_replica(state, self.node_id) == LOST_DIRECTORY
+        if log.quarantine is not None:
+            return not is_lost
+        return is_lost and was_quarantined(self.disk, log.directory)
 
     def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
         """The replicas that were found damaged, or whole again, at the start, contrary to what the metadata said. True

@@ -369,11 +369,23 @@ def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
 def test_the_controller_is_told_of_a_lost_replica_that_is_whole_again() -> None:
     world = with_records()
     lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
-    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
+    world, _ = damaged(lost)
+    assert world.publisher.misplaced() == {}, "the controller knows"
+    (log,) = world.publisher.resting_logs()
+    log.end_quarantine()
+    again = started(world, world.image)
     assert again.publisher.misplaced() == {(TOPIC_ID, 0): False}
     assert again.publisher.misplaced() == {}
-    again, _ = damaged(lost)
-    assert again.publisher.misplaced() == {}, "the controller knows"
+
+
+@pytest.mark.clause("E-6")
+@pytest.mark.parametrize("files", [with_records, World], ids=["other files", "an empty disk"])
+def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: Callable[[], World]) -> None:
+    """Told whole, it would be elected as the last known leader, without the records that it held."""
+    lost = replace(LED, isr=(), leader=-1, last_known_elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
+    world = files()
+    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
+    assert again.publisher.misplaced() == {}
 
 
 @pytest.mark.clause("E-8")
