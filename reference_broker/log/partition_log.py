@@ -220,11 +220,12 @@ class PartitionLog(LogView):
         return True
 
     def end_quarantine(self) -> None:
-        """Ends a quarantine, because nobody relies any more on what the log held before its damage. Raises
-        DiskError."""
+        """Ends a quarantine, because nobody relies any more on what the log held before its damage. This waits for
+        the disk: the replica may be elected from now on, and its log must not be in quarantine again after a power
+        loss. Raises DiskError."""
         path = f"{self.directory}/{QUARANTINE_FILE}"
         self.disk.delete(path)
-        self.durability.changed(path)
+        self.disk.make_durable(path)
         self.quarantine = None
 
     def forget_empty_epochs(self) -> None:
