@@ -426,10 +426,18 @@ class PartitionLog(LogView):
 
     def note_synced(self) -> None:
         """Writes down how far the log is durable. A start takes damage below that for damage, not for a torn end. The
-        note is true whether or not it is synced itself."""
-        synced = self.synced_offset
-        if synced > self._checkpoints.durable_end and not self.durability.unsettled_cut:
-            self._checkpoints.note_synced(synced)
+        note is true whether or not it is synced itself.
+
+        A log that began anew waits until its new start is durable. With the old one, the note would say that the
+        records between them were there.
+        """
+        synced, checkpoints = self.synced_offset, self._checkpoints
+        if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
+            return
+        oldest = (*self.segments.retired, *self.segments)[:1]
+        has_old_start = any(segment.base_offset <= checkpoints.durable_log_start for segment in oldest)
+        if has_old_start or checkpoints.is_log_start_durable:
+            checkpoints.note_synced(synced)
 
     @property
     def synced_note(self) -> str:

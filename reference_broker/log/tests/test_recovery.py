@@ -40,6 +40,12 @@ def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12) -> Partitio
     return log
 
 
+def synced(disk: SimDisk, log: PartitionLog) -> None:
+    point = log.sync_point()
+    disk.finish_sync(disk.begin_sync(point.paths))
+    log.mark_synced(point)
+
+
 def log_files(disk: MemoryDisk) -> list[str]:
     return sorted(path for path in disk.files if path.endswith(".log"))
 
@@ -338,6 +344,39 @@ def test_no_power_loss_brings_a_quarantine_back_that_has_ended() -> None:
     disk.power_loss()
     disk.process_started()
     assert opened(disk, SMALL, clean=False).quarantine is None
+
+
+def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_anew_is_durable() -> None:
+    """A start would miss the records between the old log start and the new one, and take them for lost."""
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        log = filled(disk)
+        synced(disk, log)
+        log.advance_high_watermark(log.log_end_offset)
+        log.delete_records_before(6)
+        synced(disk, log)
+        log.truncate_fully_and_start_at(1000, NOW)
+        appended(log, batch_of(2), epoch=3)
+        log.note_synced()
+        assert log.durable_end == 0
+        disk.make_durable(log.synced_note)
+        disk.power_loss()
+        disk.process_started()
+        assert opened(disk, SMALL, clean=False).quarantine is None
+    synced(disk, log)
+    log.note_synced()
+    assert log.durable_end == 1002
+
+
+def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> None:
+    disk = SimDisk(Random(1))
+    log = filled(disk)
+    synced(disk, log)
+    log.advance_high_watermark(log.log_end_offset)
+    log.delete_records_before(6)
+    assert log.has_retired
+    log.note_synced()
+    assert log.durable_end == log.log_end_offset
 
 
 def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
