@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.segment import NAME_DIGITS, new_segment
 from reference_broker.ports.disk import Disk
 
@@ -87,9 +88,12 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
 
 def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
     """Does what ``set_aside`` does, with all segments of a log, and then with the file ``cause``. Raises DiskError."""
-    bases = [int(name[:NAME_DIGITS]) for name in disk.list(directory) if is_segment(name)]
-    first = min(bases, default=0)
-    set_aside(disk, directory, Damage(new_segment(directory, first, 0).path, 0, first, why), 0)
+    names = disk.list(directory)
+    first = min((int(name[:NAME_DIGITS]) for name in names if is_segment(name)), default=0)
+    checkpoints = OffsetCheckpoints(disk, directory)
+    checkpoints.load(names)
+    damage = Damage(new_segment(directory, first, 0).path, 0, first, why)
+    set_aside(disk, directory, damage, checkpoints.durable_end)
     path = f"{directory}/{cause}"
     disk.rename(path, _free(disk, path))
 

@@ -299,6 +299,18 @@ def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replic
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
+def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_was_durable() -> None:
+    world = with_records()
+    (log,) = world.publisher.resting_logs()
+    for _ in range(2):  # First the log, then the recovery point.
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+    other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=(1,)),))
+    (again,) = started(world, MetadataImage(topics={"t": other})).publisher.resting_logs()
+    assert again.quarantine is not None
+    assert again.quarantine.until == 3
+
+
 def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
     world = with_records()
     write_partition_metadata(world.disk, "t-0", ALMOST)
