@@ -40,6 +40,7 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.ports.timing import Slices
+from reference_broker.replication.durable import must_be_durable
 from reference_broker.replication.partition_roles import PartitionRoles
 from reference_broker.replication.partitions import Partition, Partitions
 
@@ -306,7 +307,8 @@ class PartitionPublisher:
         return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """This node leads the replica. With one replica, everything in the log is committed."""
+        """This node leads the replica. With one replica, everything in the log is committed, once it is as durable as
+        flush.messages asks for."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
@@ -314,17 +316,31 @@ class PartitionPublisher:
             del self._resting[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
-        if len(state.replicas) == 1:
+        if len(state.replicas) == 1 and not must_be_durable(log):
             log.advance_high_watermark(log.log_end_offset)
         if partition is None:
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
             self.partitions.add(partition)
             self.roles.leads(partition, state)
+            if len(state.replicas) == 1 and must_be_durable(log):
+                self._sync(partition)
             return
         partition.leader_epoch = state.leader_epoch
         self.roles.leads(partition, state)
         if is_new_epoch:
             partition.changed()
+
+    def _sync(self, partition: Partition) -> None:
+        """Makes the only replica of a partition durable, and commits what it holds."""
+        point = partition.log.sync_point()
+
+        def synced() -> None:
+            if not partition.deleted:
+                partition.log.mark_synced(point)
+                if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
+                    partition.changed()
+
+        self.sync(point.paths, synced)
 
     def _directory(self, topic: TopicImage, index: int) -> str:
         """The partition's directory, cleared of what an earlier topic of that name left.

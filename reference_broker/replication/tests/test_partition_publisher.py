@@ -299,6 +299,21 @@ def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replic
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
+def test_what_a_lone_replica_found_after_a_kill_is_read_when_it_is_durable() -> None:
+    """flush.messages asks for the sync, and the records that were found are perhaps in the page cache only."""
+    world = with_records()
+    topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
+    for flush_messages, read in (("1", 0), ("4", 3)):
+        configs = {(TOPIC_RESOURCE, "t"): {"flush.messages": flush_messages}}
+        again = World(world.disk)
+        for _ in again.publisher.start(MetadataImage(topics={"t": topic}, configs=configs), False):
+            """Opening."""
+        log = again.partitions.by_name["t", 0].log
+        assert (log.log_end_offset, log.high_watermark) == (3, read)
+        again.settle()
+        assert log.high_watermark == 3
+
+
 def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_was_durable() -> None:
     world = with_records()
     (log,) = world.publisher.resting_logs()
