@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from zlib import crc32
 
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.ports.disk import Disk, DiskError
@@ -16,7 +17,8 @@ class OffsetCheckpoints:
     """``recovery_point``: segments that end at or before it were durable, their indexes included.
 
     ``synced``: records below it were durable when the file was written. Nobody waits for this file: a killed process
-    leaves it, and a power loss may bring back an older one, which is as true.
+    leaves it, and a power loss may bring back an older one, which is as true. Its second row is a CRC-32 of the first,
+    because a start refuses a log that ends below the note. A damaged note counts as none.
 
     ``durable_log_start``: no power loss takes the log start back behind it, so files before it may go.
     """
@@ -47,12 +49,17 @@ class OffsetCheckpoints:
         """Every record below it is known to have been durable."""
         return max(self.recovery_point, self.synced)
 
+    @property
+    def durable_end_path(self) -> str:
+        """The file that says so."""
+        return self._synced.path if self.synced > self.recovery_point else self._recovery_point.path
+
     def load(self, names: Sequence[str]) -> tuple[int, int]:
         """Reads the files, given the names in the folder. Returns the cleaned offset and the log start offset."""
         cleaned = _read_offset(self._cleaner.read(names))
         self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
         self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
-        self.synced = _read_offset(self._synced.read(names))
+        self.synced = _read_checked(self._synced.read(names))
         return cleaned, self.durable_log_start
 
     def prepare_log_start(self, offset: int) -> str:
@@ -81,7 +88,7 @@ class OffsetCheckpoints:
     def note_synced(self, offset: int) -> None:
         """Notes that records below ``offset`` are durable. If the disk refuses it, less is known after a crash."""
         with suppress(DiskError):
-            self._synced.overwrite([str(offset)])
+            self._synced.overwrite(_checked(offset))
             self.synced = offset
 
     def lower_recovery_point(self, offset: int) -> None:
@@ -94,7 +101,7 @@ class OffsetCheckpoints:
     def lower_synced(self, offset: int) -> None:
         """Does the same for the note of what was synced. It needs a cut of what was durable."""
         if offset < self.synced:
-            self._synced.overwrite([str(offset)])
+            self._synced.overwrite(_checked(offset))
             self._synced.disk.make_durable(self._synced.path)
             self.synced = offset
 
@@ -108,6 +115,16 @@ class OffsetCheckpoints:
 
     def write_cleaned(self, offset: int) -> None:
         self._cleaner.replace([f"{self._row_start} {offset}"])
+
+
+def _checked(offset: int) -> list[str]:
+    return [str(offset), f"{crc32(str(offset).encode()):08x}"]
+
+
+def _read_checked(rows: list[str] | None) -> int:
+    """Returns 0 if the rows are not those that ``_checked`` gives."""
+    offset = _read_offset(rows)
+    return offset if rows == _checked(offset) else 0
 
 
 def _read_offset(rows: list[str] | None) -> int:

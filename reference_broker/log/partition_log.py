@@ -224,11 +224,12 @@ class PartitionLog(LogView):
         return True
 
     def end_quarantine(self) -> None:
-        """Ends a quarantine, because nobody relies any more on what the log held before its damage. Raises
-        DiskError."""
+        """Ends a quarantine, because nobody relies any more on what the log held before its damage. This waits for
+        the disk: the replica may be elected from now on, and its log must not be in quarantine again after a power
+        loss. Raises DiskError."""
         path = f"{self.directory}/{QUARANTINE_FILE}"
         self.disk.delete(path)
-        self.durability.changed(path)
+        self.disk.make_durable(path)
         self.quarantine = None
 
     def forget_empty_epochs(self) -> None:
@@ -429,10 +430,18 @@ class PartitionLog(LogView):
 
     def note_synced(self) -> None:
         """Writes down how far the log is durable. A start takes damage below that for damage, not for a torn end. The
-        note is true whether or not it is synced itself."""
-        synced = self.synced_offset
-        if synced > self._checkpoints.durable_end and not self.durability.unsettled_cut:
-            self._checkpoints.note_synced(synced)
+        note is true whether or not it is synced itself.
+
+        A log that began anew waits until its new start is durable. With the old one, the note would say that the
+        records between them were there.
+        """
+        synced, checkpoints = self.synced_offset, self._checkpoints
+        if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
+            return
+        oldest = (*self.segments.retired, *self.segments)[:1]
+        has_old_start = any(segment.base_offset <= checkpoints.durable_log_start for segment in oldest)
+        if has_old_start or checkpoints.is_log_start_durable:
+            checkpoints.note_synced(synced)
 
     @property
     def synced_note(self) -> str:

@@ -2,17 +2,20 @@
 
 The damaged segment and all later ones are kept aside: they are renamed to ``<name>.damaged``. The file ``quarantine``
 says why. While it is there, the replica may follow a leader, which fills the log again, but it must not lead, since it
-may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed.
+may lack records that were acknowledged. It goes when the log holds everything again that the leader has committed. The
+file ``quarantine-history`` stays. It tells such a log from an empty one on a new disk.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.segment import NAME_DIGITS, new_segment
 from reference_broker.ports.disk import Disk
 
 FILE_NAME = "quarantine"
+HISTORY_FILE_NAME = "quarantine-history"
 ASIDE_SUFFIX = ".damaged"
 LOG_SUFFIX = ".log"
 
@@ -58,6 +61,11 @@ def read_quarantine(disk: Disk, directory: str, names: Sequence[str]) -> Quarant
     return Quarantine(int(until) if until.isdecimal() else 0, rows[1] if len(rows) > 1 else "its reason is unreadable")
 
 
+def was_quarantined(disk: Disk, directory: str) -> bool:
+    """Whether the log in this directory was in quarantine once, or still is. Raises DiskError."""
+    return disk.exists(f"{directory}/{HISTORY_FILE_NAME}")
+
+
 def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -> None:
     """Renames the damaged segment and all later ones, last first. The names are durable when it returns, so the caller
     waits for the disk. Raises DiskError."""
@@ -67,7 +75,9 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     marker = Checkpoint(disk, f"{directory}/{FILE_NAME}")
     known = read_quarantine(disk, directory, names)
     until = max(durable_before, *bases, known.until if known is not None else 0)
-    marker.put([str(until), str(damage)])
+    rows = [str(until), str(damage)]
+    Checkpoint(disk, f"{directory}/{HISTORY_FILE_NAME}").put(rows)
+    marker.put(rows)
     for base in reversed(bases):
         segment = new_segment(directory, base, 0)
         disk.delete(segment.offsets.path)
@@ -78,9 +88,12 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
 
 def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
     """Does what ``set_aside`` does, with all segments of a log, and then with the file ``cause``. Raises DiskError."""
-    bases = [int(name[:NAME_DIGITS]) for name in disk.list(directory) if is_segment(name)]
-    first = min(bases, default=0)
-    set_aside(disk, directory, Damage(new_segment(directory, first, 0).path, 0, first, why), 0)
+    names = disk.list(directory)
+    first = min((int(name[:NAME_DIGITS]) for name in names if is_segment(name)), default=0)
+    checkpoints = OffsetCheckpoints(disk, directory)
+    checkpoints.load(names)
+    damage = Damage(new_segment(directory, first, 0).path, 0, first, why)
+    set_aside(disk, directory, damage, checkpoints.durable_end)
     path = f"{directory}/{cause}"
     disk.rename(path, _free(disk, path))
 

@@ -284,7 +284,9 @@ class Recovery:
         durable_end = self.checkpoints.durable_end
         if end < durable_end and self.quarantine is None:
             path = new_segment(self.directory, end, self.now.wall_ms).path
-            raise LogDamaged(Damage(path, 0, end, f"the records from there to offset {durable_end} are gone"))
+            source = self.checkpoints.durable_end_path
+            why = f"{source} says that records up to offset {durable_end} were synced, and they are gone"
+            raise LogDamaged(Damage(path, 0, end, why))
 
     def _settle_offsets(self) -> None:
         segments, durability = self.segments.items, self.durability

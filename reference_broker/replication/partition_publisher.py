@@ -29,7 +29,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
-from reference_broker.log.quarantine import set_all_aside
+from reference_broker.log.quarantine import set_all_aside, was_quarantined
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.directories import directory_of as directory_of_replica
@@ -40,6 +40,7 @@ from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.ports.timing import Slices
+from reference_broker.replication.durable import must_be_durable
 from reference_broker.replication.partition_roles import PartitionRoles
 from reference_broker.replication.partitions import Partition, Partitions
 
@@ -159,12 +160,23 @@ class PartitionPublisher:
                     self._resting[topic.topic_id, index] = log
                     self.replica_count.value += 1
                     self._assume(topic, index, log)
-                    if (log.quarantine is None) == (directory_of_replica(state, self.node_id) == LOST_DIRECTORY):
+                    if self._is_misplaced(state, log):
                         self._misplaced.append(((topic.topic_id, index), log))
                 if index % RECOVERED_PER_SLICE == RECOVERED_PER_SLICE - 1:
                     yield
             yield
         yield from self._follow_all()
+
+    def _is_misplaced(self, state: PartitionImage, log: PartitionLog) -> bool:
+        """Whether the controller must be told of the replica's directory.
+
+        A lost replica is whole again only where its quarantine was. A log that was never in quarantine is another one:
+        somebody has replaced the disk, or deleted the files. That replica stays lost until it has been in an ISR.
+        """
+        is_lost = directory_of_replica(state, self.node_id) == LOST_DIRECTORY
+        if log.quarantine is not None:
+            return not is_lost
+        return is_lost and was_quarantined(self.disk, log.directory)
 
     def misplaced(self) -> Mapping[tuple[bytes, int], bool]:
         """The replicas that were found damaged, or whole again, at the start, contrary to what the metadata said. True
@@ -295,7 +307,8 @@ class PartitionPublisher:
         return was_lost and directory_of_replica(state, self.node_id) != LOST_DIRECTORY
 
     def _lead(self, partition: Partition | None, topic: TopicImage, index: int, log: PartitionLog) -> None:
-        """This node leads the replica. With one replica, everything in the log is committed."""
+        """This node leads the replica. With one replica, everything in the log is committed, once it is as durable as
+        flush.messages asks for."""
         state, key = topic.partitions[index], (topic.topic_id, index)
         is_new_epoch = partition is None or partition.leader_epoch != state.leader_epoch
         if partition is None:
@@ -303,17 +316,31 @@ class PartitionPublisher:
             del self._resting[key]
         if is_new_epoch:
             log.assign_leader_epoch(state.leader_epoch)
-        if len(state.replicas) == 1:
+        if len(state.replicas) == 1 and not must_be_durable(log):
             log.advance_high_watermark(log.log_end_offset)
         if partition is None:
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
             self.partitions.add(partition)
             self.roles.leads(partition, state)
+            if len(state.replicas) == 1 and must_be_durable(log):
+                self._sync(partition)
             return
         partition.leader_epoch = state.leader_epoch
         self.roles.leads(partition, state)
         if is_new_epoch:
             partition.changed()
+
+    def _sync(self, partition: Partition) -> None:
+        """Makes the only replica of a partition durable, and commits what it holds."""
+        point = partition.log.sync_point()
+
+        def synced() -> None:
+            if not partition.deleted:
+                partition.log.mark_synced(point)
+                if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
+                    partition.changed()
+
+        self.sync(point.paths, synced)
 
     def _directory(self, topic: TopicImage, index: int) -> str:
         """The partition's directory, cleared of what an earlier topic of that name left.

@@ -169,6 +169,10 @@ def _finish(
             replicated.append((partition, end))
         if must_be_durable(partition.log):
             due.append(partition)
+        elif partition.followers is None and partition.log.high_watermark < end and not partition.deleted:
+            # When it was appended a sync was due, which another one has made needless.
+            partition.log.advance_high_watermark(partition.log.log_end_offset)
+            partition.changed()
     if body.acks == 0:
         for partition in due:
             sync_led_then(broker.outside, [partition], nobody_waits)

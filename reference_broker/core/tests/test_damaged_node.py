@@ -71,6 +71,25 @@ def test_a_damaged_metadata_log_is_refused_and_stays_as_it_is(cleanly: bool) -> 
         assert {path: bytes(content) for path, content in disk.files.items() if path.endswith(".log")} == before
 
 
+@pytest.mark.parametrize("cleanly", [True, False], ids=["clean stop", "kill"])
+def test_a_damaged_note_of_what_was_synced_keeps_no_node_from_starting(cleanly: bool) -> None:
+    world = stopped(cleanly=cleanly)
+    path = f"{METADATA_DIRECTORY}/{SYNCED_FILE}"
+    for position in range(len(world.disk.files[path])):
+        for bit in (1, 8):
+            disk = world.disk.copy()
+            disk.files[path][position] ^= bit
+            assert "t" in NodeWorld(disk).node.broker.controller.image.topics
+
+
+def test_the_refusal_of_a_log_that_ends_too_early_names_the_file_that_says_so() -> None:
+    world = stopped(cleanly=False)
+    del world.disk.files[METADATA_LOG][positions(bytes(world.disk.files[METADATA_LOG]))[1] :]
+    with pytest.raises(StartRefused) as refused:
+        NodeWorld(world.disk)
+    assert f"{METADATA_DIRECTORY}/{SYNCED_FILE} says that records up to offset" in str(refused.value)
+
+
 def test_what_a_cut_metadata_log_does_not_know_is_kept_as_a_stray() -> None:
     """After a power loss that took the note of what was synced, damage looks like a torn tail."""
     world = stopped(cleanly=False)

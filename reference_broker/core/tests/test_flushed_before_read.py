@@ -1,9 +1,15 @@
 """Where flush.messages asks for a sync, no consumer reads records that a power loss could take."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
+from reference_broker.log.partition_log import Origin, PartitionLog
+from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
@@ -21,3 +27,39 @@ def test_the_high_watermark_of_a_lone_replica_waits_for_the_sync(acks: int) -> N
     world.complete_syncs()
     assert world.log("t").high_watermark == 3
     assert fetched in world.replies, "the sync wakes who waits for records"
+
+
+def test_what_the_broker_itself_appends_waits_for_the_sync_too() -> None:
+    """Committed offsets are such records."""
+    world = NodeWorld(log_flush_interval_messages="2")
+    world.create("t")
+    partition = world.node.broker.partitions.by_name["t", 0]
+    for _ in range(2):
+        partition.log.append(Now(0, 0), batch(), partition.leader_epoch, origin=Origin.BROKER)
+        world.node.broker.replication.leaders.appended(partition)
+    assert (partition.log.high_watermark, partition.log.log_end_offset) == (1, 2)
+
+
+def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The batches of a request are appended one after the other. When the first one was, its log needed a sync."""
+    world = NodeWorld()
+    world.create("c", partitions=2, cleanup_policy="compact", flush_messages="2")
+    world.produce("c", 0, batch())
+    log, looked_into = world.log("c"), []
+    point = log.sync_point()
+
+    def look_into(self: PartitionLog, *_: object) -> Iterator[None]:
+        looked_into.append(self.directory)
+        if self.directory == "c-1":
+            assert (log.high_watermark, log.log_end_offset) == (1, 2)
+            log.mark_synced(point)
+        return iter(())
+
+    monkeypatch.setattr(PartitionLog, "look_into", look_into)
+    large = batch(b"v" * 5000)
+    partitions = [ProducePartition(index, large) for index in (0, 1)]
+    world.ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("c", NO_TOPIC_ID, partitions)]))
+    assert looked_into == ["c-0", "c-1"]
+    assert log.high_watermark == 2

@@ -8,7 +8,7 @@ import pytest
 from reference_broker.log.appending import Appended, Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
-from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.builder import build
@@ -25,7 +25,7 @@ def at(ms: int) -> Now:
     return Now(ms * 1000, START_MS + ms)
 
 
-def opened(disk: MemoryDisk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> PartitionLog:
+def opened(disk: Disk, config: LogConfig | None = None, *, now: Now = NOW, clean: bool = True) -> PartitionLog:
     log = run_to_end(open_log(disk, DIRECTORY, config or LogConfig(), now, clean))
     log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)

@@ -2,9 +2,11 @@
 
 import struct
 from contextlib import suppress
+from random import Random
 
 import pytest
 
+from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log
 from reference_broker.log.tests.log_world import (
@@ -19,7 +21,7 @@ from reference_broker.log.tests.log_world import (
     opened,
     sent,
 )
-from reference_broker.ports.disk import DiskError
+from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
@@ -31,11 +33,17 @@ def headers_moved(batch: bytes, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:]
 
 
-def filled(disk: MemoryDisk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
+def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
     log = opened(disk, config)
     for number in range(batches):
         appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)
     return log
+
+
+def synced(disk: SimDisk, log: PartitionLog) -> None:
+    point = log.sync_point()
+    disk.finish_sync(disk.begin_sync(point.paths))
+    log.mark_synced(point)
 
 
 def log_files(disk: MemoryDisk) -> list[str]:
@@ -320,6 +328,55 @@ def test_a_quarantine_ends_when_the_log_holds_everything_again() -> None:
     assert again.quarantine is None
     assert opened(disk.copy(), SMALL, clean=False).quarantine is None
     assert [path for path in disk.files if path.endswith(".damaged")], "they are for whoever asks what happened"
+
+
+def test_no_power_loss_brings_a_quarantine_back_that_has_ended() -> None:
+    """The replica may be elected, and takes records that nobody else has."""
+    disk = SimDisk(Random(1))
+    log = filled(disk)
+    disk.make_durable(log.segments[-1].path)
+    log.close_cleanly()
+    disk.flip(log.segments[0].path, 16 * 8)
+    records = all_bytes(filled(MemoryDisk()))
+    again = opened(disk, SMALL)
+    again.append_replicated(NOW, records)
+    assert again.release(again.log_end_offset)
+    disk.power_loss()
+    disk.process_started()
+    assert opened(disk, SMALL, clean=False).quarantine is None
+
+
+def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_anew_is_durable() -> None:
+    """A start would miss the records between the old log start and the new one, and take them for lost."""
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        log = filled(disk)
+        synced(disk, log)
+        log.advance_high_watermark(log.log_end_offset)
+        log.delete_records_before(6)
+        synced(disk, log)
+        log.truncate_fully_and_start_at(1000, NOW)
+        appended(log, batch_of(2), epoch=3)
+        log.note_synced()
+        assert log.durable_end == 0
+        disk.make_durable(log.synced_note)
+        disk.power_loss()
+        disk.process_started()
+        assert opened(disk, SMALL, clean=False).quarantine is None
+    synced(disk, log)
+    log.note_synced()
+    assert log.durable_end == 1002
+
+
+def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> None:
+    disk = SimDisk(Random(1))
+    log = filled(disk)
+    synced(disk, log)
+    log.advance_high_watermark(log.log_end_offset)
+    log.delete_records_before(6)
+    assert log.has_retired
+    log.note_synced()
+    assert log.durable_end == log.log_end_offset
 
 
 def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:

@@ -157,13 +157,15 @@ class Leaders:
     # --- progress ---------------------------------------------------------------------------------------------------
 
     def appended(self, partition: Partition) -> None:
-        """A client's records were appended. If no other replica is in sync, they are committed at once.
+        """A client's records were appended. If no other replica is in sync, they are committed at once. With a single
+        replica they are not if a sync is due, since that moves the high watermark.
 
         The code that appended calls ``partition.changed()``.
         """
         followers, end = partition.followers, partition.log.log_end_offset
         if followers is None:
-            partition.log.advance_high_watermark(end)
+            if not must_be_durable(partition.log):
+                partition.log.advance_high_watermark(end)
             return
         followers.appended(end)
         if not followers.is_watched:

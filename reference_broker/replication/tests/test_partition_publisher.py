@@ -299,6 +299,33 @@ def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replic
     assert [what for what, _ in opened.notes] == ["log_quarantined" if elr else "stray_renamed"]
 
 
+def test_what_a_lone_replica_found_after_a_kill_is_read_when_it_is_durable() -> None:
+    """flush.messages asks for the sync, and the records that were found are perhaps in the page cache only."""
+    world = with_records()
+    topic = TopicImage("t", TOPIC_ID, (replace(LED, replicas=(1,), isr=(1,)),))
+    for flush_messages, read in (("1", 0), ("4", 3)):
+        configs = {(TOPIC_RESOURCE, "t"): {"flush.messages": flush_messages}}
+        again = World(world.disk)
+        for _ in again.publisher.start(MetadataImage(topics={"t": topic}, configs=configs), False):
+            """Opening."""
+        log = again.partitions.by_name["t", 0].log
+        assert (log.log_end_offset, log.high_watermark) == (3, read)
+        again.settle()
+        assert log.high_watermark == 3
+
+
+def test_a_log_with_a_damaged_topic_id_is_whole_again_only_when_it_has_all_that_was_durable() -> None:
+    world = with_records()
+    (log,) = world.publisher.resting_logs()
+    for _ in range(2):  # First the log, then the recovery point.
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+    other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=(1,)),))
+    (again,) = started(world, MetadataImage(topics={"t": other})).publisher.resting_logs()
+    assert again.quarantine is not None
+    assert again.quarantine.until == 3
+
+
 def test_the_directory_of_a_topic_whose_deletion_the_metadata_told_is_not_taken_for_damaged() -> None:
     world = with_records()
     write_partition_metadata(world.disk, "t-0", ALMOST)
@@ -369,11 +396,23 @@ def test_a_damaged_log_may_be_in_sync_and_elected_in_one_publication() -> None:
 def test_the_controller_is_told_of_a_lost_replica_that_is_whole_again() -> None:
     world = with_records()
     lost = replace(LED, isr=(), leader=-1, elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
-    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
+    world, _ = damaged(lost)
+    assert world.publisher.misplaced() == {}, "the controller knows"
+    (log,) = world.publisher.resting_logs()
+    log.end_quarantine()
+    again = started(world, world.image)
     assert again.publisher.misplaced() == {(TOPIC_ID, 0): False}
     assert again.publisher.misplaced() == {}
-    again, _ = damaged(lost)
-    assert again.publisher.misplaced() == {}, "the controller knows"
+
+
+@pytest.mark.clause("E-6")
+@pytest.mark.parametrize("files", [with_records, World], ids=["other files", "an empty disk"])
+def test_a_lost_replica_is_not_whole_again_because_its_disk_was_replaced(files: Callable[[], World]) -> None:
+    """Told whole, it would be elected as the last known leader, without the records that it held."""
+    lost = replace(LED, isr=(), leader=-1, last_known_elr=(1,), directories=(LOST_DIRECTORY, bytes(15) + b"i"))
+    world = files()
+    again = started(world, replace(world.image, topics={"t": TopicImage("t", TOPIC_ID, (lost,))}))
+    assert again.publisher.misplaced() == {}
 
 
 @pytest.mark.clause("E-8")
