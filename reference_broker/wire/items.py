@@ -20,6 +20,15 @@ UNITS_PER_LOOK: Final = 32
 """So many items of one array are read or written before somebody looks whether the slice is over. The end of each array
 is looked at, too: many short arrays are as much work as a long one."""
 
+ITEM_BYTES: Final = 300
+"""An estimate of what an item takes in memory while its request is decoded, served and answered. So much was measured
+of a Metadata request for topics that do not exist."""
+SLICE_BYTES: Final = UNITS_PER_SLICE * ITEM_BYTES
+"""An estimate of what a slice of decoding adds."""
+LEAST_ITEM_BYTES: Final = 2
+"""What an item takes in a frame at least. An answer, whose items are in memory, is so ranked before requests of as many
+items, which are not yet."""
+
 MOST_REQUEST_BYTES: Final = 16 << 20
 """The limit for the frame of any request but Produce. Its texts and byte strings are copied, 16 MiB in some 5 ms."""
 
