@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from reports.manifest import MANIFEST_NAME
+
 KEEP = 20
 """So many of the newest runs are kept."""
 STAMP = re.compile(r"-(\d{8}-\d{6})$")
-VERDICTS = ("report/verdict.json", "*/report/verdict.json")
-"""A comparison has several runs in its folder."""
+VERDICT = Path("report", "verdict.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +52,18 @@ def _kept(runs: Path) -> Iterator[KeptRun]:
         stamp = STAMP.search(path.name)
         if stamp is None or path.is_symlink():
             continue
-        verdicts = [file for pattern in VERDICTS for file in path.glob(pattern)]
-        if verdicts:
+        verdicts = [run / VERDICT for run in (path, *sorted(path.iterdir())) if _is_run(run)]
+        if any(file.exists() for file in verdicts):
             yield KeptRun(path, stamp[1], all(_is_as_it_must(file) for file in verdicts))
 
 
+def _is_run(folder: Path) -> bool:
+    """A comparison has several runs in its folder. A run that was killed may have nothing but its trace."""
+    return any((folder / each).exists() for each in (VERDICT, MANIFEST_NAME, "trace"))
+
+
 def _is_as_it_must(verdict: Path) -> bool:
-    """Returns false also for a verdict that cannot be read."""
+    """Returns false also for a verdict that is missing or cannot be read."""
     try:
         told = json.loads(verdict.read_text(encoding="utf-8"))
         return bool(told["outcome"] == ("FAILED" if told["mutant"] else "PASSED"))

@@ -54,6 +54,7 @@ class Connection(asyncio.Protocol):
         "discarding",
         "last_active_us",
         "listener",
+        "making_bytes",
         "number",
         "of_node",
         "peer",
@@ -84,6 +85,8 @@ class Connection(asyncio.Protocol):
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
         """Since when there are bytes of answers that the peer has not taken."""
+        self.making_bytes = 0
+        """An estimate of what a large request or answer holds that is being decoded, served or encoded."""
         self.number = -1
         self.of_node = False
         self.peer = ""
@@ -205,7 +208,7 @@ class Connection(asyncio.Protocol):
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""
         self.busy = False
-        self._request_bytes = 0
+        self._request_bytes = self.making_bytes = 0
         if not self.serving:  # Else data_received goes on with both.
             self._driver.memory.changed(self)
             self.want_turn()
@@ -215,7 +218,7 @@ class Connection(asyncio.Protocol):
     def held_bytes(self) -> int:
         if self.closed:
             return 0
-        return OWN_BYTES + self._reader.held_bytes + self._request_bytes + self._unread_bytes()
+        return OWN_BYTES + self._reader.held_bytes + self._request_bytes + self.making_bytes + self._unread_bytes()
 
     def _unread_bytes(self) -> int:
         """What the answers take that the peer has not read whole."""

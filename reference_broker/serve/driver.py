@@ -36,18 +36,18 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
-from reference_broker.serve.requests import decode, decode_in_slices
+from reference_broker.serve.requests import decode, decode_in_slices, takes_one_slice
 from reference_broker.serve.slices import Slices
 from reference_broker.serve.turns import Turns
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.items import LARGE_FRAME_BYTES
+from reference_broker.wire.items import ITEM_BYTES, LARGE_ANSWER_ITEMS, LARGE_FRAME_BYTES, LEAST_ITEM_BYTES, SLICE_BYTES
 from reference_broker.wire.messages import (
     empty_response,
     encode_response,
     encode_response_in_slices,
     has_error_code,
-    is_large_response,
+    items_of_response,
 )
 from reference_broker.wire.writing import Buffers
 
@@ -215,6 +215,7 @@ class Driver:
         if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
             self.memory.forget(connection)
             connection.of_node = True
+            self.memory.changed(connection)
 
     def _is_of_node(self, request: Request) -> bool:
         """Whether a node that is registered under this client ID may come to this listener. Where brokers have a
@@ -226,12 +227,14 @@ class Driver:
         if len(frame) <= LARGE_FRAME_BYTES:
             return decode(connection.number, frame, self._versions)
         slices = decode_in_slices(connection.number, frame, self._versions)
-        try:
-            next(slices)
-        except StopIteration as end:
-            request: Request = end.value
-            return request
-        self.slices.add(self._decode_later(connection, slices))
+        begins = not self.slices or takes_one_slice(frame)
+        if begins:
+            try:
+                next(slices)
+            except StopIteration as end:
+                request: Request = end.value
+                return request
+        self.slices.add(connection, self._decode_later(connection, slices), len(frame), has_begun=begins)
         return None
 
     def _decode_later(
@@ -239,11 +242,12 @@ class Driver:
     ) -> Generator[None, None, None]:
         """Goes on with a large request, and gives it to the node at the end."""
         while not (connection.closed or connection.closing or self._ended):
+            connection.making_bytes += SLICE_BYTES
+            self.memory.changed(connection)
             try:
                 next(slices)
             except StopIteration as end:
-                self._note_sender(connection, end.value)
-                self.handle(end.value)
+                self._take_late(connection, end.value)
                 return
             except ProtocolError as broken:
                 self.close(connection, str(broken))
@@ -252,6 +256,16 @@ class Driver:
                 self.close(connection, f"our codec failed: {told(bug)}")
                 return
             yield
+
+    def _take_late(self, connection: Connection, request: Request) -> None:
+        """Nobody above catches what is raised here."""
+        try:
+            self._note_sender(connection, request)
+            self.handle(request)
+        except ProtocolError as broken:
+            self.close(connection, str(broken))
+        except Exception as bug:
+            self.close(connection, f"our code failed: {told(bug)}")
 
     def handle(self, request: Request) -> None:
         if self._ended:
@@ -274,17 +288,20 @@ class Driver:
     def close(self, connection: Connection, reason: str) -> None:
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
         self._log.limited("warn", "connection_closed", **facts)
+        self.slices.drop(connection)
         connection.close()
 
     def evicted(self, connection: Connection, reason: str) -> None:
         """The memory budget ends the connection. What it was to be sent is lost."""
         facts = {"peer": connection.peer, "connection": connection.number, "reason": reason}
         self._log.limited("warn", "connection_closed", **facts)
+        self.slices.drop(connection)
 
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
         self._hang_ups.watch(connection, False)
         self.memory.forget(connection)
+        self.slices.drop(connection)
         self.give(Closed(connection.number))
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
@@ -382,8 +399,17 @@ class Driver:
             return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
         if reply.body is None or connection.discarding:
             connection.done()
-        elif is_large_response(reply.api_key, reply.api_version, reply.body):
-            self.slices.add(self._reply_in_slices(connection, reply))
+            return
+        try:
+            items = items_of_response(reply.api_key, reply.api_version, reply.body)
+        except Exception as bug:
+            self._send(connection, reply, self._encoded_instead(reply, bug))
+            return
+        if items > LARGE_ANSWER_ITEMS:
+            connection.making_bytes = items * ITEM_BYTES
+            self.memory.changed(connection)
+            work = self._reply_in_slices(connection, reply)
+            self.slices.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
         else:
             self._send(connection, reply, self._encoded(reply))
 

@@ -15,6 +15,7 @@ from reference_broker.wire.tags import Tag
 LARGE_REQUEST_ITEMS = 1000
 """The handler of a request that holds more items is given a slice of its own."""
 _FETCH = int(ApiKey.FETCH)
+_PRODUCE = int(ApiKey.PRODUCE)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _FETCH_SNAPSHOT = int(ApiKey.FETCH_SNAPSHOT)
 
@@ -45,6 +46,11 @@ def decode_in_slices(
         if items > LARGE_REQUEST_ITEMS:
             yield
     return _request(connection, header, body, frame)
+
+
+def takes_one_slice(frame: memoryview) -> bool:
+    """Whether the request is of an API whose codec is so fast that it is not cut into slices."""
+    return int.from_bytes(frame[:2], "big") in (_FETCH, _PRODUCE)
 
 
 def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -> bool:

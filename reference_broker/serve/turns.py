@@ -9,7 +9,7 @@ from typing import Final, Protocol
 REQUESTS_PER_PASS: Final = 128
 """How many requests are served before the event loop looks at its sockets again."""
 PASS_S: Final = 0.005
-"""A pass that has taken so much processor time ends with the request that it serves."""
+"""A pass that has taken so much processor time serves no more requests, but for the first of each queue."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -42,6 +42,7 @@ class Turns:
     arrives, which is between two passes. So it waits for at most one pass, whatever the others have sent. A pass serves
     one heavy connection, since a single large fetch takes as long as hundreds of small requests. The rest of it is
     shared by new connections and light ones: neither a flood of new ones nor a thousand backlogs keep the others out.
+    Every pass serves at least one connection of each queue, even if the first of them takes the whole time of the pass.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class Turns:
             self._call_soon(self._pass)
 
     def _pass(self) -> None:
-        new, light = self._queues[Queue.NEW], self._queues[Queue.LIGHT]
+        heavy, new, light = self._queues[Queue.HEAVY], self._queues[Queue.NEW], self._queues[Queue.LIGHT]
         ends_s = self._clock_s() + PASS_S
         try:
-            self._serve_next(self._queues[Queue.HEAVY])
-            for number in range(REQUESTS_PER_PASS - 1):
-                first, second = (new, light) if number % 2 else (light, new)
-                if not (self._serve_next(first) or self._serve_next(second)) or self._clock_s() >= ends_s:
+            for each in (heavy, new, light):
+                self._serve_next(each)
+            for number in range(REQUESTS_PER_PASS - 3):
+                first, second = (light, new) if number % 2 else (new, light)
+                if self._clock_s() >= ends_s or not (self._serve_next(first) or self._serve_next(second)):
                     break
         finally:  # A bug in one turn must not keep the others waiting for ever.
             self._pass_comes = False

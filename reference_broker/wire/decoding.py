@@ -15,7 +15,7 @@ from uuid import UUID
 
 from reference_broker.wire import reading
 from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.items import BYTES_PER_UNIT, UNITS_PER_LOOK, Work
+from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
 from reference_broker.wire.reading import Frame, Reader
 from reference_broker.wire.schema import (
     EPOCH,
@@ -125,6 +125,7 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
         least = _least_primitive_bytes(each.kind, flexible)
     read_length = reading.read_compact_length if flexible else reading.read_legacy_length32
     nullable, are_small = each.nullable, each.struct is None and each.kind in FIXED
+    items_per_unit = SMALL_ITEMS if are_small else 1
 
     def read(frame: Frame, offset: int, work: Work) -> Generator[None, None, tuple[Any, int]]:
         count, offset = read_length(frame, offset)
@@ -141,9 +142,11 @@ def _sliced_array_reader(each: SchemaField, target: SchemaField | None, flexible
                 value, offset = yield from inner(frame, offset, work)
             items.append(value)
             if number - done == UNITS_PER_LOOK or offset - start >= UNITS_PER_LOOK * BYTES_PER_UNIT:
-                if work.spend(number - done + (offset - start) // BYTES_PER_UNIT):
+                if work.spend((number - done) // items_per_unit + (offset - start) // BYTES_PER_UNIT):
                     yield
                 start, done = offset, number
+        if work.spend((count - done) // items_per_unit + (offset - start) // BYTES_PER_UNIT):
+            yield
         return tuple(items), offset
 
     return read

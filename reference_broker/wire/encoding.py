@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from reference_broker.wire.items import BYTES_PER_UNIT, UNITS_PER_LOOK, Work
+from reference_broker.wire.items import BYTES_PER_UNIT, SMALL_ITEMS, UNITS_PER_LOOK, Work
 from reference_broker.wire.schema import (
     EPOCH,
     FIXED,
@@ -87,6 +87,7 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
         if any(one.is_array for one in schema_fields(each.struct)):
             inner = sliced_encoder(each.struct, kind)
     write_count = _array_writer(item, flexible, each.nullable)
+    items_per_unit = SMALL_ITEMS if each.struct is None and each.kind in FIXED else 1
 
     def write(out: bytearray, value: Any, work: Work) -> Generator[None, None, None]:
         values = get(value)
@@ -103,9 +104,11 @@ def _sliced_array_step(each: SchemaField, source: SchemaField, flexible: bool) -
             else:
                 yield from inner(out, one, work)
             if number - done == UNITS_PER_LOOK or len(out) - start >= UNITS_PER_LOOK * BYTES_PER_UNIT:
-                if work.spend(number - done + (len(out) - start) // BYTES_PER_UNIT):
+                if work.spend((number - done) // items_per_unit + (len(out) - start) // BYTES_PER_UNIT):
                     yield
                 start, done = len(out), number
+        if work.spend((len(values) - done) // items_per_unit + (len(out) - start) // BYTES_PER_UNIT):
+            yield
 
     return write
 

@@ -17,13 +17,23 @@ UNITS_PER_SLICE: Final = 1000
 """The work of one slice. A unit is one item or BYTES_PER_UNIT of text. A slice takes some 3 ms."""
 BYTES_PER_UNIT: Final = 1024
 UNITS_PER_LOOK: Final = 32
-"""So many items are read or written before somebody looks whether the slice is over."""
+"""So many items of one array are read or written before somebody looks whether the slice is over. The end of each array
+is looked at, too: many short arrays are as much work as a long one."""
+
+ITEM_BYTES: Final = 300
+"""An estimate of what an item takes in memory while its request is decoded, served and answered. So much was measured
+of a Metadata request for topics that do not exist."""
+SLICE_BYTES: Final = UNITS_PER_SLICE * ITEM_BYTES
+"""An estimate of what a slice of decoding adds."""
+LEAST_ITEM_BYTES: Final = 2
+"""What an item takes in a frame at least. An answer, whose items are in memory, is so ranked before requests of as many
+items, which are not yet."""
 
 MOST_REQUEST_BYTES: Final = 16 << 20
 """The limit for the frame of any request but Produce. Its texts and byte strings are copied, 16 MiB in some 5 ms."""
 
 SMALL_ITEMS: Final = 8
-"""So many numbers or IDs count as one item."""
+"""So many numbers or IDs count as one item, and as one unit."""
 
 MOST_ITEMS_OF_MOST: Final = 5000
 MOST_ITEMS: Final[dict[int, int]] = {

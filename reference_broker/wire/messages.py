@@ -108,11 +108,17 @@ def _check_end(api_key: int, frame: Frame, end: int) -> None:
 
 
 def is_large_response(api_key: int, version: int, body: Any) -> bool:
-    """Whether a response is to be encoded in slices. It is not if it has another class than its API's."""
+    """Whether a response is to be encoded in slices."""
+    return items_of_response(api_key, version, body) > LARGE_ANSWER_ITEMS
+
+
+def items_of_response(api_key: int, version: int, body: Any) -> int:
+    """How many items the outer arrays of a response hold. Zero for Fetch and Produce, and for a body of another class
+    than its API's."""
     if api_key in (_FETCH, _PRODUCE):
-        return False
+        return 0
     kind, count = _counter(api_key, version)
-    return isinstance(body, kind) and count(body) > LARGE_ANSWER_ITEMS
+    return count(body) if isinstance(body, kind) else 0
 
 
 @cache

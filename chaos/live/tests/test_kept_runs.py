@@ -59,6 +59,14 @@ def test_a_comparison_goes_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path, 0) == [f"compare-a-{DAY}-000001"]
 
 
+def test_a_comparison_of_which_a_run_has_no_verdict_is_not_as_it_must(tmp_path: Path) -> None:
+    for name, left in (("a", "manifest.json"), ("b", "trace")):
+        compared = run_of(tmp_path, f"compare-{name}-{DAY}-000001", inside="final")
+        (compared / "first" / left).mkdir(parents=True)
+    assert names(tmp_path, 0) == []
+    assert names(tmp_path, 0, red=True) == [f"compare-a-{DAY}-000001", f"compare-b-{DAY}-000001"]
+
+
 def test_folders_that_have_no_verdict_or_another_name_are_left_alone(tmp_path: Path) -> None:
     run_of(tmp_path, f"in-play-{DAY}-000001", "")
     run_of(tmp_path, "mine")

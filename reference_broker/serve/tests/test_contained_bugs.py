@@ -46,6 +46,7 @@ class FakeConnection:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = False
+        self.making_bytes = 0
         self.sent = b""
 
     def send(self, buffers: Sequence[bytes]) -> None:
@@ -134,3 +135,17 @@ def test_where_no_error_fits_the_connection_closes(
     assert connection.sent == b""
     assert failures == []
     assert events(log) == ["answer_not_encoded", "connection_closed"]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_an_answer_whose_items_cannot_be_counted_becomes_an_error(
+    driver: Driver, node: Echo, log: StringIO, failures: list[str], hooked: bool
+) -> None:
+    driver.watched = hooked
+    good: Any = empty_response(ApiKey.LIST_GROUPS, 5, ErrorCode.none)
+    node.body = replace(good, groups=17)
+    connection = ask(driver, ApiKey.LIST_GROUPS, 5)
+    _, body = decode_response(ApiKey.LIST_GROUPS, 5, memoryview(connection.sent)[4:])
+    assert getattr(body, "error_code") == ErrorCode.unknown_server_error  # noqa: B009
+    assert failures == []
+    assert events(log) == ["answer_not_encoded"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, cast
+from weakref import ref
 
 import pytest
 from kio.schema.list_groups.v5.request import ListGroupsRequest
@@ -18,6 +19,7 @@ from reference_broker.apis.registry import SERVED
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.core.node import Node
+from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.now import Now
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.disk import FileDisk
@@ -27,8 +29,9 @@ from reference_broker.serve.slices import Slices
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.headers import RequestHeader, write_request_header
-from reference_broker.wire.items import MOST_ITEMS, MOST_ITEMS_OF_MOST
+from reference_broker.wire.items import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import decode_response, empty_response, encode_request
+from reference_broker.wire.tags import Tag
 
 LONG_NAME = "x" * 40_000
 
@@ -54,13 +57,18 @@ class FakeConnection:
         self.peer = "peer"
         self.number = self.last_active_us = -1
         self.busy = self.closing = self.discarding = self.closed = self.of_node = False
+        self.making_bytes = 0
         self.sent = b""
+
+    def held_bytes(self) -> int:
+        return self.making_bytes
 
     def send(self, buffers: Sequence[bytes]) -> None:
         self.sent += b"".join(buffers)
 
     def done(self) -> None:
         self.busy = False
+        self.making_bytes = 0
 
     def close(self) -> None:
         self.closing = True
@@ -150,12 +158,117 @@ def test_a_large_request_reaches_the_node_after_several_passes_and_others_are_se
     assert last.frame_bytes > 100_000
 
 
-def test_large_requests_of_several_connections_take_turns(world: World) -> None:
-    for _ in range(3):
-        world.ask(world.connected(), ApiKey.METADATA, 9, names(10_000))
+def test_large_requests_are_decoded_one_after_the_other(world: World) -> None:
+    connections = [world.connected() for _ in range(8)]
+    for each in connections:
+        world.ask(each, ApiKey.METADATA, 9, names(10_000))
     assert len(world.soon) == 1
+    half_made = 0
+    while world.soon:
+        world.step()
+        asked = {each.connection for each in world.node.requests}
+        begun = [each for each in connections if each.making_bytes and each.number not in asked]
+        half_made = max(half_made, len(begun))
+    assert half_made == 1
+    assert [each.connection for each in world.node.requests] == [each.number for each in connections]
+
+
+def test_a_smaller_request_goes_before_larger_ones_that_came_first(world: World) -> None:
+    large, small = [world.connected() for _ in range(9)], world.connected()
+    for each in large:
+        world.ask(each, ApiKey.METADATA, 9, names(50_000))
+    for _ in range(20):
+        world.step()
+    assert world.ask(small, ApiKey.METADATA, 9, names(3000)) is None
+    for _ in range(6):
+        world.step()
+    assert [each.connection for each in world.node.requests] == [small.number]
+
+
+def test_the_request_of_a_node_goes_before_those_of_clients(world: World) -> None:
+    clients, node = [world.connected() for _ in range(9)], world.connected()
+    node.of_node = True
+    for each in clients:
+        world.ask(each, ApiKey.METADATA, 9, names(3000))
+    assert world.ask(node, ApiKey.METADATA, 9, names(20_000)) is None
     world.settle()
-    assert len({each.connection for each in world.node.requests}) == 3
+    first = [each.connection for each in world.node.requests].index(node.number)
+    assert first <= 1, "only what came first has some slices meanwhile"
+
+
+def test_an_answer_is_encoded_before_further_requests_of_its_size_are_decoded(world: World) -> None:
+    asking, waiting = world.connected(), [world.connected() for _ in range(3)]
+    for each in waiting:
+        world.ask(each, ApiKey.METADATA, 9, names(20_000))
+    world.driver._reply(_answer_to(asking, groups(20_000)))
+    while asking.busy:
+        world.step()
+    assert len(world.node.requests) <= 1
+
+
+def test_smaller_requests_without_end_do_not_keep_out_a_large_one(world: World) -> None:
+    large, small = world.connected(), [world.connected() for _ in range(3)]
+    world.ask(large, ApiKey.METADATA, 9, names(20_000))
+    for _ in range(300):
+        for each in small:
+            if not each.busy:
+                world.ask(each, ApiKey.METADATA, 9, names(3000))
+        world.step()
+        for request in world.node.requests:
+            world.driver.connections[request.connection].done()
+    assert large.number in {each.connection for each in world.node.requests}
+
+
+def test_the_budget_counts_what_is_decoded(world: World) -> None:
+    connection = world.connected()
+    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    world.settle()
+    share = world.driver.memory._shares[False]
+    assert 20_000 * ITEM_BYTES <= share.total_bytes <= 20_000 * ITEM_BYTES * 1.2
+    connection.done()
+    assert share.counted_again() == 0
+
+
+def test_the_frame_of_a_connection_that_closes_while_it_waits_is_let_go_of_at_once(world: World) -> None:
+    for _ in range(2):
+        world.ask(world.connected(), ApiKey.METADATA, 9, names(20_000))
+    gone = world.connected()
+    frame = memoryview(b"".join(encode_request(ApiKey.METADATA, 9, 9, "c", names(50_000)))[4:])
+    assert world.frame(gone, frame) is None
+    held = ref(frame)
+    del frame
+    assert held() is not None
+    gone.closed = True
+    world.driver.closed(gone)
+    assert held() is None
+
+
+def test_a_node_that_is_recognised_after_many_slices_counts_with_nodes_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.driver, "_is_of_node", lambda _: True)
+    connection = world.connected()
+    frame = memoryview(b"".join(encode_request(ApiKey.METADATA, 9, 9, client_id_of(7, bytes(16)), names(20_000)))[4:])
+    assert world.frame(connection, frame) is None
+    world.settle()
+    assert connection.of_node
+    assert world.driver.memory._shares[False].total_bytes == 0
+    assert world.driver.memory._shares[True].total_bytes == connection.making_bytes > 0
+
+
+def test_what_the_node_refuses_after_many_slices_closes_the_connection(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: Event) -> None:
+        raise ProtocolError("not on this listener")
+
+    connection = world.connected()
+    world.ask(connection, ApiKey.METADATA, 9, names(20_000))
+    monkeypatch.setattr(world.driver, "_step", refuses)
+    world.driver.watched = True
+    world.settle()
+    assert connection.closing
+    assert world.reasons() == ["not on this listener"]
 
 
 def test_a_request_of_few_items_and_many_bytes_takes_one_pass(world: World) -> None:
@@ -212,6 +325,11 @@ def reply(world: World, connection: Any, version: int, body: object) -> None:
     request = world.ask(connection, ApiKey.LIST_GROUPS, version, _list_groups())
     assert request is not None
     world.driver._reply(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
+
+
+def _answer_to(connection: Any, body: object) -> Reply:
+    connection.busy = True
+    return Reply(connection.number, 9, ApiKey.LIST_GROUPS, 5, body, Tag(ApiKey.LIST_GROUPS, 5, "c"))
 
 
 def _list_groups() -> ListGroupsRequest:

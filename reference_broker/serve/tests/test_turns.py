@@ -249,6 +249,31 @@ def test_a_pass_that_takes_long_ends_early() -> None:
     assert len(driver.served) - before == 4
 
 
+@pytest.mark.parametrize("slow", list(Queue))
+def test_every_pass_serves_one_of_each_queue_even_if_one_takes_the_time_of_the_whole_pass(slow: Queue) -> None:
+    loop, served, now_s = Loop(), Counter[Queue](), 0.0
+    turns = Turns(loop.call_soon, lambda: now_s)
+
+    class Asking:
+        closed = False
+
+        def __init__(self, queue: Queue) -> None:
+            self.queue = queue
+
+        def take_turn(self) -> None:
+            nonlocal now_s
+            now_s += PASS_S * 1.2 if self.queue == slow else PASS_S / 25
+            served[self.queue] += 1
+            turns.add(self)
+
+    for queue in Queue:
+        turns.add(Asking(queue))
+    for _ in range(100):
+        loop.once()
+    assert all(served[queue] >= 100 for queue in Queue)
+    assert sum(served.values()) <= 3 * 100
+
+
 def test_those_that_closed_while_they_waited_take_no_turn() -> None:
     driver = Answering()
     gone = [driver.connected(served_before=False)[0] for _ in range(1000)]

@@ -3,6 +3,7 @@ much is refused before it is read."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import pytest
@@ -18,6 +19,7 @@ from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, UNITS_PER_SLICE, TooMuchError
 from reference_broker.wire.messages import (
+    body_class,
     decode_request,
     decode_request_in_slices,
     decode_response,
@@ -145,6 +147,27 @@ def test_an_array_of_any_request_is_read_in_short_slices_up_to_its_limit_and_ref
     beyond, offset = frame_of(key, version, holding(layout(key, version), path, 8 * limit + 8))
     with pytest.raises(TooMuchError, match=f"the limit is {limit}"):
         finished(decode_request_in_slices(key, version, beyond, offset))
+
+
+@pytest.mark.parametrize("inner", [1, 5, 31, 33])
+def test_many_short_arrays_are_read_in_as_many_slices_as_a_long_one(inner: int) -> None:
+    kind = layout(ApiKey.OFFSET_COMMIT, 8)
+    one = holding(kind, ("topics", "partitions"), inner)
+    frame, offset = frame_of(ApiKey.OFFSET_COMMIT, 8, replace(one, topics=one.topics * (19_000 // (inner + 1))))
+    (_, items), slices = finished(decode_request_in_slices(ApiKey.OFFSET_COMMIT, 8, frame, offset))
+    assert items > 18_000
+    assert slices >= items // UNITS_PER_SLICE
+
+
+@pytest.mark.parametrize("inner", [1, 5, 31, 33])
+def test_many_short_arrays_are_written_in_as_many_slices_as_a_long_one(inner: int) -> None:
+    kind = body_class(ApiKey.OFFSET_COMMIT, "response")
+    one = holding(kind, ("topics", "partitions"), inner)
+    outer = 19_000 // (inner + 1)
+    body = replace(one, throttle_time=timedelta(0), topics=one.topics * outer)
+    frame, slices = finished(encode_response_in_slices(ApiKey.OFFSET_COMMIT, 8, 9, body))
+    assert frame == encode_response(ApiKey.OFFSET_COMMIT, 8, 9, body)
+    assert slices >= outer * (inner + 1) // UNITS_PER_SLICE
 
 
 def test_items_of_nested_arrays_count_together() -> None:
