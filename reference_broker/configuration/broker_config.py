@@ -142,7 +142,7 @@ class BrokerConfig:
     )
     delete_topic_enable: bool = setting(True, "Topics can be deleted.")
     fetch_max_bytes: int = setting(
-        4_194_304, "The answer to a fetch has at most so many bytes of records.", at_least=1024
+        4_194_304, "The answer to a consumer's fetch has at most so many bytes of records.", at_least=1024
     )
     fetch_session_revision: str = setting(
         "final", "This node's followers use the fetch sessions of this revision of KIP-227.", choices=("final", "first")
@@ -284,7 +284,7 @@ class BrokerConfig:
     replica_fetch_max_bytes: int = setting(1_048_576, "A follower asks for so many bytes of one partition.", at_least=0)
     replica_fetch_min_bytes: int = setting(1, "A follower's fetch waits for so many bytes.", at_least=0)
     replica_fetch_response_max_bytes: int = setting(
-        10_485_760, "A follower's fetch asks for so many bytes in all.", at_least=0
+        10_485_760, "A follower's fetch asks for so many bytes in all, and is answered with no more.", at_least=0
     )
     replica_fetch_wait_max_ms: int = setting(500, "A follower's fetch waits for data for so many ms.", at_least=0)
     replica_high_watermark_checkpoint_interval_ms: int = setting(

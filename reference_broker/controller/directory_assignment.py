@@ -6,7 +6,8 @@ eligible leader is not elected with what is left of its log. The node's other re
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from itertools import islice
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from kio.schema.assign_replicas_to_dirs.v0.request import (
@@ -26,6 +27,9 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 RETRY_MS = 200
+MOST_REPLICAS: Final = 500
+"""One request tells of so many replicas at most. A controller refuses a request that holds too many items. Kafka's
+limit is 2,250 (AssignReplicasToDirsRequest.MAX_ASSIGNMENTS_PER_REQUEST)."""
 
 ReplicaKey: TypeAlias = tuple[bytes, int]
 """Topic ID and partition index."""
@@ -40,23 +44,30 @@ class DirectoryAssignment:
     directory: bytes
 
     def tell(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
-        """Tells of each replica whether it is lost. Asks until an active controller has made the change, and then calls
-        ``done``. A cluster whose metadata.version is too low for directories refuses, and that ends it, too."""
+        """Tells of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Asks until an
+        active controller has made all changes, and then calls ``done``. A cluster whose metadata.version is too low for
+        directories refuses, and that ends it, too."""
         if not replicas:
             done()
             return
+        told = dict(islice(replicas.items(), MOST_REPLICAS))
 
         def again() -> None:
             self._surroundings.after(RETRY_MS * 1000, lambda: self.tell(replicas, done))
 
         def replied(answer: object) -> None:
             assert isinstance(answer, AssignReplicasToDirsResponse), f"directories were answered by {answer!r}"
-            if answer.error_code in (ErrorCode.none, ErrorCode.unsupported_version):
+            if answer.error_code == ErrorCode.none:
+                self.tell({key: is_lost for key, is_lost in replicas.items() if key not in told}, done)
+            elif answer.error_code == ErrorCode.unsupported_version:
                 done()
             else:
                 again()
 
-        body = AssignReplicasToDirsRequest(
+        self._lifecycle.channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(told), replied, again)
+
+    def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
+        return AssignReplicasToDirsRequest(
             broker_id=BrokerId(self._surroundings.node_id),
             broker_epoch=i64(self._lifecycle.registered_epoch),
             directories=tuple(
@@ -68,7 +79,6 @@ class DirectoryAssignment:
                 if keys
             ),
         )
-        self._lifecycle.channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, body, replied, again)
 
 
 def _topics(keys: Sequence[ReplicaKey]) -> tuple[TopicData, ...]:

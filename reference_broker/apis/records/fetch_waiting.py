@@ -57,7 +57,11 @@ class Fetch:
 
     def __post_init__(self) -> None:
         self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
-        self.max_bytes = min(max(self.request.max_bytes, 0), self.broker.config.fetch_max_bytes)
+        config = self.broker.config
+        limit = config.fetch_max_bytes
+        if self.reader is Reader.FOLLOWER:
+            limit = max(limit, config.replica_fetch_response_max_bytes)
+        self.max_bytes = min(max(self.request.max_bytes, 0), limit)
         self.min_bytes = min(self.request.min_bytes, self.max_bytes)
 
     def begin(self) -> FetchResponse | None:

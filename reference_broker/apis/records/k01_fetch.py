@@ -9,6 +9,8 @@
 * The ID of a deleted topic is unknown in a session, too.
 * Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
   changed or was asked for. Kafka answers each such fetch at once, in a loop.
+* Unlike Kafka: a follower is answered with ``replica.fetch.response.max.bytes``, as this node has it, where that is
+  more than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers ask.
 * Unlike Kafka: there are no quotas and no preferred read replica. The list of aborted transactions is empty.
 
 Version notes:

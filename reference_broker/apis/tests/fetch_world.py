@@ -161,6 +161,7 @@ class World:
     slots: int = 1000
     first_min_eviction_ms: int = 120_000
     max_bytes_limit: int = 57_671_680
+    follower_bytes_limit: int = 10_485_760
     calls: list[FakeCall] = field(default_factory=list)
     log_of: Callable[[], Any] = FakeLog
 
@@ -170,7 +171,9 @@ class World:
         self.partitions = Partitions()
         self.controller: Any = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
         cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms)
-        config: Any = SimpleNamespace(fetch_max_bytes=self.max_bytes_limit)
+        config: Any = SimpleNamespace(
+            fetch_max_bytes=self.max_bytes_limit, replica_fetch_response_max_bytes=self.follower_bytes_limit
+        )
         now = Now(1_000_000, 1_700_000_000_000)
         unused: Any = None
         ports: Any = self.outside

@@ -156,6 +156,17 @@ def test_the_brokers_own_limit_bounds_an_answer() -> None:
     assert [len(data.records or b"") for data in answer.values()] == [100, 0, 0]
 
 
+@pytest.mark.parametrize(("limit", "held"), [(250, [100, 100, 0]), (50, [100, 0, 0]), (LARGE, [100, 100, 100])])
+def test_a_follower_has_a_limit_of_its_own_where_that_is_larger(limit: int, held: list[int]) -> None:
+    """A follower's first batch is told whole, whatever the limit."""
+    world = World(max_bytes_limit=90, follower_bytes_limit=limit)
+    world.create("a", 3)
+    for index in range(3):
+        world.append("a", index)
+    answer = told(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=LARGE, replica_id=8).answer)
+    assert [len(data.records or b"") for data in answer.values()] == held
+
+
 @pytest.mark.clause("F-14")
 def test_after_an_error_the_next_state_is_told_though_it_is_what_was_told_before_it(world: World) -> None:
     world.append("a")

@@ -1,0 +1,107 @@
+"""A node tells the controller of its misplaced replicas, however many they are. The test plays the controller."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.assign_replicas_to_dirs.v0.response import AssignReplicasToDirsResponse
+from kio.static.primitive import i32Timedelta
+
+from reference_broker.controller.directory_assignment import DirectoryAssignment, ReplicaKey
+from reference_broker.metadata.tests.metadata_world import ManualPorts
+from reference_broker.metadata.uuids import LOST_DIRECTORY
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.node_ports import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request_in_slices, encode_request
+from reference_broker.wire.tests.test_slices import finished
+
+NO_THROTTLE = i32Timedelta.parse(timedelta(0))
+HERE = bytes(15) + b"\x07"
+
+
+class Teller:
+    """``open``: the request on its way, as what answers it and what says that it failed. ``told``: of which replicas
+    the controller was told, in order, and whether each is lost."""
+
+    def __init__(self) -> None:
+        self.ports = ManualPorts()
+        self.open: list[tuple[Any, Callable[[object], None], Callable[[], None]]] = []
+        self.told: list[tuple[ReplicaKey, bool]] = []
+        self.done = 0
+        channel = SimpleNamespace(ask=self._ask)
+        lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
+        self.assignment = DirectoryAssignment(Surroundings(3, MemoryDisk(), self.ports, Random(1)), lifecycle, HERE)
+
+    def _ask(
+        self, api_key: int, version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
+    ) -> None:
+        frame = memoryview(b"".join(encode_request(api_key, version, 9, "node-3", body)))[4:]
+        finished(decode_request_in_slices(api_key, version, frame, read_request_header(frame)[1]))
+        assert api_key == ApiKey.ASSIGN_REPLICAS_TO_DIRS
+        assert not self.open, "one request at a time"
+        self.open.append((body, replied, failed))
+
+    def tell(self, replicas: dict[ReplicaKey, bool]) -> None:
+        def done() -> None:
+            self.done += 1
+
+        self.assignment.tell(replicas, done)
+
+    def answer(self, error: ErrorCode = ErrorCode.none) -> None:
+        body, replied, _ = self.open.pop()
+        if error is ErrorCode.none:
+            self.told += [
+                ((topic.topic_id.bytes, one.partition_index), directory.id_.bytes == LOST_DIRECTORY)
+                for directory in body.directories
+                for topic in directory.topics
+                for one in topic.partitions
+            ]
+        replied(AssignReplicasToDirsResponse(throttle_time=NO_THROTTLE, error_code=error, directories=()))
+
+
+def replicas(count: int) -> dict[ReplicaKey, bool]:
+    """Each is of a topic of its own, and every third one is lost."""
+    return {((number + 1).to_bytes(16, "big"), number % 7): number % 3 == 0 for number in range(count)}
+
+
+@pytest.mark.parametrize("count", [1, 500, 501, 5000, 20_000])
+def test_any_number_of_misplaced_replicas_is_told_in_requests_that_a_controller_takes(count: int) -> None:
+    teller, misplaced = Teller(), replicas(count)
+    teller.tell(misplaced)
+    while teller.open:
+        assert teller.done == 0
+        teller.answer()
+    assert teller.done == 1
+    assert len(teller.told) == count, "each is told once"
+    assert dict(teller.told) == misplaced
+
+
+def test_only_what_the_controller_did_not_take_is_told_again() -> None:
+    teller, misplaced = Teller(), replicas(1200)
+    teller.tell(misplaced)
+    teller.answer()
+    teller.answer(ErrorCode.not_controller)
+    assert not teller.open
+    teller.ports.advance(200)
+    teller.open.pop()[2]()
+    teller.ports.advance(200)
+    while teller.open:
+        teller.answer()
+    assert teller.done == 1
+    assert len(teller.told) == len(misplaced)
+    assert dict(teller.told) == misplaced
+
+
+def test_nothing_and_a_cluster_without_directories_end_it_at_once() -> None:
+    teller = Teller()
+    teller.tell({})
+    assert (teller.done, teller.open) == (1, [])
+    teller.tell(replicas(5000))
+    teller.answer(ErrorCode.unsupported_version)
+    assert (teller.done, teller.open) == (2, [])
