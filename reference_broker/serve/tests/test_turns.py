@@ -357,3 +357,13 @@ def test_an_answer_counts_whole_until_its_last_byte_is_read() -> None:
     assert reader.held_bytes() == empty_bytes + 10
     transport.unread_bytes = 0
     assert reader.held_bytes() == empty_bytes
+
+
+def test_what_a_large_request_is_decoded_to_counts_until_it_is_answered() -> None:
+    driver = Answering()
+    reader, _ = driver.connected()
+    empty_bytes = reader.held_bytes()
+    reader.making_bytes = 1_000_000
+    assert reader.held_bytes() == empty_bytes + 1_000_000
+    reader.done()
+    assert reader.held_bytes() <= empty_bytes
