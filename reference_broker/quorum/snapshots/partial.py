@@ -11,7 +11,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from reference_broker.ports.disk import Disk
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.file_names import part_path, progress_path
 
@@ -58,14 +58,18 @@ class Partial:
         self.disk.write(progress, _checked(_ORIGIN.pack(self.leader, self.id.offset, self.id.epoch, self.size)))
 
     def append(self, data: bytes | memoryview) -> None:
-        """Appends ``data`` at ``length``. After a DiskError nothing of it is held."""
+        """Appends ``data`` at ``length``. After a DiskError nothing of it is held. Raises UndoFailed if that could not
+        be made so."""
         part, progress = self.paths
         crc = int(crc32c(data, self.crc))
         self.disk.append(part, [data])
         try:
             self.disk.append(progress, [_checked(_ENTRY.pack(self.length + len(data), crc))])
-        except OSError:
-            self.disk.truncate(part, self.length)
+        except DiskError as failure:
+            try:
+                self.disk.truncate(part, self.length)
+            except DiskError:
+                raise UndoFailed(f"cannot undo an append to {part}") from failure
             raise
         self.length += len(data)
         self.crc = crc
