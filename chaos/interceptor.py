@@ -33,6 +33,7 @@ from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.tags import Tag
 from reports.rows import FaultRow
+from reports.strikes import ANSWERED
 from scenarios.model import Match
 from scenarios.vocabulary import DAMAGES, PLACES
 
@@ -231,7 +232,7 @@ class Interceptor:
     def _phantom_answered(self, effect: Reply | Close) -> None:
         rule, tag = self._phantoms.pop(effect.connection)
         answer = f"answered with error {effect.tag.error}" if isinstance(effect, Reply) else f"closed: {effect.reason}"
-        self._report(rule, 1, tag, answer, kind=f"{rule.kind}_answered")
+        self._report(rule, 1, tag, answer, kind=rule.kind + ANSWERED)
         self._powers.deliver_later(Closed(effect.connection), 0)
 
     # Answers of other nodes

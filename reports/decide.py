@@ -11,6 +11,7 @@ from reports.collect import Findings, without_presets
 from reports.guarantees import GUARANTEES
 from reports.jobs.shared.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
+from reports.strikes import is_strike
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 
 LIMITED_SHARE = 0.1
@@ -51,7 +52,8 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
     expected = manifest.expectations
     fired = Counter[str]()
     for row in findings.faults:
-        fired[row["name"]] += row["hits"]
+        if is_strike(row["kind"]):
+            fired[row["name"]] += row["hits"]
     reasons = []
     for name, times in Counter(expected.faults).items():
         if fired[name] < times:
@@ -204,7 +206,7 @@ def _summary(
     invalid: Sequence[str],
 ) -> str:
     numbers = findings.facts
-    faults = without_presets(findings.faults)
+    faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
     hits = sum(row["hits"] for row in faults)
     did = (
         f"{numbers.get('operations', 0):,} client operations, {numbers.get('records_acked', 0):,} acknowledged and "

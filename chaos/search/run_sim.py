@@ -19,6 +19,7 @@ from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
+from reports.strikes import is_strike
 from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
 from scenarios.loader import Scenario
@@ -59,7 +60,7 @@ def play(
 
 def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
-    fired = Counter(row.name for row in world.faults)
+    fired = Counter(row.name for row in world.faults if is_strike(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
     acked = sum(row.count for row in history.runs if row.kind == "send" and row.first_offset >= 0)
     found = (each for check in world.checks for each in check.violations if is_judged(scenario, each.guarantee))

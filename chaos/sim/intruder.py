@@ -19,8 +19,8 @@ STAYS_US = 3_000_000
 class Intruder:
     """Implements chaos.sim.links.Caller, for one connection to one node.
 
-    ``arrived`` is called once the node has accepted the connection, which the requests follow at once. ``over`` is
-    called once, with the number of answers.
+    ``arrived`` is called once, when the first request reaches the node. ``over`` is called once, with the number of
+    answers.
     """
 
     name = "intruder"
@@ -35,7 +35,7 @@ class Intruder:
     ) -> None:
         self._network = network
         self._requests = requests
-        self._arrived = arrived
+        self._arrived: Callable[[], None] | None = arrived
         self._over: Callable[[int], None] | None = over
         self._answers = 0
         self._connection = network.connect(self, network.address(node_id))
@@ -43,13 +43,17 @@ class Intruder:
         self._connection.link.agenda.after(STAYS_US, self._leave)
 
     def accepted(self, connection: Connection) -> None:
-        self._arrived()
         for number, asked in enumerate(self._requests):
             sender = claimed_node(asked.client_id)
             assert sender is not None, f"{asked.client_id} is no node"
             tag = Tag(asked.api_key, asked.api_version, node_name(sender), role="peer")
             action = Request(asked.api_key, asked.api_version, asked.client_id, asked.body, STAYS_US)
-            self._network.request(connection, action, number, tag)
+            self._network.request(connection, action, number, tag, self._reached)
+
+    def _reached(self) -> None:
+        arrived, self._arrived = self._arrived, None
+        if arrived is not None:
+            arrived()
 
     def refused(self, connection: Connection) -> None:
         self.lost(connection, "refused")

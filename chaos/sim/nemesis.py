@@ -22,6 +22,7 @@ from chaos.sim.targets import Targets
 from reference_broker.metadata.node_names import claimed_node
 from reference_broker.ports.now import Now
 from reports.rows import FaultRow
+from reports.strikes import ANSWERED
 from scenarios.model import Fault, Scenario
 from scenarios.vocabulary import DAMAGES, NODE_REQUESTS, SIM_AT_PERCENT
 
@@ -230,11 +231,11 @@ class Nemesis:
                     self._trouble.node(each or 0, self._agenda.now_us + REPLAY_TROUBLES_US)
 
         def over(answers: int) -> None:
-            if not has_arrived:  # The node did not take the connection.
+            if not has_arrived:  # The node did not get the requests.
                 self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
                 return
             now_us, told = self._agenda.now_us, f"{answers} of {len(requests)} answered"
-            self._keep(FaultRow(fault.name, f"{fault.kind}_answered", now_us, now_us, target, hit, detail=told))
+            self._keep(FaultRow(fault.name, fault.kind + ANSWERED, now_us, now_us, target, hit, detail=told))
 
         Intruder(self._network, node_id, requests, arrived, over)
 

@@ -4,8 +4,9 @@ A seeded share of the messages goes through the codec both ways and must come ou
 away from the wire's format, while most messages cost no coding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import TypeAlias
 
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.behaviours.protocol import Request as ClientRequest
@@ -22,6 +23,8 @@ from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchRequest
 from reference_broker.wire.tags import Tag
 
+Reached: TypeAlias = Callable[[], None]
+"""Is called when a request reaches a node that lives."""
 CODED_SHARE = 0.02
 
 DIAL_AGAIN_US = 1_000_000
@@ -80,7 +83,14 @@ class Network:
         connection.send_up(self._arrive_open, connection)
         return connection
 
-    def request(self, connection: Connection, action: ClientRequest, correlation: int, tag: Tag | None = None) -> None:
+    def request(
+        self,
+        connection: Connection,
+        action: ClientRequest,
+        correlation: int,
+        tag: Tag | None = None,
+        reached: Reached | None = None,
+    ) -> None:
         """Sends a request. ``tag`` is that of a node's request; a client's follows from what it asks."""
         body = action.body
         if self._codec.random() < self._coded_share:
@@ -94,7 +104,7 @@ class Network:
             body,
             tag_of(action) if tag is None else tag,
         )
-        connection.send_up(self._arrive_request, connection, event)
+        connection.send_up(self._arrive_request, connection, event, reached)
 
     def client_closed(self, connection: Connection) -> None:
         connection.send_up(self._arrive_close, connection)
@@ -128,12 +138,17 @@ class Network:
         machine.give(connection.incarnation, Opened(connection.number, connection.client.name))
         connection.send_down(connection.client.accepted, connection)
 
-    def _arrive_request(self, connection: Connection, event: Request) -> None:
+    def _arrive_request(
+        self, connection: Connection, event: Request, reached: Callable[[], None] | None = None
+    ) -> None:
         if not connection.node_open:
             return
         if connection.link.up.breaks_frames:
             self.reset(connection)
-        elif connection.busy:
+            return
+        if reached is not None and connection.node.alive and connection.node.incarnation == connection.incarnation:
+            reached()
+        if connection.busy:
             connection.waiting.append(event)
         else:
             connection.busy = True

@@ -18,6 +18,7 @@ from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, latency_rows
 from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
+from reports.strikes import is_strike
 from reports.verdict import Verdict
 
 FOLDER = Path(__file__).parent
@@ -116,7 +117,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
         for one in shown
         if one.operation in ("fetch", "produce")
     ]
-    faults = without_presets(findings.faults)
+    faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
     worst = max((one for one in costs if one.outage_us), key=lambda one: one.outage_us or 0, default=None)
     if worst is not None:

@@ -57,6 +57,14 @@ def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -
     assert "3 written partitions were not read to their end." in verdict.reasons
 
 
+def test_what_became_of_a_strike_is_no_strike_of_its_own() -> None:
+    rows = [{"name": "old", "kind": kind, "hits": 3} for kind in ("requests_replayed", "requests_replayed_answered")]
+    verdict = outcome(expecting(faults=("old",) * 6), findings(faults=rows))
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons == ("The fault 'old' fired 3 of 6 times.",)
+    assert "under 1 fault with 3 hits" in outcome(expecting(faults=("old",) * 3), findings(faults=rows)).summary
+
+
 def test_a_run_whose_load_generator_was_the_limit_shows_nothing() -> None:
     worker = {"worker": "worker-1", "seconds": 20, "limited_seconds": 2, "cpu_permille": 980, "worst_lag_us": 420_000}
     assert outcome(MANIFEST, findings(generator=[worker])).outcome is Outcome.PASSED

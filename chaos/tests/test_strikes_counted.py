@@ -1,0 +1,43 @@
+"""What counts as a hit of a fault: a strike, once, when it has reached what it strikes."""
+
+from collections import Counter
+
+from chaos.node_requests import NodeRequest
+from chaos.search.run_sim import play
+from chaos.sim.intruder import STAYS_US, Intruder
+from chaos.sim.links import CLIENTS
+from chaos.tests.test_sim_peers import Pair
+from reference_broker.core.events import Request
+from reference_broker.metadata.node_names import client_id_of
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import FetchRequest
+from scenarios import loader
+
+REQUESTS = [
+    NodeRequest(ApiKey.FETCH, 17, client_id_of(0, bytes(16)), FetchRequest(session_id=0, session_epoch=-1), "old")
+] * 3
+
+
+def test_the_answer_to_a_second_copy_is_no_second_hit() -> None:
+    verdict, world = play(loader.find("02-duplicated-request"), 1)
+    kinds = Counter(row.kind for row in world.faults)
+    assert kinds["request_duplicated_answered"]
+    assert sum(hits for _, hits in verdict.faults) == kinds["request_duplicated"]
+
+
+def intruded(lost: bool) -> tuple[list[str], int]:
+    """Returns what the intruder told, and how many requests the node saw."""
+    pair, told = Pair(), list[str]()
+    link = pair.links.between(CLIENTS, 1)
+    link.up.breaks_frames = lost
+    Intruder(pair.network, 1, REQUESTS, lambda: told.append("arrived"), lambda answers: told.append(f"{answers}"))
+    pair.run(2 * STAYS_US)
+    return told, len(pair.asked.of(Request))
+
+
+def test_forged_requests_count_once_they_reach_the_node() -> None:
+    assert intruded(lost=False) == (["arrived", "3"], 3)
+
+
+def test_forged_requests_that_are_lost_after_the_connection_was_taken_do_not_count() -> None:
+    assert intruded(lost=True) == (["0"], 0)
