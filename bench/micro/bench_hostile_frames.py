@@ -35,6 +35,8 @@ from reference_broker.wire.tests.test_slices import frame_of, holding, layout
 ResultT = TypeVar("ResultT")
 
 LONGEST_MS = 20
+LONGER_MS = {"as many batches as a Produce may hold": 45}
+"""A producer's request of a megabyte holds so many batches that its first slice, which looks at each, takes longer."""
 
 
 def _array(key: int, version: int, *path: str) -> Callable[[], tuple[NodeWorld, memoryview]]:
@@ -101,6 +103,10 @@ FRAMES: dict[str, Callable[[], tuple[NodeWorld, memoryview]]] = {
     "DescribeConfigs of as many resources as it may hold": _array(ApiKey.DESCRIBE_CONFIGS, 4, "resources"),
     "OffsetCommit of as many partitions as it may hold": _array(ApiKey.OFFSET_COMMIT, 9, "topics", "partitions"),
     "ListOffsets of as many partitions as it may hold": _array(ApiKey.LIST_OFFSETS, 10, "topics", "partitions"),
+    "DescribeTopicPartitions of as many topics as it may hold": _array(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, "topics"),
+    "OffsetForLeaderEpoch of as many partitions as it may hold": _array(
+        ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, "topics", "partitions"
+    ),
     "DeleteRecords of as many partitions as it may hold": _array(ApiKey.DELETE_RECORDS, 2, "topics", "partitions"),
     "CreateTopics of as many topics as it may hold": _array(ApiKey.CREATE_TOPICS, 7, "topics"),
     "CreateTopics of as many assignments as it may hold": _array(ApiKey.CREATE_TOPICS, 7, "topics", "assignments"),
@@ -160,6 +166,7 @@ def _encoded_ms(key: int, version: int, body: Any) -> float:
 @pytest.mark.benchmark(group="hostile frames")
 @pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 def bench_hostile_frame(benchmark: BenchmarkFixture, frame: Callable[[], tuple[NodeWorld, memoryview]]) -> None:
+    limit_ms = next((limit for name, limit in LONGER_MS.items() if FRAMES[name] is frame), LONGEST_MS)
     longest_ms: list[float] = []
 
     def play(world: NodeWorld, view: memoryview) -> None:
@@ -168,6 +175,6 @@ def bench_hostile_frame(benchmark: BenchmarkFixture, frame: Callable[[], tuple[N
     benchmark.pedantic(play, setup=lambda: (frame(), {}), rounds=3)  # type: ignore[no-untyped-call]
     benchmark.extra_info["longest_slice_ms"] = round(min(longest_ms), 2)
     # Beside other tests only the bench's work is checked, not its time.
-    assert not benchmark.enabled or min(longest_ms) < LONGEST_MS, (
+    assert not benchmark.enabled or min(longest_ms) < limit_ms, (
         f"the longest slice took {min(longest_ms):.1f} ms of processor time"
     )

@@ -28,6 +28,7 @@ from reference_broker.wire.fetch import (
     FetchTopicResponse,
     PartitionData,
 )
+from reference_broker.wire.fetch_requests import checked
 from reference_broker.wire.fetch_responses import MIN_PARTITION_5, read_legacy_partition, write_legacy_partition
 from reference_broker.wire.reading import (
     Frame,
@@ -115,16 +116,19 @@ def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
 def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
     topics = []
     count, offset = read_legacy_count(frame, offset, 6 + len(NO_TOPIC_ID))
+    held = checked(count)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         (topic_id,) = _UUID.unpack_from(frame, offset)
-        partitions, offset = _read_partitions(frame, offset + _UUID.size)
+        partitions, offset = _read_partitions(frame, offset + _UUID.size, held)
+        held += len(partitions)
         topics.append(FetchTopic(topic, topic_id, partitions))
     return topics, offset
 
 
-def _read_partitions(frame: Frame, offset: int) -> tuple[list[FetchPartition], int]:
+def _read_partitions(frame: Frame, offset: int, held: int) -> tuple[list[FetchPartition], int]:
     count, offset = read_legacy_count(frame, offset, _PARTITION.size)
+    checked(held + count)
     end = offset + _PARTITION.size * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)

@@ -37,23 +37,37 @@ SMALL_ITEMS: Final = 8
 
 MOST_ITEMS_OF_MOST: Final = 5000
 MOST_ITEMS: Final[dict[int, int]] = {
+    # Their handlers work in slices.
     ApiKey.METADATA: 100_000,
     ApiKey.DESCRIBE_CONFIGS: 100_000,
-    ApiKey.LIST_OFFSETS: 20_000,
-    ApiKey.OFFSET_COMMIT: 20_000,
-    ApiKey.OFFSET_FETCH: 20_000,
-    ApiKey.CREATE_TOPICS: 12_000,
-    ApiKey.CREATE_PARTITIONS: 15_000,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: 15_000,
-    ApiKey.FIND_COORDINATOR: 10_000,
-    ApiKey.DELETE_TOPICS: 10_000,
-    ApiKey.ELECT_LEADERS: 1500,
+    ApiKey.LIST_OFFSETS: 100_000,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: 100_000,
+    ApiKey.FIND_COORDINATOR: 100_000,
+    ApiKey.DESCRIBE_GROUPS: 100_000,
+    ApiKey.OFFSET_FETCH: 100_000,
     ApiKey.UPDATE_METADATA: 150_000,
+    # Part of what their handlers do is one slice.
+    ApiKey.CREATE_TOPICS: 100_000,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: 50_000,
+    ApiKey.DELETE_RECORDS: 40_000,
+    ApiKey.DELETE_GROUPS: 20_000,
+    # Their handlers are one slice.
+    ApiKey.ALTER_CONFIGS: 20_000,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 20_000,
+    ApiKey.ALTER_PARTITION: 20_000,
+    ApiKey.DELETE_TOPICS: 20_000,
+    ApiKey.OFFSET_COMMIT: 20_000,
+    ApiKey.OFFSET_DELETE: 20_000,
+    ApiKey.CREATE_PARTITIONS: 15_000,
+    ApiKey.ELECT_LEADERS: 12_000,
 }
 """The most items that the arrays of one request may hold together, by API; MOST_ITEMS_OF_MOST for the others.
 
-Where a handler works in slices the limit bounds memory. Elsewhere it bounds the handler's one slice to 20 ms. Fetch and
-Produce count their partitions themselves."""
+Kafka's clients put all that they ask into one request. So the limit of an API that names topics, partitions, groups or
+settings leaves room for 10,000 of them. Where a handler works in slices the limit bounds memory, some 300 bytes for
+each item. Elsewhere it bounds the handler's one slice to 20 ms; a change of the settings of 20,000 resources takes 35.
+CreateTopics leaves room for settings and assignments, and its handler counts the topics. Fetch and Produce count their
+topics and partitions themselves."""
 
 
 class TooMuchError(ProtocolError):

@@ -10,6 +10,7 @@
 KIPs: 966.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol
@@ -27,30 +28,44 @@ from kio.static.primitive import i32
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.metadata.topic_answers import described, missing_error
-from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata
+from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
+from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.log.lookup import Work
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.errors import ErrorCode
 
+UNITS_PER_TOPIC = 3
+UNITS_PER_PARTITION = 5
+"""What it costs to describe one, in microseconds."""
 
-class Needs(HasMetadata, HasConfig, HasLoader, Protocol):
+
+class Needs(HasMetadata, HasConfig, HasLoader, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:  # noqa: ARG001
-    """The topics are sorted by name, as the cursor needs it."""
-    cache = broker.metadata
-    names = sorted(dict.fromkeys(topic.name for topic in body.topics)) if body.topics else sorted(cache.topics)
-    first = 0
+def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse | None:
+    """The topics are sorted by name, as the cursor needs it. What takes more than a slice is answered through ``call``.
+    Kafka's Java admin client names all topics that it asks for in each of its requests."""
+    return answer_in_slices(broker, call, _answered(broker, body))
+
+
+def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[DescribeTopicPartitionsResponse]:
+    """All of it tells the same state of the metadata, also where that changes between slices."""
+    cache, image, work = broker.metadata, broker.loader.image, Work()
+    names = sorted({topic.name for topic in body.topics} if body.topics else cache.topics)
+    first, start = 0, 0
     if body.cursor is not None:
-        names = [name for name in names if name >= body.cursor.topic_name]
-        first = body.cursor.partition_index if names and names[0] == body.cursor.topic_name else 0
+        start = bisect_left(names, body.cursor.topic_name)
+        first = body.cursor.partition_index if names[start : start + 1] == [body.cursor.topic_name] else 0
     left = min(max(body.response_partition_limit, 1), broker.config.max_request_partition_size_limit)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     cursor = None
-    for name in names:
+    for name in islice(names, start, None):
+        if work.spend(UNITS_PER_TOPIC):
+            yield
         topic = cache.topics.get(name)
         if topic is None:
             topics.append(_missing(name))
@@ -58,9 +73,13 @@ def handle(broker: Needs, call: Call, body: DescribeTopicPartitionsRequest) -> D
         if left == 0:
             cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first))
             break
-        own = broker.loader.image.topic_by_id(topic.topic_id)
-        page = tuple(islice(_partitions(cache, topic, own, first), left))
-        topics.append(_topic(topic, page))
+        own = image.topic_by_id(topic.topic_id)
+        page: list[DescribeTopicPartitionsResponsePartition] = []
+        for partition in islice(_partitions(cache, topic, own, first), left):
+            page.append(partition)
+            if work.spend(UNITS_PER_PARTITION):
+                yield
+        topics.append(_topic(topic, tuple(page)))
         left -= len(page)
         if first + len(page) < len(topic.partitions):
             cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first + len(page)))

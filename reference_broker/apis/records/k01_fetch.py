@@ -34,7 +34,6 @@ from reference_broker.apis.records.fetch_answer import refusal
 from reference_broker.apis.records.fetch_waiting import Fetch, FetchNeeds
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.sessions.fetch_session_cache import MAX_SESSION_PARTITIONS
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, ErrorCode
@@ -43,8 +42,9 @@ from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
-MAX_NAMED_PARTITIONS = MAX_SESSION_PARTITIONS
-"""A request that names more is refused, since it would keep the node from everybody else for seconds."""
+MAX_NAMED_PARTITIONS = 50_000
+"""A request that names more is refused, since a fetch is decoded and looked at in one slice. A session grows beyond it
+with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:

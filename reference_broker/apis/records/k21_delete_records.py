@@ -24,8 +24,11 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasOutside, HasReplication
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
+from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
+from reference_broker.log.lookup import Work
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
+from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.replication.durable import nobody_waits, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
@@ -33,6 +36,11 @@ from reference_broker.wire.errors import Error, ErrorCode
 TO_HIGH_WATERMARK = -1
 _NO_LOW_WATERMARK = -1
 _NO_EPOCH = -1
+
+UNITS_PER_NAME = 3
+"""What it costs to look at one topic or partition, in microseconds."""
+UNITS_PER_DELETION = 30
+"""What it costs to move the start of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,31 @@ class Needs(LooksUpPartitions, HasReplication, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: DeleteRecordsRequest) -> None:
-    """Answers later, with one result for each partition, in the request's order."""
-    done = [[_delete(broker, topic.name, entry) for entry in topic.partitions] for topic in body.topics]
-    offsets = [(one.partition, one.offset) for topic in done for one in topic if one.partition is not None]
+    """Answers later, with one result for each partition, in the request's order. It works in slices."""
+    run_slices(broker.outside, contained_slices(call, _handled(broker, call, body)))
+
+
+def _handled(broker: Needs, call: Call, body: DeleteRecordsRequest) -> Slices:
+    done: list[list[_Done]] = []
+    work = Work()
+    for topic in body.topics:
+        results: list[_Done] = []
+        done.append(results)
+        if work.spend(UNITS_PER_NAME):
+            yield
+        for entry in topic.partitions:
+            results.append(_delete(broker, topic.name, entry))
+            if work.spend(UNITS_PER_NAME if results[-1].partition is None else UNITS_PER_DELETION):
+                yield
+    led = broker.partitions.by_name
+    for results in done:  # A partition may have been led elsewhere, or deleted, since its slice.
+        for at, one in enumerate(results):
+            if one.partition is not None and led.get((one.partition.topic, one.partition.index)) is not one.partition:
+                results[at] = _Done(None, ErrorCode.not_leader_or_follower)
+    offsets = [(one.partition, one.offset) for results in done for one in results if one.partition is not None]
 
     def answered(errors: dict[Partition, Error]) -> None:
-        call.respond(_response(broker, body, done, errors))
+        run_slices(broker.outside, respond_in_slices(call, _response(broker, body, done, errors)))
 
     if all(partition.followers is None for partition, _ in offsets):
         answered({})
@@ -92,19 +119,19 @@ def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
 
 def _response(
     broker: Needs, request: DeleteRecordsRequest, done: list[list[_Done]], errors: dict[Partition, Error]
-) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=tuple(
-                    _result(broker, entry, one, errors) for entry, one in zip(topic.partitions, results, strict=True)
-                ),
-            )
-            for topic, results in zip(request.topics, done, strict=True)
-        ),
-    )
+) -> Sliced[DeleteRecordsResponse]:
+    work = Work()
+    topics: list[DeleteRecordsTopicResult] = []
+    for topic, results in zip(request.topics, done, strict=True):
+        told: list[DeleteRecordsPartitionResult] = []
+        if work.spend(UNITS_PER_NAME):
+            yield
+        for entry, one in zip(topic.partitions, results, strict=True):
+            told.append(_result(broker, entry, one, errors))
+            if work.spend(UNITS_PER_NAME):
+                yield
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=tuple(told)))
+    return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
 def _refused(partition: Partition, offset: int) -> ErrorCode | None:

@@ -6,6 +6,8 @@
 KIPs: 101, 279, 320.
 """
 
+from typing import Protocol
+
 from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
@@ -16,22 +18,39 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
+from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode
 
+UNITS_PER_NAME = 3
+"""What it costs to look at one topic or partition, in microseconds."""
 
-def handle(broker: LooksUpPartitions, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:  # noqa: ARG001
-    """Every partition has its own error code."""
-    return OffsetForLeaderEpochResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=tuple(_answer(broker, topic.topic, one) for one in topic.partitions)
-            )
-            for topic in body.topics
-        ),
-    )
+
+class Needs(LooksUpPartitions, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse | None:
+    """Every partition has its own error code. What takes more than a slice is answered through ``call``."""
+    return answer_in_slices(broker, call, _answered(broker, body))
+
+
+def _answered(broker: LooksUpPartitions, body: OffsetForLeaderEpochRequest) -> Sliced[OffsetForLeaderEpochResponse]:
+    work = Work()
+    topics: list[OffsetForLeaderTopicResult] = []
+    for topic in body.topics:
+        answers: list[EpochEndOffset] = []
+        if work.spend(UNITS_PER_NAME):
+            yield
+        for wanted in topic.partitions:
+            if work.spend(UNITS_PER_NAME):
+                yield
+            answers.append(_answer(broker, topic.topic, wanted))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers)))
+    return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
 API = Api.of(OffsetForLeaderEpochRequest, handle)

@@ -26,16 +26,26 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.configs.config_rows import topic_rows
 from reference_broker.apis.passing_on import PassesOn, propose
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, as_uuid, verdict
+from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.planning.new_partitions import too_many_partitions
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, TopicOutcomes, WantedTopic
+from reference_broker.ports.timing import run_slices
 from reference_broker.wire.apis import ApiKey
 
+FEW_TOPICS = 1000
+"""So many topics are refused in one event."""
 REMEMBERED_ROWS = 16
 """So many different sets of topic settings are remembered in one process."""
 
 
 def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
-    """Answers later, with one result for each name in the order of the request."""
+    """Answers later, with one result for each name in the order of the request. Each topic has a partition, so a
+    request that names too many topics is refused here. To pass it on would take too long."""
+    too_many = too_many_partitions(len(body.topics))
+    if too_many is not None:
+        run_slices(broker.outside, respond_in_slices(call, _refused(body, too_many)))
+        return
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
     def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
@@ -46,6 +56,17 @@ def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
 
 
 API = Api.of(CreateTopicsRequest, handle)
+
+
+def _refused(body: CreateTopicsRequest, refusal: Refusal) -> Sliced[CreateTopicsResponse]:
+    results: dict[str, CreatableTopicResult] = {}
+    for number, topic in enumerate(body.topics, 1):
+        results[topic.name] = CreatableTopicResult(
+            name=TopicName(topic.name), topic_id=None, configs=(), **verdict(refusal)
+        )
+        if number % FEW_TOPICS == 0:
+            yield
+    return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results.values()))
 
 
 def _wanted(topic: CreatableTopic) -> WantedTopic:

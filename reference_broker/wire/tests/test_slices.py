@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 
 from reference_broker.core.tests.test_any_request import Anything
-from reference_broker.wire.apis import DRAFTS, VERSIONS, ApiKey
+from reference_broker.wire import fetch_requests
+from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from reference_broker.wire.headers import RequestHeader, read_request_header, write_request_header
 from reference_broker.wire.items import MOST_ITEMS, MOST_REQUEST_BYTES, UNITS_PER_SLICE, TooMuchError
 from reference_broker.wire.messages import (
@@ -171,11 +173,11 @@ def test_many_short_arrays_are_written_in_as_many_slices_as_a_long_one(inner: in
 
 
 def test_items_of_nested_arrays_count_together() -> None:
-    names = 3000
+    names = MOST_ITEMS[ApiKey.DELETE_RECORDS] * 2 // 3
     kind = layout(ApiKey.DELETE_RECORDS, 2)
     one = holding(kind, ("topics", "partitions"), 1)
     frame, offset = frame_of(ApiKey.DELETE_RECORDS, 2, type(one)(topics=one.topics * names, timeout=one.timeout))
-    with pytest.raises(TooMuchError, match="the limit is 5000"):
+    with pytest.raises(TooMuchError, match="the limit is 40000"):
         finished(decode_request_in_slices(ApiKey.DELETE_RECORDS, 2, frame, offset))
 
 
@@ -191,10 +193,47 @@ def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, pa
         frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, version, 9, "c", body)))[4:]
         offset = read_request_header(frame)[1]
         if refused:
-            with pytest.raises(TooMuchError, match="the limit is 5000"):
+            with pytest.raises(TooMuchError, match="the limit is 20000"):
                 decode_request(ApiKey.PRODUCE, version, frame, offset)
         else:
             decode_request(ApiKey.PRODUCE, version, frame, offset)
+
+
+@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000])
+def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_read(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, most, few = FetchPartition(0, 0, 1), 2000, 100
+    monkeypatch.setattr(fetch_requests, "MOST_TOPICS_AND_PARTITIONS", most)
+
+    def named(topics: int, partitions: int) -> list[FetchTopic]:
+        return [FetchTopic("", bytes(16), [one] * partitions)] * topics
+
+    def forgotten(topics: int, partitions: int) -> list[ForgottenTopic]:
+        return [ForgottenTopic("", bytes(16), [0] * partitions)] * topics
+
+    bodies = [
+        (FetchRequest(topics=named(1, most - 1)), True),
+        (FetchRequest(topics=named(most // 2, 1)), True),
+        (FetchRequest(topics=named(1, most)), False),
+        (FetchRequest(topics=named(most + 1, 0)), False),
+        (FetchRequest(topics=named(few, most // few)), False),
+    ]
+    if 7 <= version < FIRST_DRAFT_VERSION:
+        bodies += [
+            (FetchRequest(forgotten=forgotten(1, most)), False),
+            (FetchRequest(forgotten=forgotten(most + 1, 0)), False),
+            (FetchRequest(topics=named(1, most // 2), forgotten=forgotten(1, most // 2)), False),
+            (FetchRequest(topics=named(1, most // 2), forgotten=forgotten(1, most // 2 - 2)), True),
+        ]
+    for body, is_read in bodies:
+        frame = memoryview(b"".join(encode_request(ApiKey.FETCH, version, 9, "c", body)))[4:]
+        offset = read_request_header(frame)[1]
+        if is_read:
+            decode_request(ApiKey.FETCH, version, frame, offset)
+        else:
+            with pytest.raises(TooMuchError, match=f"the limit is {most}"):
+                decode_request(ApiKey.FETCH, version, frame, offset)
 
 
 @pytest.mark.parametrize("where", ["header", "body"])
