@@ -438,7 +438,7 @@ class PartitionLog(LogView):
         synced, checkpoints = self.synced_offset, self._checkpoints
         if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
             return
-        oldest = (*self.segments.retired, *self.segments)[:1]
+        oldest = (*self.segments.retired[:1], *self.segments.items[:1])
         has_old_start = any(segment.base_offset <= checkpoints.durable_log_start for segment in oldest)
         if has_old_start or checkpoints.is_log_start_durable:
             checkpoints.note_synced(synced)

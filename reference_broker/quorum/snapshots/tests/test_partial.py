@@ -18,10 +18,10 @@ class FailingDisk(MemoryDisk):
     appending: OSError | None = None
     cutting: OSError | None = None
 
-    def append(self, path: str, buffers: Sequence[Buffer]) -> None:
+    def append(self, path: str, buffers: Sequence[Buffer]) -> int:
         if self.appending is not None and path.endswith("progress"):
             raise self.appending
-        super().append(path, buffers)
+        return super().append(path, buffers)
 
     def truncate(self, path: str, size: int) -> None:
         if self.cutting is not None:
