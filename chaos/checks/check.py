@@ -132,8 +132,8 @@ Row = TypeVar("Row", bound=OfOperation)
 class History:
     """A run's history rows by table, in the order of recording.
 
-    ``writes_promised`` says whether acknowledged writes must survive. After a power loss they need not, unless each was
-    flushed before its answer.
+    ``writes_promised`` says whether acknowledged writes must survive. After a power loss or a failed sync they need
+    not, unless each was flushed before its answer.
     """
 
     operations: list[OperationRow] = field(default_factory=list)

@@ -29,7 +29,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
 from scenarios.load import MIRROR_GROUP, Load
-from scenarios.model import Scenario
+from scenarios.model import Fault, Scenario
 
 BOOT_US = 30_000_000
 PREPARE_US = 30_000_000
@@ -266,11 +266,16 @@ def _settle_us(load: Load) -> int:
 def _promises_writes(scenario: Scenario) -> bool:
     """Returns whether acknowledged writes must survive.
 
-    They survive a kill. They survive a power loss only if each is flushed before its answer, or if other replicas hold
-    them (ReplicaView says where they do not).
+    They survive a kill. They survive a power loss or a failed sync only if each is flushed before its answer, or if
+    other replicas hold them (ReplicaView says where they do not).
     """
-    loses_power = any(fault.kind == "node_powered_off" for fault in scenario.faults)
-    return not loses_power or _is_flushed(scenario) or scenario.load.hot.replicas > 1
+    loses_bytes = any(_loses_unsynced(fault) for fault in scenario.faults)
+    return not loses_bytes or _is_flushed(scenario) or scenario.load.hot.replicas > 1
+
+
+def _loses_unsynced(fault: Fault) -> bool:
+    fails_sync = fault.kind == "disk_error" and fault.on == "disk" and fault.match.operation in (None, "sync")
+    return fails_sync or fault.kind == "node_powered_off"
 
 
 def _is_flushed(scenario: Scenario) -> bool:

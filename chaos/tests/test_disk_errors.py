@@ -2,6 +2,7 @@
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 
 from chaos.checks.trouble import Trouble
 from chaos.sim import link_faults
+from chaos.sim.world import World
 from chaos.tests.test_interceptor import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.effects import Note, Sync
 from reference_broker.core.events import SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
+from scenarios.loader import find
 from scenarios.model import Fault, Match, Range
 from scenarios.vocabulary import DISK_OPERATIONS
 
@@ -118,6 +121,17 @@ def test_an_error_in_the_middle_of_a_replacement_leaves_a_part_of_the_new_conten
     with pytest.raises(DiskError):
         interceptor(Log(), rule("disk_error", on="disk_write", cut_bytes=Range(2, 2))).watch(disk).write("a", b"new")
     assert disk.files["a"] == b"ne"
+
+
+@pytest.mark.parametrize("operation", [None, "sync", "rename"])
+def test_a_failed_sync_may_lose_what_one_replica_has_not_flushed(operation: str | None) -> None:
+    def promised(**config: str) -> bool:
+        cluster = replace(found.cluster, config=tuple(config.items()))
+        return World(replace(found, cluster=cluster, faults=(failing,)), 1).history.writes_promised
+
+    found, failing = find("failed-sync"), rule("disk_error", on="disk", match=Match(operation=operation), node=0)
+    assert promised(**{"log.flush.interval.messages": "1"})
+    assert promised() is (operation == "rename")
 
 
 def test_slow_names_are_slow_syncs_of_names_alone_in_the_simulator() -> None:
