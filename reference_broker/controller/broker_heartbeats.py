@@ -4,9 +4,9 @@ A heartbeat is answered at once, even while the controller works on something el
 shutdowns are queued as changes. A broker that shuts down first hands over its leadership of partitions. When every
 other broker has published the new leaders, the broker is fenced and may go.
 
-A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Time in which this
-node did not run is not counted, and a queued fencing checks the session again when its turn comes. A new active
-controller gives every broker a whole session (KIP-631; KAFKA-15441).
+A silent broker is fenced after ``broker.session.timeout.ms``, but never because this node was slow. Of a time in which
+this node did not run, at most one interval between two checks is counted, and a queued fencing checks the session again
+when its turn comes. A new active controller gives every broker a whole session (KIP-631; KAFKA-15441).
 """
 
 from collections.abc import Mapping
