@@ -125,21 +125,21 @@ class Segment:
         )
 
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
-        """Cuts the file at the start of a batch."""
+        """Cuts the file at the start of a batch. On DiskError nothing has changed, or indexes only know less."""
+        seen = Segment(self.base_offset, self.path, self.offsets, self.times, self.created_ms, self.next_offset)
+        for position, header in headers(disk, self.path, 0, size):
+            seen.see_timestamp(position, header)
         self.known.clear()
-        self.offsets.truncate(disk, size)  # The indexes come first. If the disk fails half-way, they only know less.
+        self.offsets.truncate(disk, size)  # The indexes come before the file.
         self.times.truncate(disk, next_offset - self.base_offset)
         disk.truncate(self.path, size)
         self.size_bytes = size
         self.next_offset = next_offset
         self.bytes_since_entry = size - self.offsets.boundary_at_or_before(size)
-        self.rescan_timestamps(disk)
-
-    def rescan_timestamps(self, disk: Disk) -> None:
-        self.first_timestamp_ms = self.max_timestamp_ms = self.max_timestamp_offset = -1
-        self.max_timestamp_position = 0
-        for position, header in headers(disk, self.path, 0, self.size_bytes):
-            self.see_timestamp(position, header)
+        self.first_timestamp_ms = seen.first_timestamp_ms
+        self.max_timestamp_ms = seen.max_timestamp_ms
+        self.max_timestamp_offset = seen.max_timestamp_offset
+        self.max_timestamp_position = seen.max_timestamp_position
 
     def see_timestamp(self, position: int, header: BatchHeader) -> None:
         if position == 0:

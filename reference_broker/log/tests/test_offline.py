@@ -63,3 +63,27 @@ def test_a_cut_that_cannot_be_made_durable_ends_the_node_instead_of_being_tried_
     with pytest.raises(UndoFailed, match="input/output error"):
         log.append(NOW, batch_of(2), 1)
     assert log.log_end_offset == 8
+
+
+def test_a_cut_whose_look_at_the_timestamps_fails_changes_nothing() -> None:
+    class Failing(MemoryDisk):
+        fails = False
+
+        def read(self, path: str, position: int, length: int) -> bytes:
+            if self.fails and position == 0:
+                raise DiskError(f"read {path}: input/output error")
+            return super().read(path, position, length)
+
+    disk = Failing()
+    log = opened(disk, LogConfig(index_interval_bytes=1))
+    for _ in range(5):
+        log.append(NOW, batch_of(2), 0)
+    disk.fails = True
+    with pytest.raises(DiskError):
+        log.truncate_to(4)
+    log.check_invariants()
+    assert log.log_end_offset == 10
+    disk.fails = False
+    log.truncate_to(4)
+    log.check_invariants()
+    assert log.log_end_offset == 4
