@@ -156,7 +156,9 @@ def test_a_partition_with_a_damaged_segment_is_offline_until_its_records_are_bac
 def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
     world = stopped(cleanly=True, log_segment_bytes="400")
     whole = {path: bytes(content) for path, content in world.disk.files.items() if path.startswith("t-0/")}
-    flip(world.disk, "t-0/partition.metadata", len("version: 0\ntopic_id: A"))
+    content = world.disk.files["t-0/partition.metadata"]
+    letters = range(len("version: 0\ntopic_id: "), len(content))
+    flip(world.disk, "t-0/partition.metadata", next(at for at in letters if chr(content[at] ^ 1).isalnum()))
     again = NodeWorld(world.disk)
     (note,) = notes(again, "log_quarantined")
     assert "partition.metadata has the ID of another topic" in note["why"]
