@@ -28,7 +28,7 @@ from reference_broker.wire.fetch import (
     FetchTopicResponse,
     PartitionData,
 )
-from reference_broker.wire.fetch_requests import checked
+from reference_broker.wire.fetch_requests import MOST_TOPICS_AND_PARTITIONS, too_much
 from reference_broker.wire.fetch_responses import MIN_PARTITION_5, read_legacy_partition, write_legacy_partition
 from reference_broker.wire.reading import (
     Frame,
@@ -116,7 +116,9 @@ def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
 def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
     topics = []
     count, offset = read_legacy_count(frame, offset, 6 + len(NO_TOPIC_ID))
-    held = checked(count)
+    held = count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         (topic_id,) = _UUID.unpack_from(frame, offset)
@@ -128,7 +130,8 @@ def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
 
 def _read_partitions(frame: Frame, offset: int, held: int) -> tuple[list[FetchPartition], int]:
     count, offset = read_legacy_count(frame, offset, _PARTITION.size)
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     end = offset + _PARTITION.size * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)

@@ -52,12 +52,10 @@ _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 
-def checked(held: int) -> int:
-    """Returns ``held``, which is how many topics and partitions were announced. Raises TooMuchError."""
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        limit = MOST_TOPICS_AND_PARTITIONS
-        raise TooMuchError(f"a Fetch request holds {held} topics and partitions or more; the limit is {limit}")
-    return held
+def too_much(held: int) -> TooMuchError:
+    """The error for a request that announces so many topics and partitions."""
+    limit = MOST_TOPICS_AND_PARTITIONS
+    return TooMuchError(f"a Fetch request holds {held} topics and partitions or more; the limit is {limit}")
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
@@ -122,7 +120,9 @@ def _legacy_rest(version: int, frame: Frame, offset: int) -> _Rest:
     rack_id = ""
     read_partitions = _partitions_4 if version == 4 else _partitions_5 if version < 9 else _partitions_9
     count, offset = read_legacy_count(frame, offset, 6)
-    held = checked(count)
+    held = count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         partitions, offset = read_partitions(frame, offset, held)
@@ -130,7 +130,9 @@ def _legacy_rest(version: int, frame: Frame, offset: int) -> _Rest:
         topics.append(FetchTopic(topic, NO_TOPIC_ID, partitions))
     if version >= 7:
         count, offset = read_legacy_count(frame, offset, 6)
-        held = checked(held + count)
+        held += count
+        if held > MOST_TOPICS_AND_PARTITIONS:
+            raise too_much(held)
         for _ in range(count):
             topic, offset = read_legacy_string(frame, offset)
             indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4), held)
@@ -146,14 +148,17 @@ def _held_by(topics: list[FetchTopic]) -> int:
 
 
 def _indexes(frame: Frame, count: int, offset: int, held: int) -> tuple[list[int], int]:
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 
 
 def _flexible_topics(version: int, frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
     by_id = version >= 13
     count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
-    held = checked(count)
+    held = count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held)
     topics = []
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
@@ -167,7 +172,9 @@ def _flexible_topics(version: int, frame: Frame, offset: int) -> tuple[list[Fetc
 def _flexible_forgotten(version: int, frame: Frame, offset: int, held: int) -> tuple[list[ForgottenTopic], int]:
     by_id = version >= 13
     count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
-    held = checked(held + count)
+    held += count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held)
     forgotten = []
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
@@ -190,14 +197,16 @@ def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]
 
 def _partitions_4(frame: Frame, offset: int, held: int) -> Partitions:
     count, offset = read_legacy_count(frame, offset, 16)
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     end = offset + 16 * count
     return [FetchPartition(*row) for row in _PARTITION_4.iter_unpack(frame[offset:end])], end
 
 
 def _partitions_5(frame: Frame, offset: int, held: int) -> Partitions:
     count, offset = read_legacy_count(frame, offset, 24)
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     end = offset + 24 * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, -1, -1, log_start)
@@ -207,7 +216,8 @@ def _partitions_5(frame: Frame, offset: int, held: int) -> Partitions:
 
 def _partitions_9(frame: Frame, offset: int, held: int) -> Partitions:
     count, offset = read_legacy_count(frame, offset, 28)
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     end = offset + 28 * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, leader_epoch, -1, log_start)
@@ -217,7 +227,8 @@ def _partitions_9(frame: Frame, offset: int, held: int) -> Partitions:
 
 def _partitions_12(version: int, frame: Frame, offset: int, held: int) -> Partitions:
     count, offset = read_compact_count(frame, offset, 33)
-    checked(held + count)
+    if held + count > MOST_TOPICS_AND_PARTITIONS:
+        raise too_much(held + count)
     end = offset + 33 * count
     rows = _PARTITION_12_AND_TAGS.iter_unpack(frame[offset:end])
     partitions = [

@@ -33,7 +33,7 @@ from reference_broker.wire.headers import (
     write_request_header,
     write_response_header,
 )
-from reference_broker.wire.items import LARGE_ANSWER_ITEMS, Work, check_request_bytes
+from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, Work, check_request_bytes
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
@@ -66,7 +66,7 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     if not is_known(api_key, version):
         raise UnsupportedVersion(_header_of(api_key, version, frame, offset))
     body: object
-    if api_key != _PRODUCE:
+    if len(frame) > MOST_REQUEST_BYTES and api_key != _PRODUCE:
         check_request_bytes(api_key, len(frame))
     try:
         if api_key == _FETCH:

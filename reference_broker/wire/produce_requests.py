@@ -38,12 +38,16 @@ def _decode_legacy(frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
     transactional_id, offset = read_legacy_nullable_string(frame, offset)
     acks, timeout_ms = _HEAD.unpack_from(frame, offset)
     count, offset = read_legacy_count(frame, offset + 6, 6)
-    held = _checked(count)
+    held = count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise _too_much(held)
     topics = []
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         partition_count, offset = read_legacy_count(frame, offset, 8)
-        held = _checked(held + partition_count)
+        held += partition_count
+        if held > MOST_TOPICS_AND_PARTITIONS:
+            raise _too_much(held)
         partitions = []
         for _ in range(partition_count):
             (index,) = _INT32.unpack_from(frame, offset)
@@ -54,11 +58,9 @@ def _decode_legacy(frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
     return ProduceRequest(acks, timeout_ms, topics, transactional_id), offset
 
 
-def _checked(held: int) -> int:
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        limit = MOST_TOPICS_AND_PARTITIONS
-        raise TooMuchError(f"a Produce request holds {held} topics and partitions or more; the limit is {limit}")
-    return held
+def _too_much(held: int) -> TooMuchError:
+    limit = MOST_TOPICS_AND_PARTITIONS
+    return TooMuchError(f"a Produce request holds {held} topics and partitions or more; the limit is {limit}")
 
 
 def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRequest, int]:
@@ -66,12 +68,16 @@ def _decode_flexible(version: int, frame: Frame, offset: int) -> tuple[ProduceRe
     transactional_id, offset = read_compact_nullable_string(frame, offset)
     acks, timeout_ms = _HEAD.unpack_from(frame, offset)
     count, offset = read_compact_count(frame, offset + 6, 18 if by_id else 3)
-    held = _checked(count)
+    held = count
+    if held > MOST_TOPICS_AND_PARTITIONS:
+        raise _too_much(held)
     topics = []
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
         partition_count, offset = read_compact_count(frame, offset, 6)
-        held = _checked(held + partition_count)
+        held += partition_count
+        if held > MOST_TOPICS_AND_PARTITIONS:
+            raise _too_much(held)
         partitions = []
         for _ in range(partition_count):
             (index,) = _INT32.unpack_from(frame, offset)

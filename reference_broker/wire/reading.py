@@ -95,14 +95,14 @@ def end_of(frame: Frame, offset: int, length: int, what: str) -> int:
     return end
 
 
-def _check_string(length: int) -> None:
-    if length > MOST_STRING_BYTES:
-        raise ProtocolError(f"a string of {length} bytes; the limit is {MOST_STRING_BYTES}")
+def _too_long(length: int) -> ProtocolError:
+    return ProtocolError(f"a string of {length} bytes; the limit is {MOST_STRING_BYTES}")
 
 
 def read_compact_string(frame: Frame, offset: int) -> tuple[str, int]:
     length, offset = read_compact_length(frame, offset)
-    _check_string(length)
+    if length > MOST_STRING_BYTES:
+        raise _too_long(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
 
@@ -111,7 +111,8 @@ def read_compact_nullable_string(frame: Frame, offset: int) -> tuple[str | None,
     length, offset = read_compact_length(frame, offset)
     if length < 0:
         return None, offset
-    _check_string(length)
+    if length > MOST_STRING_BYTES:
+        raise _too_long(length)
     end = end_of(frame, offset, length, "a string")
     return str(frame[offset:end], "utf-8"), end
 
@@ -160,11 +161,8 @@ def read_tag(frame: Frame, offset: int) -> tuple[int, int, int]:
     return tag, offset, end_of(frame, offset, size, "a tagged field")
 
 
-def _read_tag_count(frame: Frame, offset: int) -> tuple[int, int]:
-    count, offset = read_uvarint(frame, offset)
-    if count > MOST_TAGGED_FIELDS:
-        raise ProtocolError(f"a struct has {count} tagged fields; the limit is {MOST_TAGGED_FIELDS}")
-    return count, offset
+def _too_many_tags(count: int) -> ProtocolError:
+    return ProtocolError(f"a struct has {count} tagged fields; the limit is {MOST_TAGGED_FIELDS}")
 
 
 def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) -> tuple[Mapping[int, Any], int]:
@@ -173,7 +171,9 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
     if frame[offset] == 0:  # Most structs have no tagged field.
         return _NO_TAGS, offset + 1
     found: dict[int, Any] = {}
-    count, offset = _read_tag_count(frame, offset)
+    count, offset = read_uvarint(frame, offset)
+    if count > MOST_TAGGED_FIELDS:
+        raise _too_many_tags(count)
     for _ in range(count):
         tag, offset, end = read_tag(frame, offset)
         read = readers.get(tag)
@@ -188,7 +188,9 @@ def read_known_tags(frame: Frame, offset: int, readers: Mapping[int, Reader]) ->
 def skip_tagged_fields(frame: Frame, offset: int) -> int:
     """Skips a tag buffer in which no tag is known, and returns the offset behind it."""
     try:
-        count, offset = _read_tag_count(frame, offset)
+        count, offset = read_uvarint(frame, offset)
+        if count > MOST_TAGGED_FIELDS:
+            raise _too_many_tags(count)
         for _ in range(count):
             _, _, offset = read_tag(frame, offset)
     except IndexError:

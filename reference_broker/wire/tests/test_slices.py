@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 
 from reference_broker.core.tests.test_any_request import Anything
-from reference_broker.wire import fetch_requests
+from reference_broker.wire import fetch_drafts, fetch_requests
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
@@ -204,7 +204,8 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, most, few = FetchPartition(0, 0, 1), 2000, 100
-    monkeypatch.setattr(fetch_requests, "MOST_TOPICS_AND_PARTITIONS", most)
+    for module in (fetch_drafts, fetch_requests):
+        monkeypatch.setattr(module, "MOST_TOPICS_AND_PARTITIONS", most)
 
     def named(topics: int, partitions: int) -> list[FetchTopic]:
         return [FetchTopic("", bytes(16), [one] * partitions)] * topics
