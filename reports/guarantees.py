@@ -80,7 +80,7 @@ _TRACE = (
     _traced("session-lost", "A node forgot a fetch session that it had neither closed nor evicted.", of_sessions=True),
     _traced(
         "eviction-rules",
-        "A fetch session was evicted without a valid reason, or there were more sessions than slots.",
+        "A fetch session was evicted or declined without a valid reason, or there were more sessions than slots.",
         of_sessions=True,
     ),
     _traced("one-leader-per-epoch", "Two nodes led the quorum in one epoch."),

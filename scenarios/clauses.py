@@ -1,4 +1,5 @@
-"""Lists each clause with the code that names it, the tests that prove it and the scenarios that use it.
+"""Lists each clause with the code that names it, the tests that prove it, the scenarios that use it and the mutants
+that lack it.
 
 The list is made from the sources each time. Only ``reference_broker/clauses.toml`` is typed by hand.
 """
@@ -13,32 +14,59 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
 _ID = re.compile(r"\b([DFGSHTPME])-(\d{1,2})\b")
+_OPEN = "open"
+"""The table of ``clauses.toml`` that maps clauses to the reason why no mutant lacks them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
     """``code``, ``tests`` and ``scenarios`` say where the clause is named: paths relative to the clone, tests as
-    path::name."""
+    path::name. ``mutants`` are those that name the clause in their docstring and that a scenario must catch. ``open``
+    says why the clause has none, or is empty."""
 
     id: str
     text: str
     code: tuple[str, ...]
     tests: tuple[str, ...]
     scenarios: tuple[str, ...]
+    mutants: tuple[str, ...] = ()
+    open: str = ""
 
     @property
     def status(self) -> str:
-        """``proven and exercised``, ``proven`` (no scenario names it), ``not proven``."""
+        """``open``; or ``proven`` (by a test, and by a mutant that is caught), ``no test``, ``no mutant``."""
+        if self.open:
+            return "open"
         if not self.tests:
-            return "not proven"
-        return "proven and exercised" if self.scenarios else "proven"
+            return "no test"
+        return "proven" if self.mutants else "no mutant"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the clause's proof, as one sentence, or nothing."""
+        if self.open:
+            return f"{self.id} is listed as open, but the mutant {self.mutants[0]} lacks it" if self.mutants else ""
+        if not self.tests:
+            return f"{self.id} has no test: mark one with pytest.mark.clause, or list it under [open] in clauses.toml"
+        if not self.mutants:
+            return f"{self.id} has no mutant: name it in a mutant's docstring, or list it under [open] in clauses.toml"
+        return ""
 
 
 def all_clauses(root: Path = ROOT) -> tuple[Clause, ...]:
     """Returns every clause of ``reference_broker/clauses.toml`` in its order."""
-    code, tests, used = _naming_code(root), marked_tests(root), _used_by_scenarios(root)
+    code, tests, used = _naming_code(root), marked_tests(root), _named_by_scenarios(root, "clauses")
+    mutants, reasons = _mutants(root), {each: str(why) for each, why in _tables(root).get(_OPEN, {}).items()}
     return tuple(
-        Clause(each, text, tuple(code.get(each, ())), tuple(tests.get(each, ())), tuple(used.get(each, ())))
+        Clause(
+            each,
+            text,
+            tuple(code.get(each, ())),
+            tuple(tests.get(each, ())),
+            tuple(used.get(each, ())),
+            tuple(mutants.get(each, ())),
+            reasons.get(each, ""),
+        )
         for each, text in texts(root).items()
     )
 
@@ -70,14 +98,17 @@ def _is_test(path: Path) -> bool:
 
 def texts(root: Path = ROOT) -> dict[str, str]:
     """Maps each clause ID to the clause's one line."""
-    with (root / "reference_broker" / "clauses.toml").open("rb") as file:
-        rooms = tomllib.load(file)
     return {
         f"{letter}-{number}": text
-        for letter, room in rooms.items()
+        for letter, room in _tables(root).items()
         for number, text in room.items()
-        if number != "title"
+        if number != "title" and letter != _OPEN
     }
+
+
+def _tables(root: Path) -> dict[str, dict[str, str]]:
+    with (root / "reference_broker" / "clauses.toml").open("rb") as file:
+        return tomllib.load(file)
 
 
 def _sources(root: Path) -> Iterator[Path]:
@@ -99,10 +130,26 @@ def _ids(node: ast.AST) -> tuple[str, ...]:
     return tuple(str(argument.value) for argument in node.args if isinstance(argument, ast.Constant))
 
 
-def _used_by_scenarios(root: Path) -> dict[str, list[str]]:
+def _named_by_scenarios(root: Path, key: str) -> dict[str, list[str]]:
+    """Maps each word of the scenarios' list ``key`` to the scenarios with that word."""
     used: dict[str, list[str]] = {}
     for path in sorted((root / "scenarios").glob("*.toml")):
         with path.open("rb") as file:
-            for each in tomllib.load(file).get("clauses", ()):
+            for each in tomllib.load(file).get(key, ()):
                 used.setdefault(each, []).append(path.stem)
     return used
+
+
+def _mutants(root: Path) -> dict[str, list[str]]:
+    """Maps each clause to the mutants whose docstrings name it, as far as a scenario must catch them."""
+    caught, mutants = _named_by_scenarios(root, "mutants"), dict[str, list[str]]()
+    for path in sorted((root / "chaos" / "mutants").glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name in caught and any(map(_is_mutant, node.decorator_list)):
+                for letter, number in _ID.findall(ast.get_docstring(node) or ""):
+                    mutants.setdefault(f"{letter}-{number}", []).append(node.name)
+    return mutants
+
+
+def _is_mutant(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "mutant"

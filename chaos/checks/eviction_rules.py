@@ -1,42 +1,176 @@
-"""eviction-rules: only the three rules of F-18 evict, and never more sessions live than there are slots (F-17)."""
+"""eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they evict.
 
-from typing import Any, ClassVar
+The check knows each session from requests, answers and the node's clock alone: who made it, what it holds, when it was
+made and last used. From the node's notes it takes only which session ended.
+"""
 
-from chaos.checks.session_trace import SessionTrace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import FETCH, FIRST_REVISION, Named, partitions_of
 from chaos.checks.surroundings import Surroundings
-from reports.rows import TraceRow
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
 
 MIN_EVICTION_MS = 120_000
-"""The least time that a session of the final revision lives. For the first revision's sessions it is a setting."""
+"""The least time that a session of the final revision lives (F-17). For the first revision's sessions it is a setting
+(G-11)."""
+FULL_EPOCH, FINAL_EPOCH = 0, -1
+INCREMENTAL = 1
+"""the fetch type of an incremental fetch of the first revision (G-4)"""
 
 
-class EvictionRules(SessionTrace):
+@dataclass(slots=True)
+class _Session:
+    """The times are those of the node's wall clock."""
+
+    by_follower: bool
+    held: dict[Named, None]
+    created_ms: int
+    used_ms: int
+    min_ms: int
+
+
+class _Asked(NamedTuple):
+    """A request under way. An ``opening`` one is a full fetch outside any session. It ``wants`` a session or does not.
+    A full fetch that is not opening replaces what its session holds (G-4)."""
+
+    session_id: int
+    by_follower: bool
+    min_ms: int
+    opening: bool
+    wants: bool
+    full: bool
+    named: dict[Named, None]
+
+
+@dataclass(slots=True)
+class _Sessions:
+    """Those of one process of a node. ``asked`` is by connection and correlation ID."""
+
+    alive: dict[int, _Session] = field(default_factory=dict)
+    asked: dict[tuple[int, int], _Asked] = field(default_factory=dict)
+
+
+class EvictionRules(Check):
     guarantee = "eviction-rules"
-    rows: ClassVar[tuple[str, ...]] = ("session_created", "session_closed", "session_evicted")
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
-        self._alive: dict[int, dict[int, int]] = {}
-        """by node: sessions, each with the least time that it lives"""
+        self._nodes: dict[int, _Sessions] = {}
 
-    def _restarted(self, node_id: int) -> None:
-        self._alive[node_id] = {}
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
+        if event is None or node_id not in self._nodes:
+            self._nodes[node_id] = _Sessions()
+        sessions = self._nodes[node_id]
+        if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
+            self._requested(sessions, event, event.body, effects, wall_ms)
+        evicted: dict[int, _Session] = {}
+        for effect in effects:
+            if type(effect) is Note and effect.what in ("session_evicted", "session_closed"):
+                session_id = int(dict(effect.fields)["session_id"])
+                session = sessions.alive.pop(session_id, None)
+                if session is not None and effect.what == "session_evicted":
+                    evicted[session_id] = session
+            elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
+                asked = sessions.asked.pop((effect.connection, effect.correlation_id), None)
+                if asked is not None and asked.opening and effect.body.error_code == 0:
+                    self._opened(at_us, node_id, sessions.alive, evicted, asked, effect.body.session_id, wall_ms)
+                    evicted = {}
+        if evicted:
+            self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
-    def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        alive, settings = self._alive[row.node], self.around.settings
-        is_first = fields.get("revision") == "first"
-        alive[session_id] = settings.min_eviction_ms if is_first else MIN_EVICTION_MS
-        if len(alive) > settings.session_slots:
-            self.violated(row.at_us, f"{len(alive)} sessions live in {settings.session_slots} slots")
+    def _requested(
+        self, sessions: _Sessions, event: Request, body: FetchRequest, effects: Sequence[Effect], wall_ms: int
+    ) -> None:
+        key = (event.connection, event.correlation_id)
+        asked = sessions.asked[key] = self._read(sessions.alive, event.api_version, body)
+        session = sessions.alive.get(asked.session_id)
+        if session is None or asked.opening or _is_refused(key, effects):
+            return
+        session.used_ms = wall_ms
+        session.held = asked.named if asked.full else {**session.held, **asked.named}
+        for named, _ in partitions_of(event.api_version, body.forgotten):
+            session.held.pop(named, None)
 
-    def _ended(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:
-        min_ms = self._alive[row.node].pop(session_id, MIN_EVICTION_MS)
-        if row.what == "session_evicted" and not _allowed(fields, min_ms):
-            self.violated(row.at_us, f"no rule allows this eviction: {row.detail}")
+    def _read(self, alive: Mapping[int, _Session], version: int, body: FetchRequest) -> _Asked:
+        is_first = version == FIRST_REVISION
+        if is_first:
+            full = body.fetch_type != INCREMENTAL
+            opening = wants = full and body.session_id not in alive
+        else:
+            opening = full = body.session_epoch in (FULL_EPOCH, FINAL_EPOCH)
+            wants = body.session_epoch == FULL_EPOCH
+        min_ms = self.around.settings.min_eviction_ms if is_first else MIN_EVICTION_MS
+        named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
+        return _Asked(body.session_id, body.replica_id >= 0, min_ms, opening, wants, full, named)
+
+    def _opened(
+        self,
+        at_us: int,
+        node_id: int,
+        alive: dict[int, _Session],
+        evicted: dict[int, _Session],
+        asked: _Asked,
+        session_id: int,
+        wall_ms: int,
+    ) -> None:
+        """Judges a full fetch that was answered with ``session_id``, or declined with 0."""
+        slots, newcomer = self.around.settings.session_slots, f"a newcomer of {len(asked.named)} partitions"
+        before = {**alive, **evicted}
+        wanted = []
+        while asked.wants and len(before) >= slots and (victim := _victim(before, asked, wall_ms)) is not None:
+            wanted.append(victim)
+            del before[victim]
+        has_room = len(before) < slots
+        if list(evicted) != wanted and (session_id or evicted or has_room):
+            self.violated(
+                at_us, f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted)}"
+            )
+        if session_id == 0:
+            if asked.wants and asked.named and has_room:
+                self.violated(
+                    at_us, f"node-{node_id} gave no session to {newcomer}, with {len(before)} in {slots} slots"
+                )
+            return
+        alive[session_id] = _Session(asked.by_follower, asked.named, wall_ms, wall_ms, asked.min_ms)
+        if len(alive) > slots:
+            self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
 
 
-def _allowed(fields: dict[str, int], min_ms: int) -> bool:
-    by_follower = bool(fields["by_privileged"]) and not fields["privileged"]
-    long_idle = fields["idle_ms"] > min_ms
-    outgrown = fields["age_ms"] > min_ms and fields["by_partitions"] > fields["partitions"]
-    return by_follower or long_idle or outgrown
+def _victim(alive: Mapping[int, _Session], newcomer: _Asked, wall_ms: int) -> int | None:
+    """The session that F-18 takes for the newcomer, or None."""
+    idle = [
+        (one.used_ms, session_id) for session_id, one in alive.items() if wall_ms - one.used_ms > one.min_ms
+    ]  # rule (b)
+    if idle:
+        return min(idle)[1]
+    others = [
+        (one.by_follower, len(one.held), session_id)
+        for session_id, one in alive.items()
+        if (newcomer.by_follower and not one.by_follower)  # rule (a)
+        or (wall_ms - one.created_ms > one.min_ms and len(newcomer.named) > len(one.held))  # rule (c)
+    ]
+    return min(others)[2] if others else None
+
+
+def _is_refused(key: tuple[int, int], effects: Sequence[Effect]) -> bool:
+    """Whether the request is answered with a top-level error at once. It changes nothing in its session then (F-10)."""
+    return any(
+        type(each) is Reply
+        and (each.connection, each.correlation_id) == key
+        and isinstance(each.body, FetchResponse)
+        and each.body.error_code != 0
+        for each in effects
+    )
+
+
+def _listed(sessions: Sequence[int] | Mapping[int, _Session]) -> str:
+    return ", ".join(map(str, sessions)) or "none"

@@ -126,14 +126,14 @@ class FetchModel:
         incremental = body.fetch_type == 1 if version == FIRST_REVISION else body.session_epoch > 0
         named = {
             key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
-            for key, each in _partitions(version, body.topics)
+            for key, each in partitions_of(version, body.topics)
         }
         held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
         for key, wish in named.items():
             if key in held:
                 wish.told = held[key].told  # F-13: being named again overwrites only what the fetcher says.
         wishes = {**held, **named}
-        for key, _ in _partitions(version, body.forgotten):
+        for key, _ in partitions_of(version, body.forgotten):
             wishes.pop(key, None)
         return Asked(
             wishes,
@@ -155,11 +155,11 @@ class FetchModel:
             self.sessions[key] = asked.wishes
         if asked.session_id not in (0, body.session_id):
             self.sessions.pop((node.broker.node_id, asked.session_id), None)
-        data = dict(_partitions(version, body.responses))
+        data = dict(partitions_of(version, body.responses))
         return Answer(node, reply.tag.client_id, body.session_id, asked, repeated, data)
 
 
-def _partitions(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:
+def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:
     """Yields what the topics of a message hold, by the name of the partition in that version.
 
     A message that did not go through the codec may hold both of a topic's names.

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -9,7 +10,7 @@ from chaos.mutants.mutant import Function, mutant
 
 @mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
 def elr_not_kept(original: Function, self: Any, topic: Any, partition: Any, isr: Any, unclean: int) -> Any:
-    """A replica that leaves the in-sync replicas is never eligible, so the last one leads whatever it lost (E-1)."""
+    """A replica that leaves the in-sync replicas is never eligible. The last one leads, whatever it lost (E-1, E-7)."""
     return ()
 
 
@@ -29,3 +30,12 @@ def high_watermark_below_min_isr(original: Function, partition: Any, followers: 
 def leads_without_directory(original: Function, partition: Any, replica: int, directories: Any) -> bool:
     """A broker leads a replica although its directory was replaced (E-6)."""
     return True
+
+
+@mutant("reference_broker.controller.planning.partition_changes:elect")
+def last_known_leader_never_elected(
+    original: Function, partition: Any, isr: Any, elr: Any, live: Any, election: Any
+) -> Any:
+    """A partition whose last in-sync replica comes back after an unclean shutdown stays without a leader (E-5)."""
+    found = original(partition, isr, elr, live, election)
+    return replace(found, leader=-1, unclean=False) if found.unclean and not isr and not elr else found

@@ -9,6 +9,7 @@ from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.apis.records.fetch_reading import told_of
 from reference_broker.sessions.eviction import Victim
+from reference_broker.wire.errors import DraftError, ErrorCode
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
@@ -160,3 +161,66 @@ def sent_data_moves_cached_offset(original: Function, self: Any, told: Any) -> N
             cached.fetch_offset = max(cached.fetch_offset, batches[-1][0].last_offset + 1)
             leaders.fetched(cached.partition, cached, request.replica_id, request.replica_epoch)
     leaders.tell()
+
+
+@mutant(f"{SESSION}:FetchSession.touch")
+def last_use_not_noted(original: Function, self: Any, now: Any) -> None:
+    """The time of a session's last use stays that of its creation (F-1, F-18, G-11)."""
+    before = self.last_used_ms
+    original(self, now)
+    self.last_used_ms = before or self.last_used_ms
+
+
+@mutant(f"{CACHE}:FetchSessionCache._has_room")
+def declined_while_slots_are_free(original: Function, self: Any, newcomer: Any) -> bool:
+    """The last slot is never given away (F-5, F-17)."""
+    return bool(len(self.sessions) + 1 < self.slots and original(self, newcomer))
+
+
+@mutant(f"{CACHE}:FetchSessionCache._has_room")
+def one_session_too_many(original: Function, self: Any, newcomer: Any) -> bool:
+    """There is one more session than slots (F-17)."""
+    return bool(len(self.sessions) <= self.slots)
+
+
+@mutant(f"{EVICTION}:outranked_by")
+def followers_not_privileged(original: Function, session: Any, newcomer: Any) -> bool:
+    """A follower's session takes no consumer's slot (F-18, F-19)."""
+    return False
+
+
+@mutant(f"{EVICTION}:outgrown_by")
+def larger_sessions_wait(original: Function, session: Any, newcomer: Any, wall_ms: int) -> bool:
+    """A larger session does not take the slot of an old one (F-18)."""
+    return False
+
+
+@mutant(f"{CACHE}:FetchSessionCache._evict")
+def evictions_not_counted(original: Function, self: Any, victim: Any, newcomer: Any, wall_ms: int) -> None:
+    """An eviction does not show in IncrementalFetchSessionEvictionsPerSec (F-21)."""
+    original(self, victim, newcomer, wall_ms)
+    self._evictions.value -= 1
+
+
+@mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FINAL)
+def session_for_who_wants_none(original: Function, self: Any) -> bool:
+    """Each full fetch gets a session, also one that wants none (F-4)."""
+    self.creates = True
+    return bool(original(self))
+
+
+@mutant(f"{CACHE}:FetchSessionCache._numbered", revisions=ONLY_FINAL)
+def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, number: int, revision: Any) -> Any:
+    """A request of the final revision is refused with an error code that only drafts have (D-2)."""
+    found = original(self, session_id, number, revision)
+    return DraftError.INVALID_FETCH_SESSION if isinstance(found, ErrorCode) else found
+
+
+@mutant("reference_broker.client.session_handler:FetchSessionHandler.handle_response", revisions=ONLY_FINAL)
+def session_kept_after_error(original: Function, self: Any, response: Any) -> Any:
+    """A fetcher goes on in its session after a top-level error, so it hears of nothing any more (F-11)."""
+    number = self.session_epoch
+    found = original(self, response)
+    if response.error_code and self.session_id:
+        self.session_epoch = number
+    return found

@@ -49,7 +49,7 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any)
 
 @mutant("reference_broker.metadata.snapshots.writer:records_of")
 def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
-    """A snapshot does not hold the metadata epoch (M-1)."""
+    """A snapshot does not hold the metadata epoch (M-1, S-16)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
 

@@ -11,6 +11,7 @@ from chaos.mutants import (
     groups,
     metadata_epochs,
     node_requests,
+    producers,
     quorum,
     replication,
     snapshots,
@@ -23,7 +24,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    *(disk_errors, node_requests),
+    *(disk_errors, node_requests, producers),
 )
 
 

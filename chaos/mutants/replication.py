@@ -48,6 +48,6 @@ def unclean_restart_stays_in_sync(original: Function, situation: Any, broker_id:
 def leader_from_outside_the_isr(
     original: Function, partition: Any, isr: Any, elr: Any, live: Any, election: Any
 ) -> Any:
-    """Any replica may be elected, also one that is neither in sync nor eligible."""
+    """Any replica may be elected, also one that is neither in sync nor eligible (E-3)."""
     found = original(partition, partition.replicas, elr, live, election)
     return found if found.leader in (*isr, NO_LEADER) else replace(found, unclean=True)

@@ -9,11 +9,13 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.snapshots.file_names import made_path, part_path
 from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
+from reference_broker.wire.errors import ErrorCode
 
 PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
 GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
 CLEANER = "reference_broker.quorum.snapshots.cleaner:SnapshotCleaner"
+SERVING = "reference_broker.quorum.snapshots.serving"
 CHECKS = "reference_broker.quorum.snapshots.checking:SnapshotChecks"
 LEAK_US = 50_000
 
@@ -103,3 +105,34 @@ def writes_leak_into_snapshot(original: Function, self: Any, image: Any) -> None
 def snapshot_served_unread(original: Function, self: Any, snapshot: Any, position: int) -> bool:
     """A leader serves a snapshot without reading it before (S-9)."""
     return False
+
+
+@mutant(f"{SERVING}:_read")
+def newest_snapshot_served(original: Function, request: Any, store: Any, known: Any) -> Any:
+    """A leader sends bytes of its newest snapshot, whichever one was requested (S-1, S-2)."""
+    newest = max(store.ids)
+    found = original(replace(request, id=newest, position=min(request.position, store.size(newest))), store, known)
+    return replace(found, id=request.id, position=request.position)
+
+
+@mutant(f"{SERVING}:_read")
+def position_ignored_by_leader(original: Function, request: Any, store: Any, known: Any) -> Any:
+    """A leader sends the first bytes of a snapshot, whatever position was requested (S-3)."""
+    return replace(original(replace(request, position=0), store, known), position=request.position)
+
+
+@mutant(f"{SERVING}:_read")
+def each_piece_told_as_the_last(original: Function, request: Any, store: Any, known: Any) -> Any:
+    """A leader says of each piece that nothing remains after it (S-4)."""
+    piece = original(request, store, known)
+    return replace(piece, size=piece.position + len(piece.data), is_last=True)
+
+
+@mutant(f"{SERVING}:refusal")
+def missing_snapshot_served_empty(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
+    """A leader answers for a snapshot that it does not hold with no bytes, instead of SNAPSHOT_NOT_FOUND (S-5)."""
+    found = original(request, store, leadership, is_draft)
+    if found is not None and found.error is ErrorCode.snapshot_not_found:
+        size = request.position + 1
+        return replace(found, error=ErrorCode.none, id=request.id, position=request.position, size=size)
+    return found

@@ -131,3 +131,19 @@ def torn_batch_kept(original: Function, disk: Any, path: str, end: int) -> Itera
     except InvalidRecords:
         if not path.startswith(METADATA_DIRECTORY):
             raise
+
+
+@mutant(f"{REIGN}:Reign._write_transaction")
+def markers_left_out(original: Function, self: Any, operation: Any, batches: Any) -> Generator[None, None, None]:
+    """A change that is larger than a batch is written without markers, as several changes (T-1, T-6)."""
+    yield from self._write_separately(operation, batches)
+
+
+@mutant(f"{REIGN}:Reign._append")
+def answered_at_begin(original: Function, self: Any, values: Any, kind: str, number: int, of: int) -> Any:
+    """A client hears of success once the Begin is written. It does not ask again for what is aborted later (T-10)."""
+    last = original(self, values, kind, number, of)
+    if kind == "begin" and self._current is not None:
+        self._current.answered(None)
+        self._current.answered = lambda _refusal: None
+    return last

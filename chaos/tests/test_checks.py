@@ -7,7 +7,6 @@ import pytest
 
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check, History
-from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.log_consistent import LogConsistent
 from chaos.checks.metrics_exact import MetricsExact, session_metrics
 from chaos.checks.session_lost import SessionLost
@@ -146,65 +145,6 @@ def test_session_lost_speaks_on_an_answer_with_another_id(answered: int) -> None
     _, lost, trace = session_checks()
     trace.fetch(9, 1, NONE, answered=answered)
     assert len(lost.violations) == 1
-
-
-EVICTION = {
-    "session_id": 1,
-    "idle_ms": 0,
-    "age_ms": 0,
-    "partitions": 5,
-    "by_partitions": 5,
-    "privileged": 0,
-    "by_privileged": 0,
-}
-
-
-@pytest.mark.clause("F-18")
-@pytest.mark.parametrize(
-    ("fields", "allowed"),
-    [
-        ({}, False),
-        ({"by_privileged": 1}, True),
-        ({"by_privileged": 1, "privileged": 1}, False),
-        ({"idle_ms": 120_001}, True),
-        ({"idle_ms": 120_000}, False),
-        ({"idle_ms": -3_600_000}, False),
-        ({"age_ms": 120_001, "by_partitions": 6}, True),
-        ({"age_ms": 120_001}, False),
-        ({"age_ms": 120_000, "by_partitions": 6}, False),
-    ],
-)
-def test_only_the_three_rules_evict(fields: dict[str, int], allowed: bool) -> None:
-    check = EvictionRules(around(session_slots=1))
-    Trace(check).note("session_evicted", **{**EVICTION, **fields})
-    assert (check.violations == []) is allowed
-
-
-@pytest.mark.clause("G-11", "F-18")
-@pytest.mark.parametrize(
-    ("revision", "idle_ms", "allowed"),
-    [("first", 60_001, True), ("first", 60_000, False), ("final", 119_999, False), ("final", 120_001, True)],
-)
-def test_each_revision_has_its_own_minimum_time(revision: str, idle_ms: int, allowed: bool) -> None:
-    check = EvictionRules(around(session_slots=1, min_eviction_ms=60_000))
-    trace = Trace(check)
-    trace.note("session_created", session_id=EVICTION["session_id"], revision=revision)
-    trace.note("session_evicted", **{**EVICTION, "idle_ms": idle_ms})
-    assert (check.violations == []) is allowed
-
-
-@pytest.mark.clause("F-17")
-def test_more_sessions_than_slots_are_seen_and_a_restart_empties_them() -> None:
-    check = EvictionRules(around(session_slots=2))
-    trace = Trace(check)
-    trace.note("session_created", session_id=1)
-    trace.note("session_created", session_id=2)
-    trace.incarnation = 1
-    trace.note("session_created", session_id=3)
-    trace.note("session_created", session_id=4)
-    assert check.violations == []
-    trace.note("session_created", session_id=5)
-    assert len(check.violations) == 1
 
 
 def node() -> Node:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.eviction_rules import EvictionRules
 from chaos.checks.fetch_model import FIRST_REVISION, FetchModel
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.checks.no_starvation import NoStarvation
@@ -226,16 +225,3 @@ def test_an_id_that_comes_twice() -> None:
     assert check.violations == []
     check.trace(CREATED)
     assert "created twice" in check.violations[0].story
-
-
-@pytest.mark.clause("G-11")
-@pytest.mark.parametrize(
-    ("revision", "idle_ms", "right"), [("first", 600, True), ("final", 600, False), ("first", 400, False)]
-)
-def test_each_revision_has_its_own_least_time(revision: str, idle_ms: int, right: bool) -> None:
-    check = EvictionRules(around(session_slots=1, min_eviction_ms=500))
-    check.trace(row("session_created", revision=revision))
-    check.trace(
-        row("session_evicted", by_privileged=0, privileged=0, idle_ms=idle_ms, age_ms=0, by_partitions=1, partitions=1)
-    )
-    assert (check.violations == []) == right

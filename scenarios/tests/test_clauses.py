@@ -58,4 +58,31 @@ def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> No
         ("reference_broker/tests/test_a.py::test_one",),
         ("01-a",),
     )
-    assert (one.status, two.status) == ("proven and exercised", "not proven")
+    assert (one.status, two.status) == ("no mutant", "no test")
+
+
+def test_every_clause_has_a_test_and_a_caught_mutant_or_stands_as_open() -> None:
+    assert [each.fault for each in all_clauses() if each.fault] == []
+
+
+def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:
+    (tmp_path / "scenarios").mkdir()
+    mutants = tmp_path / "chaos" / "mutants"
+    mutants.mkdir(parents=True)
+    (tmp_path / "reference_broker").mkdir()
+    (tmp_path / "reference_broker" / "clauses.toml").write_text(
+        '[F]\ntitle = "t"\n1 = "one"\n2 = "two"\n3 = "three"\n4 = "four"\n'
+        '[open]\ntitle = "t"\n"F-3" = "nothing to remove"\n"F-4" = "nothing to remove"\n'
+    )
+    (tmp_path / "scenarios" / "01-a.toml").write_text('clauses = []\nmutants = ["caught"]\n')
+    (mutants / "a.py").write_text(
+        '@mutant("a:b")\ndef caught():\n    """Broken (F-1, F-4)."""\n\n\n'
+        '@mutant("a:b")\ndef unused():\n    """Broken (F-2)."""\n\n\n'
+        'def helper():\n    """No mutant (F-2)."""\n'
+    )
+    one, two, three, four = all_clauses(tmp_path)
+    assert [each.mutants for each in (one, two, three, four)] == [("caught",), (), (), ("caught",)]
+    assert [each.status for each in (one, two, three)] == ["no test", "no test", "open"]
+    assert "no test" in one.fault
+    assert three.fault == ""
+    assert four.fault == "F-4 is listed as open, but the mutant caught lacks it"

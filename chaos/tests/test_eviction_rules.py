@@ -1,0 +1,202 @@
+"""The check of evictions finds each breach of F-17 and F-18, and nothing where they hold."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.eviction_rules import EvictionRules
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note, Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.tags import Tag
+
+FETCH, VERSION, FIRST = 1, 12, 1000
+MIN_MS = 120_000
+
+
+class Fetchers:
+    """One node with a fetcher for each connection. ``ms`` is the node's wall clock."""
+
+    def __init__(self, slots: int, min_eviction_ms: int = MIN_MS) -> None:
+        self.check = EvictionRules(around(session_slots=slots, min_eviction_ms=min_eviction_ms))
+        self.ms = 1_000_000
+        self._node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0)))
+        self._asked = 0
+        self.start()
+
+    def start(self) -> None:
+        self.check.acted(0, self._node, None, ())
+
+    def opens(self, session_id: int, partitions: int = 1, evicting: int = 0, **how: int) -> None:
+        """A full fetch that wants a session gets this one (0: none), in place of the session ``evicting``."""
+        notes = [Note("session_evicted", (("session_id", evicting),))] if evicting else []
+        self._acts(0, 0, partitions, session_id, notes, **how)
+
+    def fetches(self, session_id: int, partitions: int = 0, error: int = 0, **how: int) -> None:
+        """An incremental fetch that names as many partitions, and is refused with the error."""
+        self._acts(session_id, 1, partitions, 0 if error else session_id, [], error=error, **how)
+
+    def closes(self, session_id: int) -> None:
+        self._acts(session_id, -1, 0, 0, [Note("session_closed", (("session_id", session_id),))])
+
+    def evicts_for_nobody(self, session_id: int) -> None:
+        """The session ends in an event that answers no full fetch."""
+        evicted = Note("session_evicted", (("session_id", session_id),))
+        self.check.acted(0, self._node, self._request(0, 0, 1), [evicted])
+
+    def _request(
+        self, session_id: int, epoch: int, partitions: int, replica: int = -1, version: int = VERSION
+    ) -> Request:
+        self._asked += 1
+        named = [FetchPartition(index, 0, 1000) for index in range(partitions)]
+        body = FetchRequest(
+            replica_id=replica,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[FetchTopic("t", bytes(16), named)],
+            fetch_type=int(epoch > 0),
+        )
+        tag = Tag(FETCH, version, "c", session_id, epoch)
+        return Request(self._asked, 1, FETCH, version, "c", body, tag)
+
+    def _acts(
+        self,
+        session_id: int,
+        epoch: int,
+        partitions: int,
+        answered: int,
+        notes: list[Note],
+        error: int = 0,
+        replica: int = -1,
+        version: int = VERSION,
+    ) -> None:
+        self._node.broker.now.wall_ms = self.ms
+        request = self._request(session_id, epoch, partitions, replica, version)
+        body = FetchResponse(error_code=error, session_id=answered)
+        reply = Reply(self._asked, 1, FETCH, version, body, request.tag)
+        self.check.acted(0, self._node, request, [*notes, reply])
+
+    @property
+    def stories(self) -> list[str]:
+        return [each.story for each in self.check.violations]
+
+
+@pytest.mark.clause("F-5", "F-17")
+def test_a_free_slot_is_given_and_no_slot_twice() -> None:
+    node = Fetchers(slots=2)
+    node.opens(1)
+    node.opens(2)
+    node.opens(0)
+    assert node.stories == []
+    node.opens(3)
+    assert "3 sessions live on node-0 in 2 slots" in node.stories[-1]
+    node = Fetchers(slots=2)
+    node.opens(1)
+    node.opens(0)
+    assert "gave no session" in node.stories[0]
+    assert "1 in 2 slots" in node.stories[0]
+
+
+@pytest.mark.clause("F-17")
+def test_a_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.closes(1)
+    node.opens(2)
+    node.start()
+    node.opens(3)
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-18", "F-19")
+def test_a_follower_takes_a_consumers_slot_only() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.opens(2, evicting=1, replica=5)
+    node.opens(0, replica=6)
+    assert node.stories == []
+    node.opens(3, evicting=2)
+    assert "evicted 2 for a newcomer of 1 partitions; the rules name none" in node.stories[0]
+
+
+@pytest.mark.clause("F-1", "F-18")
+@pytest.mark.parametrize(("after_ms", "goes"), [(MIN_MS, False), (MIN_MS + 1, True), (-1, False)])
+def test_a_session_is_idle_from_its_last_use_on(after_ms: int, goes: bool) -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.ms += 50_000
+    node.fetches(1)
+    node.ms += after_ms
+    node.opens(2 if goes else 0, evicting=int(goes))
+    assert node.stories == []
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.ms += 50_000
+    node.fetches(1)
+    node.ms += after_ms
+    node.opens(0 if goes else 2, evicting=int(not goes))
+    assert node.stories != []
+
+
+@pytest.mark.clause("F-10", "F-18")
+def test_a_refused_request_is_no_use() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.ms += MIN_MS
+    node.fetches(1, error=71)
+    node.ms += 1
+    node.opens(2, evicting=1)
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-18")
+@pytest.mark.parametrize(("partitions", "goes"), [(3, False), (4, True)])
+def test_a_larger_session_takes_the_slot_of_an_old_one(partitions: int, goes: bool) -> None:
+    node = Fetchers(slots=1)
+    node.opens(1, partitions=1)
+    node.ms += MIN_MS + 1
+    node.fetches(1, partitions=3)
+    node.opens(2 if goes else 0, partitions=partitions, evicting=int(goes))
+    assert node.stories == []
+    node = Fetchers(slots=1)
+    node.opens(1, partitions=1)
+    node.ms += MIN_MS
+    node.fetches(1, partitions=3)
+    node.opens(2, partitions=4, evicting=1)
+    assert node.stories != [], "it is not old yet"
+
+
+@pytest.mark.clause("F-18")
+def test_the_session_that_is_idle_longest_goes_first() -> None:
+    node = Fetchers(slots=2)
+    node.opens(1)
+    node.ms += 10
+    node.opens(2)
+    node.ms += MIN_MS + 1
+    node.opens(3, evicting=2)
+    assert "evicted 2 for a newcomer of 1 partitions; the rules name 1" in node.stories[0]
+
+
+@pytest.mark.clause("G-11")
+@pytest.mark.parametrize(("version", "after_ms", "goes"), [(FIRST, 501, True), (FIRST, 500, False), (12, 501, False)])
+def test_each_revision_has_its_own_least_time(version: int, after_ms: int, goes: bool) -> None:
+    node = Fetchers(slots=1, min_eviction_ms=500)
+    node.opens(1, version=version)
+    node.ms += after_ms
+    node.opens(2 if goes else 0, evicting=int(goes))
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-18")
+def test_nothing_is_evicted_for_nobody() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.ms += MIN_MS + 1
+    node.opens(0, evicting=1)
+    assert node.stories != [], "it was declined all the same"
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.evicts_for_nobody(1)
+    assert "nobody got a session" in node.stories[0]
