@@ -446,13 +446,24 @@ def _measured(wanted: "Options") -> "Results":
     return measure(progress, wanted)
 
 
-@main.command()
+@main.command(epilog=_examples("mutants", "sim --all --with-mutants --seeds 200 --seed 1000"))
 def mutants() -> None:
-    """Lists the mutants, one line each: its name, then the numbers of the scenarios that catch it."""
-    from chaos.mutants.registry import table
+    """Lists the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
+    catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught here.
 
+    Every command with --with-mutants remembers that, in runs/mutants.jsonl.
+    """
+    from chaos.mutants.catches import last
+    from chaos.mutants.registry import by_name, table
+
+    caught = last()
     for name, numbers in table():
-        click.echo(f"{name} {' '.join(numbers)}")
+        lacking = ", ".join(by_name(name).clauses) or "no clause"
+        click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
+        for world in ("sim", "live"):
+            catch = caught.get((name, world))
+            if catch is not None:
+                click.echo(f"        {catch}")
 
 
 @main.command(epilog=_examples("clauses", "clauses --tests"))

@@ -7,6 +7,7 @@ takes other parameters than the replacement. If the replacement is never called,
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 Function: TypeAlias = Callable[..., Any]
 Side = Literal["node", "client"]
+_CLAUSE = re.compile(r"\b[DFGSHTPME]-\d+\b")
 BOTH_REVISIONS = ("final", "first")
 
 
@@ -38,6 +40,11 @@ class Mutant:
     side: Side = "node"
     revisions: tuple[str, ...] = BOTH_REVISIONS
     remembers: bool = False
+
+    @property
+    def clauses(self) -> tuple[str, ...]:
+        """The clauses that it lacks, as the replacement's docstring names them."""
+        return tuple(_CLAUSE.findall(self.replacement.__doc__ or ""))
 
 
 def mutant(

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
+from chaos.mutants.catches import Catch, remember
 from chaos.promises import checked, is_judged
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.swarm import materialised
@@ -267,13 +268,16 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
             red = next((each for each in _verdicts(scenario, seeds, 1, mutant) if each.red), None)
+            played = len(seeds) if red is None else red.seed - seeds[0] + 1
+            broken = () if red is None else red.broken or (red.outcome.name,)
+            remember(Catch(mutant, scenario.name, "sim", played, tuple(broken)))
             if red is None:
                 wrong.append(f"{scenario.name} with {mutant}")
                 table.append((mutant, scenario.name, "none", ""))
                 click.echo(f"  {mutant}: NOT caught")
             else:
                 how = ", ".join(red.broken) or red.reasons[0]
-                table.append((mutant, scenario.name, str(red.seed - seeds[0] + 1), how))
+                table.append((mutant, scenario.name, str(played), how))
                 click.echo(f"  {mutant}: caught by seed {red.seed}: {how}")
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:

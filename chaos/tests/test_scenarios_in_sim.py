@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos.mutants import MutantError, mutants_of
+from chaos.mutants import MutantError, catches, mutants_of
 from chaos.search.run_sim import play, report, run, search, simulate
 from chaos.search.shrink import REGRESSIONS, shrink
 from chaos.sim.run_folder import JUDGED_HERE
@@ -287,13 +287,19 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     assert "there is no mutant" in capsys.readouterr().err
 
 
-def test_control_and_mutants_together(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_and_mutants_together(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(catches, "FILE", tmp_path / "runs" / "mutants.jsonl")
     assert simulate(["6"], seeds=2, processes=1, with_mutants=True) == 0
     assert "epoch_wraps_to_zero: caught by seed 1: session-epoch-order" in capsys.readouterr().out
+    caught = catches.last()["epoch_wraps_to_zero", "sim"]
+    assert str(caught) == "sim: session-epoch-order after 1 seed of 06-epoch-wrap"
     toothless = replace(ALL["plain-load"], mutants=("negative_idle_time_evicts",))
     monkeypatch.setattr(loader, "find", lambda _: toothless)
     assert simulate(["plain-load"], seeds=1, processes=1, with_mutants=True) == 1
     assert "NOT caught" in capsys.readouterr().out
+    assert catches.last()["negative_idle_time_evicts", "sim"].guarantees == ()
 
 
 def test_unknown_mutant_is_an_error() -> None:
