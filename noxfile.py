@@ -66,10 +66,11 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Runs the quick tests with ten times as many of Hypothesis's examples. Then plays random faults and every scenario
-    with its mutants in the simulator, and at last everything live."""
+    """Runs the quick tests with ten times as many of Hypothesis's examples, and the tests that take too long for CI.
+    Then plays random faults and every scenario with its mutants in the simulator, and at last everything live."""
     words = ["-m", "pytest", "--benchmark-disable", "-q", "--part", "quick", "--timeout", "1800"]
     session.run(sys.executable, *words, env={"HYPOTHESIS_PROFILE": "nightly"}, external=True)
+    session.run(sys.executable, "-m", "pytest", "-m", "nightly", external=True)
     _crucible(session, "sim", "swarm", "--seeds", "10000")
     _crucible(session, "sim", "--all", "--seeds", "500", "--with-mutants")
     _crucible(session, "run", "--all", "--with-mutants")

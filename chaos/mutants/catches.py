@@ -1,0 +1,56 @@
+"""Remembers when each mutant was last played, and what caught it: lines of JSON in ``runs/mutants.jsonl``."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+FILE = Path(__file__).resolve().parents[2] / "runs" / "mutants.jsonl"
+World = Literal["sim", "live"]
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """One search for a mutant, in ``seeds`` seeds up to the one that caught it.
+
+    ``guarantees`` are those that the mutant broke there. There are none if no seed caught it.
+    """
+
+    mutant: str
+    scenario: str
+    world: World
+    seeds: int
+    guarantees: tuple[str, ...]
+
+    def __str__(self) -> str:
+        seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
+        if not self.guarantees:
+            return f"{self.world}: NOT caught in {seeds} of {self.scenario}"
+        return f"{self.world}: {', '.join(self.guarantees)} after {seeds} of {self.scenario}"
+
+
+def remember(catch: Catch) -> None:
+    """Adds the catch. Raises OSError if the file cannot be written."""
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    with FILE.open("a") as lines:
+        lines.write(json.dumps(asdict(catch)) + "\n")
+
+
+def last() -> dict[tuple[str, World], Catch]:
+    """Returns the last search for each mutant in each world. Lines that cannot be read are left out."""
+    found: dict[tuple[str, World], Catch] = {}
+    for catch in _all():
+        found[catch.mutant, catch.world] = catch
+    return found
+
+
+def _all() -> Iterator[Catch]:
+    if not FILE.is_file():
+        return
+    for line in FILE.read_text(errors="replace").splitlines():
+        try:
+            values = json.loads(line)
+            yield Catch(**{**values, "guarantees": tuple(values["guarantees"])})
+        except (ValueError, TypeError, KeyError):
+            continue
