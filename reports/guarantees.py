@@ -78,11 +78,6 @@ def _traced(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
 _TRACE = (
     _traced("session-epoch-order", "A node accepted a wrong session epoch or refused the right one.", of_sessions=True),
     _traced("session-lost", "A node forgot a fetch session that it had neither closed nor evicted.", of_sessions=True),
-    _traced(
-        "eviction-rules",
-        "A fetch session was evicted or declined without a valid reason, or there were more sessions than slots.",
-        of_sessions=True,
-    ),
     _traced("one-leader-per-epoch", "Two nodes led the quorum in one epoch."),
     _traced("one-partition-leader-per-epoch", "Two nodes led a partition in one leader epoch."),
     _traced("one-abort-per-begin", "A metadata transaction was closed twice, or not before the next one."),
@@ -95,6 +90,11 @@ def _inside(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
 
 
 _INSIDE = (
+    _inside(
+        "eviction-rules",
+        "A fetch session was evicted or declined without a valid reason, or there were more sessions than slots.",
+        of_sessions=True,
+    ),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),

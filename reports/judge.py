@@ -29,10 +29,6 @@ def silent(text: str) -> None:
     """No progress wanted."""
 
 
-CACHE_SLOTS = "max.incremental.fetch.session.cache.slots"
-MIN_EVICTION = "min.incremental.fetch.session.eviction.ms"
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     manifest: Manifest
@@ -104,17 +100,10 @@ def _findings(
     size = history_bytes(folders)
     with nullcontext(spark) if spark is not None else spark_session(history_bytes=size) as session:
         from reports.collect import JOBS_AT_ONCE, collect
-        from reports.jobs.shared.config import MIN_EVICTION_MS, JobConfig, RunConfig
+        from reports.jobs.shared.config import JobConfig, RunConfig
         from reports.read_tables import reading
 
-        settings = {
-            run: RunConfig(
-                warm_up_us=one.warm_up_us,
-                cache_slots=int(one.config.get(CACHE_SLOTS, "0")),
-                first_min_eviction_ms=int(one.config.get(MIN_EVICTION, MIN_EVICTION_MS)),
-            )
-            for run, one in enumerate(manifests)
-        }
+        settings = {run: RunConfig(warm_up_us=one.warm_up_us) for run, one in enumerate(manifests)}
         at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
         with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
             found = collect(tables, len(folders), progress, at_once)

@@ -60,6 +60,7 @@ class _Sessions:
 
 class EvictionRules(Check):
     guarantee = "eviction-rules"
+    needs_one_node = True
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -71,7 +72,10 @@ class EvictionRules(Check):
             self._nodes[node_id] = _Sessions()
         sessions = self._nodes[node_id]
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
-            self._requested(sessions, event, event.body, effects, wall_ms)
+            first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
+            asked = _read(sessions.alive, event.api_version, event.body, first_min_ms)
+            sessions.asked[event.connection, event.correlation_id] = asked
+            _use(sessions.alive, asked, event, effects, wall_ms)
         evicted: dict[int, _Session] = {}
         for effect in effects:
             if type(effect) is Note and effect.what in ("session_evicted", "session_closed"):
@@ -80,50 +84,26 @@ class EvictionRules(Check):
                 if session is not None and effect.what == "session_evicted":
                     evicted[session_id] = session
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                asked = sessions.asked.pop((effect.connection, effect.correlation_id), None)
-                if asked is not None and asked.opening and effect.body.error_code == 0:
-                    self._opened(at_us, node_id, sessions.alive, evicted, asked, effect.body.session_id, wall_ms)
+                found = sessions.asked.pop((effect.connection, effect.correlation_id), None)
+                if found is not None and found.opening and effect.body.error_code == 0:
+                    self._opened(at_us, node, sessions.alive, evicted, found, effect.body.session_id)
                     evicted = {}
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
-    def _requested(
-        self, sessions: _Sessions, event: Request, body: FetchRequest, effects: Sequence[Effect], wall_ms: int
-    ) -> None:
-        key = (event.connection, event.correlation_id)
-        asked = sessions.asked[key] = self._read(sessions.alive, event.api_version, body)
-        session = sessions.alive.get(asked.session_id)
-        if session is None or asked.opening or _is_refused(key, effects):
-            return
-        session.used_ms = wall_ms
-        session.held = asked.named if asked.full else {**session.held, **asked.named}
-        for named, _ in partitions_of(event.api_version, body.forgotten):
-            session.held.pop(named, None)
-
-    def _read(self, alive: Mapping[int, _Session], version: int, body: FetchRequest) -> _Asked:
-        is_first = version == FIRST_REVISION
-        if is_first:
-            full = body.fetch_type != INCREMENTAL
-            opening = wants = full and body.session_id not in alive
-        else:
-            opening = full = body.session_epoch in (FULL_EPOCH, FINAL_EPOCH)
-            wants = body.session_epoch == FULL_EPOCH
-        min_ms = self.around.settings.min_eviction_ms if is_first else MIN_EVICTION_MS
-        named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
-        return _Asked(body.session_id, body.replica_id >= 0, min_ms, opening, wants, full, named)
-
     def _opened(
         self,
         at_us: int,
-        node_id: int,
+        node: "Node",
         alive: dict[int, _Session],
         evicted: dict[int, _Session],
         asked: _Asked,
         session_id: int,
-        wall_ms: int,
     ) -> None:
         """Judges a full fetch that was answered with ``session_id``, or declined with 0."""
-        slots, newcomer = self.around.settings.session_slots, f"a newcomer of {len(asked.named)} partitions"
+        node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
+        slots = node.broker.config.max_incremental_fetch_session_cache_slots
+        newcomer = f"a newcomer of {len(asked.named)} partitions"
         before = {**alive, **evicted}
         wanted = []
         while asked.wants and len(before) >= slots and (victim := _victim(before, asked, wall_ms)) is not None:
@@ -136,13 +116,37 @@ class EvictionRules(Check):
             )
         if session_id == 0:
             if asked.wants and asked.named and has_room:
-                self.violated(
-                    at_us, f"node-{node_id} gave no session to {newcomer}, with {len(before)} in {slots} slots"
-                )
+                room = f"with {len(before)} in {slots} slots"
+                self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, {room}")
             return
         alive[session_id] = _Session(asked.by_follower, asked.named, wall_ms, wall_ms, asked.min_ms)
         if len(alive) > slots:
             self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
+
+
+def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _Asked:
+    is_first = version == FIRST_REVISION
+    if is_first:
+        full = body.fetch_type != INCREMENTAL
+        opening = wants = full and body.session_id not in alive
+    else:
+        opening = full = body.session_epoch in (FULL_EPOCH, FINAL_EPOCH)
+        wants = body.session_epoch == FULL_EPOCH
+    named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
+    min_ms = first_min_ms if is_first else MIN_EVICTION_MS
+    return _Asked(body.session_id, body.replica_id >= 0, min_ms, opening, wants, full, named)
+
+
+def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> None:
+    """A request that its session accepts is a use of it, and changes what it holds."""
+    session = alive.get(asked.session_id)
+    if session is None or asked.opening or _is_refused((event.connection, event.correlation_id), effects):
+        return
+    session.used_ms = wall_ms
+    session.held = asked.named if asked.full else {**session.held, **asked.named}
+    assert isinstance(event.body, FetchRequest)
+    for named, _ in partitions_of(event.api_version, event.body.forgotten):
+        session.held.pop(named, None)
 
 
 def _victim(alive: Mapping[int, _Session], newcomer: _Asked, wall_ms: int) -> int | None:

@@ -14,15 +14,13 @@ class Settings:
 
     The times in microseconds say how long no fault must have touched a node before it is judged: ``settled_us`` before
     its leader must stay, ``session_us`` before a broker must stay unfenced, ``in_sync_us`` before a follower must stay
-    in sync. ``min_eviction_ms`` is the setting for the first revision's sessions.
+    in sync.
     """
 
-    session_slots: int
     first_session_epoch: int = 1
     settled_us: int = 6_000_000
     session_us: int = 12_000_000
     in_sync_us: int = 45_000_000
-    min_eviction_ms: int = 120_000
     subscribed: Mapping[str, Sequence[Place]] = field(default_factory=dict)
     """by group: the partitions that its members share"""
 

@@ -231,12 +231,10 @@ def _only(kind: type[C], checks: Sequence[Check]) -> C:
 
 def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
     return Settings(
-        session_slots=config.max_incremental_fetch_session_cache_slots,
         first_session_epoch=dict(scenario.state).get("fetch_session_epoch", 1),
         settled_us=SETTLED_FETCH_TIMEOUTS * config.controller_quorum_fetch_timeout_ms * 1000,
         session_us=config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
         in_sync_us=config.replica_lag_time_max_ms * 1000 + config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
-        min_eviction_ms=config.min_incremental_fetch_session_eviction_ms,
         subscribed=_subscribed(scenario.load),
     )
 

@@ -9,6 +9,7 @@ from chaos.checks.trouble import Trouble
 
 
 def around(*, alone: bool = False, **settings: Any) -> Surroundings:
-    """Returns surroundings with these settings, and ten slots for sessions unless they say otherwise."""
-    given = Settings(**{"session_slots": 10, **settings})
-    return Surroundings(given, QuorumView(1, 0, Trouble()), ReplicaView(Trouble(), expected=False), alone)
+    """Returns surroundings with these settings."""
+    return Surroundings(
+        Settings(**settings), QuorumView(1, 0, Trouble()), ReplicaView(Trouble(), expected=False), alone
+    )

@@ -20,9 +20,15 @@ class Fetchers:
     """One node with a fetcher for each connection. ``ms`` is the node's wall clock."""
 
     def __init__(self, slots: int, min_eviction_ms: int = MIN_MS) -> None:
-        self.check = EvictionRules(around(session_slots=slots, min_eviction_ms=min_eviction_ms))
+        self.check = EvictionRules(around())
         self.ms = 1_000_000
-        self._node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0)))
+        config = SimpleNamespace(
+            max_incremental_fetch_session_cache_slots=slots,
+            min_incremental_fetch_session_eviction_ms=min_eviction_ms,
+        )
+        self._node: Any = SimpleNamespace(
+            broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
+        )
         self._asked = 0
         self.start()
 

@@ -80,9 +80,7 @@ class Quorum:
     def __init__(self) -> None:
         self.trouble = Trouble()
         self.view = QuorumView(3, 1, self.trouble)
-        around = Surroundings(
-            Settings(session_slots=1, settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False)
-        )
+        around = Surroundings(Settings(settled_us=6 * SECOND_US), self.view, ReplicaView(self.trouble, expected=False))
         self.checks = [each(around) for each in check_kinds() if issubclass(each, QuorumCheck | SnapshotTransfer)]
         quiet: list[Check] = [each for each in self.checks if type(each).node is Check.node]
         self.watching = Watching(quiet, around)

@@ -1,6 +1,5 @@
 """One breach each of what fetch sessions promise, and what looks like one and is none."""
 
-import json
 from collections.abc import Callable
 
 from reports.tests.history import History, Row, int_of
@@ -69,41 +68,6 @@ def plant_session_lost(history: History) -> None:
     last.update(error=70, answered_session_id=0)
 
 
-def plant_eviction_rules(history: History) -> None:
-    """In the final revision the minimum is a constant, whatever the run's setting."""
-    _evict(history, "final", 119_999)
-
-
-def legal_eviction(history: History) -> None:
-    """The same in the first revision, where the run's setting is 60 s."""
-    _evict(history, "first", 60_001)
-
-
-def plant_early_eviction(history: History) -> None:
-    _evict(history, "first", 60_000)
-
-
-def _evict(history: History, revision: str, idle_ms: int) -> None:
-    """By rule (b)."""
-    created = history.rows("trace", what="session_created")[0]
-    made = json.loads(str(created["detail"]))
-    created["detail"] = json.dumps({**made, "revision": revision}, sort_keys=True)
-    detail = {
-        "session_id": made["session_id"],
-        "rule": "b",
-        "idle_ms": idle_ms,
-        "age_ms": 500_000,
-        "partitions": 5,
-        "by_partitions": 5,
-        "privileged": 0,
-        "by_privileged": 0,
-    }
-    last = max(int_of(row, "seq") for row in history.tables["trace"] if row["incarnation"] == created["incarnation"])
-    history.tables["trace"].append(
-        {**created, "what": "session_evicted", "seq": last + 1, "detail": json.dumps(detail, sort_keys=True)}
-    )
-
-
 def legal_wrap_and_untold_fetch(history: History) -> None:
     """A preset lets every session begin at 2^31-2; after 2^31-1 comes 1; an untold fetch may have counted or not."""
     first = 2**31 - 2
@@ -131,7 +95,4 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "number skipped": (plant_number_skipped, {"session-epoch-order"}),
     "number refused": (plant_number_refused, {"session-epoch-order"}),
     "session-lost": (plant_session_lost, {"session-lost"}),
-    "eviction-rules": (plant_eviction_rules, {"eviction-rules"}),
-    "evicted as configured": (legal_eviction, set()),
-    "evicted too early": (plant_early_eviction, {"eviction-rules"}),
 }

@@ -102,9 +102,9 @@ def test_a_run_that_shows_nothing_is_invalid_and_says_why(manifest: Manifest, re
 def test_a_promised_guarantee_with_nothing_to_judge_makes_the_run_invalid() -> None:
     bare = findings(facts={"records_read": 10})
     assert outcome(MANIFEST, bare).outcome is Outcome.PASSED
-    verdict = outcome(expecting(guarantees=("eviction-rules",)), bare)
+    verdict = outcome(expecting(guarantees=("session-lost",)), bare)
     assert verdict.outcome is Outcome.INVALID
-    assert "no sessions created" in verdict.reasons[0]
+    assert "no incremental fetches" in verdict.reasons[0]
 
 
 def test_a_live_run_is_not_blamed_for_what_only_the_simulator_sees() -> None:

@@ -47,7 +47,7 @@ class ChecksInside(Onlooker):
     def __init__(self, incarnation: int, origin_us: int, guarantees: Iterable[str], evidence: Evidence) -> None:
         wanted = frozenset(guarantees)
         self._view = QuorumView(MOST_NODES, 0, Trouble())
-        around = Surroundings(Settings(session_slots=0), self._view, ReplicaView(Trouble()), alone=True)
+        around = Surroundings(Settings(), self._view, ReplicaView(Trouble()), alone=True)
         self._checks = [each(around) for each in _kinds() if each.guarantee in wanted]
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = overriding(self._checks, "acted")
