@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
+from chaos.watched_disk import WatchedDisk
+
 _HEADER = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 _LENGTH_FROM = 12
@@ -51,7 +53,9 @@ def read_batches(log: Readable, offset: int, end_offset: int) -> Iterator[tuple[
     """Yields the batches of [offset, end_offset), each with its bytes."""
     while offset < end_offset:
         last_offset = offset - 1
-        for batch, data in batches_of(log.read(offset, _READ_BYTES, end_offset)):
+        with WatchedDisk.looked_at():
+            read = log.read(offset, _READ_BYTES, end_offset)
+        for batch, data in batches_of(read):
             yield batch, data
             last_offset = batch.last_offset
         if last_offset < offset:

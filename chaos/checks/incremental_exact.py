@@ -35,10 +35,12 @@ ERROR, NEWS, DATA = "has an error", "has changed", "has data"
 
 @dataclass(slots=True)
 class _Session:
-    """``answers`` counts its answers. ``first_told`` are the partitions of the first answer to its last request."""
+    """``answers`` counts its answers. ``first_told`` are the partitions of the first answer to its last request, and
+    ``changed_since`` are those that changed before that request was answered again."""
 
     answers: int = 0
     first_told: dict[Named, None] = field(default_factory=dict)
+    changed_since: dict[Named, None] = field(default_factory=dict)
 
 
 class IncrementalExact(Check):
@@ -65,10 +67,14 @@ class IncrementalExact(Check):
         session.answers += 1
         if not answer.repeated:
             session.first_told = dict.fromkeys(answer.data) if answer.asked.incremental else {}
+            session.changed_since = {}
         for named, data in answer.data.items():
             wish = answer.asked.wishes.get(named)
             if wish is not None:
-                wish.told = None if data.error_code else (data.high_watermark, data.log_start_offset)
+                told = None if data.error_code else (data.high_watermark, data.log_start_offset)
+                if answer.repeated and (named not in session.first_told or told != wish.told):
+                    session.changed_since[named] = None
+                wish.told = told
                 wish.served = wish.served or bool(data.records)
                 wish.owed = ""
         if session.answers % max(1, len(answer.asked.wishes) // LOOKS_AT_ONCE) == 0:
@@ -92,10 +98,11 @@ class IncrementalExact(Check):
     @staticmethod
     def _is_unchanged_in_first(answer: Answer, session: _Session, named: Named, wish: Wish) -> bool:
         """G-5: data that was left out, a change of the log's end, or an offset that was named makes a partition dirty.
-        G-6: so does the first answer, if it is told again."""
+        G-6: so does the first answer, if it is told again. What changes after the first answer to N has the number
+        N+1 (G-5). So a second answer to N tells it, and the answer to N+1 tells it once more."""
         partition = answer.led(named)
         is_read_up = partition is not None and wish.offset >= partition.log.log_end_offset
-        is_new = answer.repeated or named in answer.asked.named
+        is_new = answer.repeated or named in answer.asked.named or named in session.changed_since
         return is_read_up and not is_new and 0 < session.answers == wish.idle_at
 
     def _told_again(self, at_us: int, answer: Answer, session: _Session) -> None:

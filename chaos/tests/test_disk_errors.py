@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from chaos.checks.batches import read_batches
 from chaos.checks.trouble import Trouble
 from chaos.sim import link_faults
 from chaos.sim.world import World
@@ -73,6 +74,20 @@ def test_the_error_is_the_one_that_the_scenario_names_and_the_nth_of_the_path_is
     watched.read("b", 0, 1)
     assert failure.value.errno == errno.EMFILE
     assert [row.detail for row in log.rows] == ["read b: EMFILE"]
+
+
+def test_what_a_check_reads_is_no_operation_of_the_node() -> None:
+    log = Log()
+    watched = interceptor(log, rule("disk_error", on="disk", match=Match(operation="read"), nth=1)).watch(holding())
+
+    class File:
+        def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:  # noqa: ARG002
+            return watched.read("a", 0, 3)
+
+    assert list(read_batches(File(), 0, 1)) == []
+    assert not log.rows
+    with pytest.raises(DiskError):
+        watched.read("a", 0, 3)
 
 
 def test_a_rename_is_struck_by_either_name() -> None:

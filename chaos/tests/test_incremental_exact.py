@@ -221,6 +221,20 @@ def test_an_answer_that_is_told_again_holds_the_first_one(again: tuple[int, ...]
     assert talk.stories == ([] if len(again) == 2 else missing)
 
 
+@pytest.mark.clause("G-5", "G-6")
+def test_a_change_between_two_answers_to_a_request_is_told_by_the_second_and_by_the_next() -> None:
+    talk = session(FIRST_REVISION)
+    for log in talk.logs:
+        grow(log, 6)
+    talk.ask({0: 6, 1: 6}, talk.line(0), number=1)
+    talk.logs[1].log_start_offset = 1
+    for number in (1, 2):
+        talk.ask({}, talk.line(0), talk.line(1), number=number)
+    assert talk.stories == ["t-0 was told again, without records, and with (6, 0) as before"], "it had not changed"
+    talk.ask({}, talk.line(1), number=3)
+    assert talk.stories[1:] == ["t-1 was told again, without records, and with (6, 1) as before"]
+
+
 @pytest.mark.clause("G-5")
 @pytest.mark.parametrize(("why", "right"), [("log end", True), ("named", True), ("left out", True), ("nothing", False)])
 def test_more_makes_a_partition_of_the_first_revision_dirty(why: str, right: bool) -> None:

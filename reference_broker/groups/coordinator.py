@@ -24,9 +24,13 @@ from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
+
+LOAD_AGAIN_US = 1_000_000
+"""A partition whose load an error of the disk ended is loaded anew after this time."""
 
 
 class GroupCoordinator:
@@ -97,6 +101,9 @@ class GroupCoordinator:
             return
         if known is not None:
             self._drop(known)
+        self._begin(partition)
+
+    def _begin(self, partition: Partition) -> None:
         log = OffsetsLog(self._ports, self._config, self._leaders, partition)
         found = OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self.metrics)
         self._led[partition.index] = found
@@ -110,6 +117,7 @@ class GroupCoordinator:
             found,
             lambda records: self._loaded(found, records, began_us),
             lambda reason: self._refused(found, reason),
+            lambda reason: self._disk_failed(found, reason),
         )
         self._loads.add(loading.run())
 
@@ -142,7 +150,23 @@ class GroupCoordinator:
         """Its clients are told NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
         found.is_refused = True
         self.metrics.loading.value -= 1
+        self._load_failed(found, reason)
+
+    def _disk_failed(self, found: OffsetsPartition, reason: str) -> None:
+        """The error may pass: there was no free descriptor, say. Until then clients are told that the groups load.
+
+        Deliberately unlike Kafka, which serves these groups only after the next change of leaders.
+        """
+        self._load_failed(found, reason)
+        later(self._ports, LOAD_AGAIN_US, lambda: self._load_again(found))
+
+    def _load_failed(self, found: OffsetsPartition, reason: str) -> None:
         self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", reason))
+
+    def _load_again(self, found: OffsetsPartition) -> None:
+        if self._led.get(found.index) is found:
+            self._drop(found)
+            self._begin(found.led)
 
     def _serve(self, found: OffsetsPartition, records: int) -> None:
         found.is_loaded = True

@@ -3,7 +3,8 @@
 It reads up to the end of the log, not only to the high watermark. Records of the former coordinator that lie above it
 may still be replicated. They become visible when the high watermark passes them. Damaged records and records of
 other kinds are left out. A note tells of damage: one bad record must not take the groups of a whole partition away.
-Where the log itself cannot be read on, the partition is refused, because what follows is not known.
+Where the log itself cannot be read on, the partition is refused, because what follows is not known. An error of the
+disk may pass, so the partition is loaded anew later.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,13 +31,14 @@ RECORDS_PER_SLICE = 200
 
 @dataclass(slots=True)
 class Loading:
-    """``finished`` is told the number of records at the end, and ``refused`` the reason if the log cannot be read.
-    Neither is told if another node leads the partition by then."""
+    """``finished`` is told the number of records at the end, ``refused`` the reason if the log itself cannot be read
+    on, and ``disk_failed`` the reason if the disk failed. None is told if another node leads the partition by then."""
 
     ports: Ports
     target: OffsetsPartition
     finished: Callable[[int], None]
     refused: Callable[[str], None]
+    disk_failed: Callable[[str], None]
     records: int = 0
     left_out: int = 0
     _end_offset: int = 0
@@ -49,7 +51,8 @@ class Loading:
             yield from self._run()
         except (InvalidRecords, DiskError) as failure:
             if self.target.is_led:
-                self.refused(str(failure))
+                told = self.disk_failed if isinstance(failure, DiskError) else self.refused
+                told(str(failure))
 
     def _run(self) -> Slices:
         for record in self._records(self.target.led.log):

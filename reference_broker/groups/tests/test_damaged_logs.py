@@ -1,5 +1,6 @@
 """A log of the offsets topic that is damaged, or that somebody filled with extremes: loading is total."""
 
+import errno
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from reference_broker.groups.storage.codec import group_key, group_value, offset
 from reference_broker.groups.storage.record_fields import DamagedRecord, FieldWriter
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
+from reference_broker.ports.disk import DiskError
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
@@ -62,6 +64,36 @@ def test_a_log_that_cannot_be_read_on_refuses_the_partition() -> None:
     assert world.groups.metrics.loading.value == 0
     assert len(world.noted("coordinator_load_failed")) == 1
     world.lose(0)
+    assert world.groups.metrics.loading.value == 0
+
+
+def no_descriptor(disk: object, path: str, position: int, length: int) -> bytes:  # noqa: ARG001
+    raise DiskError(errno.EMFILE, "no free descriptor")
+
+
+def test_a_partition_is_loaded_anew_after_an_error_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, group = with_commits()
+    with monkeypatch.context() as failing:
+        failing.setattr(type(world.disk), "read", no_descriptor)
+        reloaded(world)
+        world.pass_ms(1500)
+        assert world.groups.find(group) is ErrorCode.coordinator_load_in_progress
+    assert len(world.noted("coordinator_load_failed")) == 2
+    world.pass_ms(1000)
+    assert world.fetched(group) == {("t", 0): 2}
+    assert not world.groups.loading()
+    assert world.groups.metrics.loading.value == 0
+
+
+def test_a_partition_that_another_node_leads_is_not_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, group = with_commits()
+    with monkeypatch.context() as failing:
+        failing.setattr(type(world.disk), "read", no_descriptor)
+        reloaded(world)
+        world.lose(0)
+        world.pass_ms(3000)
+    assert world.groups.find(group) is ErrorCode.not_coordinator
+    assert len(world.noted("coordinator_load_failed")) == 1
     assert world.groups.metrics.loading.value == 0
 
 
