@@ -25,7 +25,7 @@ def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error
     return ErrorCode.none
 
 
-@mutant("reference_broker.client.consumer_partitions:may_consume", side="client")
+@mutant("reference_broker.client.offset_commits:may_consume", side="client")
 def no_wait_after_offset_fetch(original: Function, metadata_epoch: int, committed: Any) -> bool:
     """A consumer goes on from a committed offset with whatever metadata it has (M-10)."""
     return True
@@ -47,19 +47,22 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any)
     return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=counted[reign])),)
 
 
-@mutant("reference_broker.metadata.snapshots.writer:records_of")
+@mutant("reference_broker.metadata.snapshots.records_of:records_of")
 def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot does not hold the metadata epoch (M-1)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
 
-@mutant("reference_broker.groups.storage.loading:read_offset_value")
+@mutant("reference_broker.groups.storage.codec:read_offset_value")
 def epoch_not_loaded(original: Function, key: Any, data: bytes) -> Any:
     """A coordinator that takes over does not load the stored epochs (M-7, M-8)."""
     return replace(original(key, data), metadata_epoch=-1)
 
 
-@mutant("reference_broker.groups.offsets.commits:sends_metadata_epoch")
+@mutant(
+    "reference_broker.groups.offsets.commits:sends_metadata_epoch",
+    one_use="Everywhere it would switch the feature on, and nothing would be used before it.",
+)
 def new_schema_before_switch(original: Function, image: Any) -> bool:
     """Offsets are stored with their epoch before the feature is finalized (M-14)."""
     return True
