@@ -153,7 +153,8 @@ class MetadataTopic1000:
 
 @draft
 class MetadataResponse1000:
-    """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4)."""
+    """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4). While
+    the metadata epoch is switched off it is the last one that there was, or -1 if there was none."""
 
     throttle_time_ms: Int32 = 0
     brokers: tuple[MetadataBroker1000, ...]

@@ -8,7 +8,7 @@
 Version notes:
 * v0: the empty list means all topics. Replicas that are not live are left out, and are an error.
 * v12: topics may be asked for by ID.
-* v1000: the answer has a metadata epoch.
+* v1000: the answer has a metadata epoch. It stands still while the feature is switched off.
 
 KIPs: 4, 232, 320, 430, 516, 526.
 """
@@ -144,7 +144,7 @@ def _draft(
         ),
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
-        metadata_epoch=cache.metadata_epoch,
+        metadata_epoch=cache.told_epoch(),
         topics=tuple(told),
     )
 
