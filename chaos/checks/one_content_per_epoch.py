@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 Content: TypeAlias = tuple[object, ...]
-METADATA, DRAFT = 3, 1000
-"""Kafka's API key, and the version whose answer has the epoch (D-1)."""
+METADATA, FIRST_DRAFT = 3, 1000
+"""Kafka's API key, and the first version whose answer has the epoch (D-1)."""
 
 
 class OneContentPerEpoch(Check):
@@ -34,7 +34,7 @@ class OneContentPerEpoch(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
         for effect in effects:
-            if type(effect) is Reply and (effect.api_key, effect.api_version) == (METADATA, DRAFT):
+            if type(effect) is Reply and effect.api_key == METADATA and effect.api_version >= FIRST_DRAFT:
                 self._told(at_us, node.broker.node_id, node.broker.metadata.metadata_epoch, effect.body)
 
     def _told(self, at_us: int, node_id: int, epoch: int, body: object) -> None:
