@@ -26,9 +26,10 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
 def is_judged(scenario: Scenario, guarantee: str) -> bool:
     """Returns whether a run of the simulator is judged for the guarantee.
 
-    All guarantees are judged, whatever the scenario lists, with one exception. Where a bit may be turned over in any
-    byte of a frame, a frame that can still be decoded says something else. Nobody can know, since frames have no
-    checksum. Such a scenario is judged for what it promises only.
+    All guarantees are judged, whatever the scenario lists, with two exceptions, which are judged for what they promise
+    only. Where a bit may be turned over in any byte of a frame, a frame that can still be decoded says something else.
+    Nobody can know, since frames have no checksum. Where a feature is switched off, what it gave ends.
     """
     anywhere = any(fault.kind in DAMAGES and fault.part == "anywhere" for fault in scenario.faults)
-    return not anywhere or guarantee in scenario.guarantees
+    switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)
+    return not (anywhere or switched_off) or guarantee in scenario.guarantees

@@ -70,6 +70,9 @@ def missing_evidence(manifest: Manifest, findings: Findings) -> list[str]:
         reasons.append(
             f"The traffic was too thin: {acked:,} acknowledged records of {expected.min_acked:,} that are needed."
         )
+    rewinds = findings.facts.get("rewinds", 0)
+    if rewinds < expected.min_rewinds:
+        reasons.append(f"Clients rewound {rewinds:,} times, and {expected.min_rewinds:,} are needed.")
     slip_us = max((row["max_slip_us"] or 0 for row in findings.load), default=0)
     if expected.max_schedule_slip_ms and slip_us > expected.max_schedule_slip_ms * 1_000:
         reasons.append(

@@ -118,7 +118,7 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("node", "means nothing beside link; give one of them")
     if fault.boot and fault.timed:
         raise reader.refusal("boot", "means nothing beside at_s, which counts from the load's start; give on")
-    if (fault.kind == "feature_finalized") != bool(fault.feature and fault.level):
+    if (fault.kind == "feature_finalized") != (fault.feature != "" and fault.level >= 0):
         raise reader.refusal("feature", "and level are of feature_finalized, which needs both")
     if fault.config and fault.kind != "rolling_bounce":
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")

@@ -148,8 +148,8 @@ class Fault:
     between_s: Seconds = 1.0
     """For rolling_bounce: the time from a node's return until the next node is stopped."""
     feature: str = ""
-    level: Natural = 0
-    """For feature_finalized: UpdateFeatures raises ``feature`` to this level."""
+    level: Annotated[int, whole(-1)] = -1
+    """For feature_finalized: UpdateFeatures raises ``feature`` to this level. 0 switches it off."""
     optional: bool = False
     """Whether the run is valid even if this fault never fired."""
     either: str = ""
@@ -206,6 +206,9 @@ class Scenario:
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
+    min_rewinds: Natural = 0
+    """With fewer positions that a client was told are out of range, and that it left for an earlier one, the run is
+    INVALID, in both worlds."""
     revisions: Annotated[tuple[str, ...], texts(REVISIONS, may_be_empty=True)] = ("final",)
 
     @property

@@ -1,12 +1,16 @@
 """one-content-per-epoch: nodes that tell clients a metadata epoch tell them the same content with it.
 
 After each new epoch at a node its whole cache is compared with the first node's. In the simulator the cache is small.
+An answer to a client must carry the epoch of what the node tells (M-4). The answer is made in slices, so that may be
+the epoch before the node's present one. While a controller has told the node nothing, there is no epoch to compare.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Event
 from reference_broker.metadata.cache import MetadataCache
 
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 Content: TypeAlias = tuple[object, ...]
+METADATA, FIRST_DRAFT = 3, 1000
+"""Kafka's API key, and the first version whose answer has the epoch (D-1)."""
 
 
 class OneContentPerEpoch(Check):
@@ -23,12 +29,25 @@ class OneContentPerEpoch(Check):
         super().__init__(around)
         self._content: dict[int, tuple[int, Content]] = {}
         self._seen: dict[int, tuple[int, int]] = {}
+        self._before: dict[int, int] = {}
+        """The epoch that each node had before its present one."""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == METADATA and effect.api_version >= FIRST_DRAFT:
+                self._told(at_us, node.broker.node_id, node.broker.metadata.metadata_epoch, effect.body)
+
+    def _told(self, at_us: int, node_id: int, epoch: int, body: object) -> None:
+        told = getattr(body, "metadata_epoch", None)
+        if epoch >= 0 and told not in (epoch, self._before.get(node_id, epoch)):
+            self.violated(at_us, f"node {node_id} has metadata epoch {epoch} and told a client {told}")
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         cache, node_id = node.broker.metadata, node.broker.node_id
         # M-11: -1 means that no controller has told the node anything.
         if cache.metadata_epoch < 0 or self._seen.get(node_id) == (incarnation, cache.metadata_epoch):
             return
+        self._before[node_id] = self._seen.get(node_id, (incarnation, cache.metadata_epoch))[1]
         self._seen[node_id] = (incarnation, cache.metadata_epoch)
         content = content_of(cache)
         first, known = self._content.setdefault(cache.metadata_epoch, (node_id, content))

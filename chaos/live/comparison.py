@@ -55,13 +55,17 @@ def plays_of(scenario: Scenario) -> list[Play]:
 
 
 def with_epochs(scenario: Scenario, on: bool) -> Scenario:
-    """Returns the scenario with metadata epochs on or off, in the cluster and in its clients. Nothing else differs."""
+    """Returns the scenario with metadata epochs on or off, in the cluster and in its clients.
+
+    Without them a client must rewind. Otherwise the run does not show what the epochs prevent, and is INVALID (M-15).
+    """
     cluster = scenario.cluster
     config = {**dict(cluster.config), EPOCHS_KEY: "1" if on else "0"}
     kept = tuple(each for each in scenario.guarantees if on or each not in OF_EPOCHS)
     return replace(
         with_clients(scenario, metadata_epoch=on),
         guarantees=kept,
+        min_rewinds=0 if on else 1,
         cluster=replace(cluster, config=tuple(sorted(config.items()))),
     )
 

@@ -241,6 +241,7 @@ class LiveRun:
                 faults=scenario.expected_faults,
                 min_fetches=scenario.min_fetches,
                 min_acked=scenario.min_acked,
+                min_rewinds=scenario.min_rewinds,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
                 guarantees=promised_to_clients(scenario) if foreign else scenario.guarantees,
             ),

@@ -40,7 +40,10 @@ def damage_not_told(original: Function, self: Any) -> dict[tuple[bytes, int], bo
     return {}
 
 
-@mutant("reference_broker.records.batch:checked")
+@mutant(
+    "reference_broker.records.batch:checked",
+    one_use="The metadata log and a start of a coordinator check with it what came from their own quorum or disk.",
+)
 def batch_crc_unchecked(original: Function, view: memoryview, position: int, end: int) -> BatchHeader:
     """Batches are appended whatever their CRC says, when a client produces them and when a replica fetches them."""
     header: BatchHeader

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.groups.offsets.committed_offsets import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
@@ -19,13 +20,65 @@ def accepts_older_metadata(original: Function, self: Any, update: Any) -> bool:
     return True
 
 
+@mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
+def epoch_forgotten_when_off(original: Function, self: Any) -> int:
+    """When the metadata epoch is switched off, brokers tell none, so clients that know one take no metadata (M-14)."""
+    return int(self.metadata_epoch)
+
+
+@mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
+def epoch_not_told(original: Function, self: Any) -> int:
+    """A broker does not tell clients the epoch of what it tells them (M-4)."""
+    return -1
+
+
+@mutant("reference_broker.metadata.updates:refusal")
+def older_controller_obeyed(original: Function, update: Any, cache: Any, broker_epoch: int) -> Error:
+    """A broker applies the update of a controller that was replaced (M-3)."""
+    error: Error = original(update, cache, broker_epoch)
+    return ErrorCode.none if error is ErrorCode.stale_controller_epoch else error
+
+
+@mutant("reference_broker.metadata.updates:is_overtaken")
+def older_update_applied(original: Function, update: Any, cache: Any) -> bool:
+    """A broker applies an update that the same controller sent before the last one (M-3)."""
+    return False
+
+
+@mutant("reference_broker.client.offset_requests:_draft_partition", side="client")
+def commits_without_epoch(original: Function, number: int, offset: Any) -> Any:
+    """A consumer does not send the metadata epoch with its commits (M-6)."""
+    return original(number, replace(offset, metadata_epoch=-1))
+
+
+@mutant("reference_broker.apis.groups.k09_offset_fetch:_draft_partition")
+def epoch_not_returned(original: Function, found: Any) -> Any:
+    """A coordinator does not return the metadata epoch of an offset (M-9)."""
+    return replace(original(found), metadata_epoch=-1)
+
+
+@mutant("reference_broker.groups.offsets.judging:judged")
+def epoch_outlives_older_commit(
+    original: Function, target: Any, request: Any, image: Any, config: Any, now_ms: int, with_epoch: bool
+) -> Any:
+    """A commit in a version without the metadata epoch leaves the last one in place (M-11)."""
+    errors, accepted = original(target, request, image, config, now_ms, with_epoch=with_epoch)
+    if all(each.metadata_epoch is None for each in request.offsets):
+        last = [target.offsets.latest(OffsetKey(request.group_id, each.topic, each.partition)) for each in accepted]
+        accepted = [
+            each if known is None else replace(each, metadata_epoch=known.metadata_epoch)
+            for each, known in zip(accepted, last, strict=True)
+        ]
+    return errors, accepted
+
+
 @mutant("reference_broker.groups.offsets.judging:_epoch_refusal")
 def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error:
     """The coordinator does not compare a commit's metadata epoch with the stored one (M-7)."""
     return ErrorCode.none
 
 
-@mutant("reference_broker.client.consumer_partitions:may_consume", side="client")
+@mutant("reference_broker.client.offset_commits:may_consume", side="client")
 def no_wait_after_offset_fetch(original: Function, metadata_epoch: int, committed: Any) -> bool:
     """A consumer goes on from a committed offset with whatever metadata it has (M-10)."""
     return True
@@ -47,19 +100,22 @@ def epoch_in_memory_only(original: Function, counted: dict[int, int], self: Any)
     return (NoOpRecord(metadata_epoch=MetadataEpoch(metadata_epoch=counted[reign])),)
 
 
-@mutant("reference_broker.metadata.snapshots.writer:records_of")
+@mutant("reference_broker.metadata.snapshots.records_of:records_of")
 def epoch_left_out_of_snapshot(original: Function, image: Any) -> Iterator[Any]:
     """A snapshot does not hold the metadata epoch (M-1, S-16)."""
     return (record for record in original(image) if type(record) is not NoOpRecord)
 
 
-@mutant("reference_broker.groups.storage.loading:read_offset_value")
+@mutant("reference_broker.groups.storage.codec:read_offset_value")
 def epoch_not_loaded(original: Function, key: Any, data: bytes) -> Any:
     """A coordinator that takes over does not load the stored epochs (M-7, M-8)."""
     return replace(original(key, data), metadata_epoch=-1)
 
 
-@mutant("reference_broker.groups.offsets.commits:sends_metadata_epoch")
+@mutant(
+    "reference_broker.groups.offsets.commits:sends_metadata_epoch",
+    one_use="Everywhere it would switch the feature on, and nothing would be used before it.",
+)
 def new_schema_before_switch(original: Function, image: Any) -> bool:
     """Offsets are stored with their epoch before the feature is finalized (M-14)."""
     return True

@@ -3,11 +3,15 @@
 A scenario proves itself by turning its mutants red. A mutant is applied before the first node (or client) is built:
 in a live run in the child process, in the simulator inside ``applied``. It is an error if the target does not exist or
 takes other parameters than the replacement. If the replacement is never called, the run is INVALID.
+
+A function is replaced in every module of the broker and of the fleet that has imported it, because the mutant must
+lack its mechanism in the code that users get. What judges a run (``chaos``, ``reports``) keeps the original.
 """
 
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +22,8 @@ Function: TypeAlias = Callable[..., Any]
 Side = Literal["node", "client"]
 _CLAUSE = re.compile(r"\b[DFGSHTPME]-\d+\b")
 BOTH_REVISIONS = ("final", "first")
+PATCHED = ("reference_broker", "bench")
+"""The packages in which a function is replaced wherever it was imported."""
 
 
 class MutantError(RuntimeError):
@@ -31,7 +37,8 @@ class Mutant:
     ``target`` is ``package.module:Class.method`` or ``package.module:function``. ``replacement`` is called instead of
     the target. Its first parameter is the original function, and the others are those of the target. A replacement that
     ``remembers`` gets a dictionary as its second parameter, which is empty when the mutant is applied. ``revisions``
-    are those of fetch sessions that have the mechanism at all.
+    are those of fetch sessions that have the mechanism at all. ``one_use`` says why a function is replaced in the
+    target's module only. It is empty for a function that is replaced wherever it was imported.
     """
 
     name: str
@@ -40,6 +47,7 @@ class Mutant:
     side: Side = "node"
     revisions: tuple[str, ...] = BOTH_REVISIONS
     remembers: bool = False
+    one_use: str = ""
 
     @property
     def clauses(self) -> tuple[str, ...]:
@@ -48,10 +56,15 @@ class Mutant:
 
 
 def mutant(
-    target: str, *, side: Side = "node", revisions: tuple[str, ...] = BOTH_REVISIONS, remembers: bool = False
+    target: str,
+    *,
+    side: Side = "node",
+    revisions: tuple[str, ...] = BOTH_REVISIONS,
+    remembers: bool = False,
+    one_use: str = "",
 ) -> Callable[[Function], Mutant]:
     """Makes a mutant of the replacement below it. The mutant has the replacement's name."""
-    return lambda replacement: Mutant(replacement.__name__, target, replacement, side, revisions, remembers)
+    return lambda replacement: Mutant(replacement.__name__, target, replacement, side, revisions, remembers, one_use)
 
 
 @dataclass(slots=True)
@@ -78,7 +91,7 @@ def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Ap
     found, wanted = tuple(inspect.signature(function).parameters), tuple(inspect.signature(replacement).parameters)
     if found != wanted:
         raise MutantError(f"mutant {mutant.name}: {mutant.target} takes {found}, the mutant was made for {wanted}")
-    applied = Applied(mutant, lambda: setattr(owner, attribute, original))
+    applied = Applied(mutant, lambda: put_back())
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         applied.calls += 1
@@ -90,7 +103,24 @@ def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Ap
     if isinstance(original, staticmethod | classmethod):
         wrapped = type(original)(counted)
     setattr(owner, attribute, wrapped)
+    everywhere = inspect.ismodule(owner) and not mutant.one_use
+    if everywhere:
+        _replace_everywhere(original, wrapped)
+
+    def put_back() -> None:
+        """Modules that were imported meanwhile have the replacement too."""
+        setattr(owner, attribute, original)
+        if everywhere:
+            _replace_everywhere(wrapped, original)
+
     return applied
+
+
+def _replace_everywhere(old: object, new: object) -> None:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in PATCHED:
+            for attribute in [each for each, value in vars(module).items() if value is old]:
+                setattr(module, attribute, new)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def no_epoch_check_on_append(original: Function, led: dict[Any, int], self: Any,
     return original(self, values)
 
 
-@mutant(f"{QUORUM}:put_in_place")
+@mutant(f"{QUORUM}:put_in_place", one_use="The file with the cluster's ID is put in place by it, too.")
 def vote_told_before_its_name_is_durable(
     original: Function, disk: Any, ports: Any, temporary: str, done: Callable[[], None]
 ) -> None:

@@ -117,7 +117,7 @@ def goes_on_without_bootstrap(original: Function, self: Any, refusal: Any) -> No
     """A controller whose disk refused the bootstrap goes on without it (T-7)."""
 
 
-@mutant(f"{REIGN}:allows_transactions")
+@mutant("reference_broker.metadata.features:allows_transactions")
 def gate_ignored(original: Function, version: int) -> bool:
     """Transactions are written at any metadata.version (T-2)."""
     return True

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from chaos.checks.rewinds import OUT_OF_RANGE
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.mutants.catches import Catch, remember
 from chaos.promises import checked, is_judged
@@ -112,6 +113,9 @@ def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -
         yield f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed"
     if acked < scenario.sim_min_acked:
         yield f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed"
+    rewinds = sum(row.reason == OUT_OF_RANGE and 0 <= row.to_offset < row.from_offset for row in world.history.resets)
+    if rewinds < scenario.min_rewinds:
+        yield f"{rewinds} rewinds, at least {scenario.min_rewinds} are needed"
     produced = (row for row in world.history.operations if row.f == "produce")
     slip_us = max((row.invoke_us - row.intended_us for row in produced), default=0)
     if slip_us > scenario.max_schedule_slip_ms * 1000:

@@ -22,6 +22,7 @@ _TOP = (
     "sim_min_fetches",
     "sim_min_acked",
     "max_schedule_slip_ms",
+    "min_rewinds",
     "revisions",
 )
 

@@ -1,4 +1,6 @@
-"""Raises the level of one feature, as an administrator's tool does. It asks node after node until one grants it."""
+"""Raises the level of one feature or switches it off, as an administrator's tool does.
+
+It asks node after node until one grants it."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, cast

@@ -76,6 +76,7 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
             faults=scenario.expected_faults,
             min_fetches=scenario.sim_min_fetches,
             min_acked=scenario.sim_min_acked,
+            min_rewinds=scenario.min_rewinds,
             max_schedule_slip_ms=scenario.max_schedule_slip_ms,
             guarantees=_promised(world),
         ),

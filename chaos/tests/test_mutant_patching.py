@@ -1,11 +1,19 @@
 """A mutant fits its target exactly or not at all, counts its calls, and can be taken back."""
 
-from collections.abc import Callable
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import pytest
 
+import bench.fleet.behaviours
+import reference_broker
 from chaos.claims import SharedClaims
 from chaos.mutants import Mutant, MutantError, all_mutants, applied, apply, by_name, table
 from chaos.rules import Rule
@@ -16,6 +24,7 @@ from reference_broker.client.partitions import TopicPartition
 from scenarios.model import Match
 
 TARGET = "chaos.rules:Counter.hit"
+LISTED = table()
 
 
 def never(original: Callable[..., Any], self: Any, client_id: str, at_us: int) -> bool:  # noqa: ARG001
@@ -78,7 +87,74 @@ def test_a_target_that_does_not_fit_is_refused(target: str, replacement: Callabl
 def test_every_mutant_fits_the_code_and_is_listed_by_a_scenario(each: Mutant) -> None:
     with applied(each):
         pass
-    assert dict(table())[each.name], "no scenario lists it"
+    assert dict(LISTED)[each.name], "no scenario lists it"
+
+
+def _modules(package: ModuleType) -> Iterator[ModuleType]:
+    for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if "tests" not in each.name.split(".") and not each.name.endswith("__main__"):
+            yield importlib.import_module(each.name)
+
+
+def _functions_in(value: object) -> tuple[object, ...]:
+    """The functions that a name of a module or of a class stands for, also in a table."""
+    if isinstance(value, staticmethod | classmethod):
+        return (value.__func__,)
+    if isinstance(value, partial):
+        return (value.func,)
+    if isinstance(value, Mapping):
+        return tuple(value.values())
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+Place: TypeAlias = tuple[Any, str]
+
+
+@pytest.fixture(scope="module")
+def places() -> dict[int, list[Place]]:
+    """Where the broker, its client and the fleet's behaviours hold each function: (module or class, name), by ``id``
+    of the function."""
+    found: dict[int, list[Place]] = {}
+    modules = [*_modules(reference_broker), *_modules(bench.fleet.behaviours)]
+    for owner in (*modules, *(each for one in modules for each in vars(one).values() if inspect.isclass(each))):
+        for name, value in vars(owner).items():
+            for each in _functions_in(value):
+                if inspect.isfunction(each):
+                    found.setdefault(id(each), []).append((owner, name))
+    return found
+
+
+@pytest.mark.parametrize("each", all_mutants(), ids=lambda each: each.name)
+def test_no_module_keeps_what_a_mutant_replaces(each: Mutant, places: dict[int, list[Place]]) -> None:
+    module, _, path = each.target.partition(":")
+    owner: Any = sys.modules[module]
+    for name in path.split(".")[:-1]:
+        owner = getattr(owner, name)
+    target = inspect.getattr_static(owner, path.rpartition(".")[2])
+    original = getattr(target, "__func__", target)
+
+    def left() -> list[Place]:
+        return [(one, name) for one, name in before if original in _functions_in(vars(one)[name])]
+
+    before = places[id(original)]
+    with applied(each):
+        kept = left()
+    assert bool(kept) == bool(each.one_use), kept
+    assert left() == before
+
+
+def test_a_module_that_is_imported_under_a_mutant_gets_the_original_back() -> None:
+    name = "reference_broker.client.consumer_partitions"
+    from reference_broker.client.offset_commits import may_consume
+
+    kept = sys.modules.pop(name)
+    try:
+        with applied(by_name("no_wait_after_offset_fetch")):
+            late = importlib.import_module(name)
+            assert late.may_consume is not may_consume
+        assert late.may_consume is may_consume
+    finally:
+        sys.modules[name] = kept
 
 
 def test_scenarios_list_only_mutants_that_exist() -> None:
@@ -119,4 +195,4 @@ def test_unknown_mutant_is_refused_with_the_known_ones() -> None:
 
 
 def test_table_says_which_numbers_catch_a_mutant() -> None:
-    assert ("no_epoch_comparison", ("2",)) in table()
+    assert ("no_epoch_comparison", ("2",)) in LISTED

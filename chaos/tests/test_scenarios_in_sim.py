@@ -130,7 +130,14 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "goes_on_without_bootstrap": "bootstrapped",
     "torn_batch_kept": "leader-completeness",
     "gate_ignored": "markers-gated",
-    "accepts_older_metadata": "nonmonotonic-metadata-epoch",
+    "accepts_older_metadata": "rewinds",
+    "epoch_forgotten_when_off": "mirror-complete",
+    "epoch_not_told": "one-content-per-epoch",
+    "older_controller_obeyed": "nonmonotonic-metadata-epoch",
+    "older_update_applied": "nonmonotonic-metadata-epoch",
+    "commits_without_epoch": "commit-regression",
+    "epoch_not_returned": "commit-regression",
+    "epoch_outlives_older_commit": "commits-accepted",
     "last_write_wins": "commit-regression",
     "no_wait_after_offset_fetch": "no-fetch-before-epoch",
     "no_wait_before_seek": "no-fetch-before-epoch",
@@ -170,7 +177,8 @@ def test_control_is_green(name: str) -> None:
 
 
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-13", "F-14", "F-15", "F-18", "F-20", "F-22")
-@pytest.mark.clause("M-1", "M-2", "M-5", "M-7", "M-8", "M-10", "M-13", "M-14", "M-15")
+@pytest.mark.clause("M-1", "M-2", "M-3", "M-4", "M-5", "M-6", "M-7", "M-8", "M-9", "M-10", "M-11", "M-13", "M-14")
+@pytest.mark.clause("M-15")
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
@@ -206,6 +214,7 @@ def test_what_a_search_found_stays_mended(file: Path) -> None:
         (lambda it: replace(it, sim_min_fetches=10_000), "fetches"),
         (lambda it: replace(it, sim_min_acked=10_000), "acknowledged"),
         (lambda it: replace(it, max_schedule_slip_ms=0), "slipped"),
+        (lambda it: replace(it, min_rewinds=1), "rewinds"),
         (lambda it: replace(it, faults=(replace(it.faults[0], nth=Range(500, 500)),)), "never fired"),
     ],
 )

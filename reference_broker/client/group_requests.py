@@ -19,7 +19,7 @@ from kio.schema.types import GroupId
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import WITH_LEADER_EPOCHS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, error_name, known_error
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumer groups."""
-DRAFT_VERSION: Final = 1000
+DRAFT_VERSION: Final = WITH_LEADER_EPOCHS
 """The version of Metadata, OffsetCommit and OffsetFetch that carries KIP-232's metadata epoch."""
 NO_GENERATION: Final = -1
 

@@ -25,7 +25,7 @@ from reference_broker.wire.fetch import NO_TOPIC_ID
 if TYPE_CHECKING:
     from kio.schema.metadata.v13.response import MetadataResponse
 
-    from reference_broker.wire.drafts import MetadataResponse1000
+    from reference_broker.wire.drafts import MetadataResponse1001
 
 UNKNOWN_EPOCH: Final = -1
 NO_METADATA_EPOCH: Final = -1
@@ -75,9 +75,8 @@ class MetadataUpdate:
     metadata_epoch: int = NO_METADATA_EPOCH
 
     @classmethod
-    def of(cls, response: "MetadataResponse | MetadataResponse1000") -> "MetadataUpdate":
-        """Reads a released version's response (kio's class), or the draft's, which has an epoch but neither topic IDs
-        nor leader epochs."""
+    def of(cls, response: "MetadataResponse | MetadataResponse1001") -> "MetadataUpdate":
+        """Reads a released version's response (kio's class), or the draft's, which has a metadata epoch."""
         nodes = tuple(NodeAddress(int(each.node_id), each.host, int(each.port)) for each in response.brokers)
         topics = tuple(
             TopicInfo(

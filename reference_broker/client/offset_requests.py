@@ -22,10 +22,10 @@ from reference_broker.client.group_requests import DRAFT_VERSION, MemberIdentity
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.drafts import (
-    OffsetCommitRequest1000,
-    OffsetCommitRequestPartition1000,
-    OffsetCommitRequestTopic1000,
-    OffsetFetchRequest1000,
+    OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1001,
+    OffsetCommitRequestTopic1001,
+    OffsetFetchRequest1001,
     OffsetFetchRequestTopic1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetchResponseGroup
 
-    from reference_broker.wire.drafts import OffsetFetchResponse1000
+    from reference_broker.wire.drafts import OffsetFetchResponse1001
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,17 @@ class CommittedOffset:
 
 def commit_request(
     offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity, version: int
-) -> OffsetCommitRequest | OffsetCommitRequest1000:
-    """The body of OffsetCommit in that version. The draft has no instance ID and no leader epochs."""
+) -> OffsetCommitRequest | OffsetCommitRequest1001:
+    """The body of OffsetCommit in that version."""
     topics = by_topic(offsets)
     if version == DRAFT_VERSION:
-        return OffsetCommitRequest1000(
+        return OffsetCommitRequest1001(
             group_id=identity.group_id,
             generation_id_or_member_epoch=identity.generation_id,
             member_id=identity.member_id,
+            group_instance_id=identity.instance_id,
             topics=tuple(
-                OffsetCommitRequestTopic1000(
+                OffsetCommitRequestTopic1001(
                     name=topic,
                     partitions=tuple(_draft_partition(each, offsets[TopicPartition(topic, each)]) for each in numbers),
                 )
@@ -92,10 +93,11 @@ def commit_request(
     )
 
 
-def _draft_partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartition1000:
-    return OffsetCommitRequestPartition1000(
+def _draft_partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartition1001:
+    return OffsetCommitRequestPartition1001(
         partition_index=number,
         committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
         metadata_epoch=offset.metadata_epoch,
         committed_metadata=offset.metadata,
     )
@@ -121,16 +123,17 @@ def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
 
 def fetch_request(
     partitions: Iterable[TopicPartition], identity: MemberIdentity, version: int
-) -> OffsetFetchRequest | OffsetFetchRequest1000:
-    """The body of OffsetFetch in that version, for one group. It asks for stable offsets if the version can say so."""
+) -> OffsetFetchRequest | OffsetFetchRequest1001:
+    """The body of OffsetFetch in that version, for one group. It asks for stable offsets."""
     topics = by_topic(partitions)
     if version == DRAFT_VERSION:
-        return OffsetFetchRequest1000(
+        return OffsetFetchRequest1001(
             group_id=identity.group_id,
             topics=tuple(
                 OffsetFetchRequestTopic1000(name=topic, partition_indexes=tuple(numbers))
                 for topic, numbers in topics.items()
             ),
+            require_stable=True,
         )
     group = OffsetFetchRequestGroup(
         group_id=GroupId(identity.group_id),
@@ -144,14 +147,14 @@ def fetch_request(
 
 def fetched_offsets(body: object) -> dict[TopicPartition, CommittedOffset] | Error | int:
     """The offsets in an answer of any version with one group, or the first error if there is any."""
-    group: OffsetFetchResponseGroup | OffsetFetchResponse1000
+    group: OffsetFetchResponseGroup | OffsetFetchResponse1001
     if hasattr(body, "groups"):
         groups = cast("OffsetFetchResponse", body).groups
         if not groups:
             return ErrorCode.network_exception  # The answer says nothing about the group that was asked for.
         group = groups[0]
     else:
-        group = cast("OffsetFetchResponse1000", body)
+        group = cast("OffsetFetchResponse1001", body)
     error = error_of(group.error_code)
     if error:
         return error

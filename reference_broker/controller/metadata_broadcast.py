@@ -207,7 +207,7 @@ class MetadataBroadcast:
             self._answered(told, target, answer)
 
         if told.broker_id == self._surroundings.node_id:
-            self._surroundings.after(0, lambda: self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied))
+            self._controller.serve_locally(ApiKey.UPDATE_METADATA, body, replied)
             return
         timeout_ms = self._config.controller_quorum_request_timeout_ms
         ports.send(

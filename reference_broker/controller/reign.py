@@ -282,7 +282,12 @@ class Reign:
         if self._is_over:
             raise _ReignOver
         self._surroundings.ports.note(
-            "metadata_appended", ("offset", last.offset), ("kind", kind), ("number", number), ("of", of)
+            "metadata_appended",
+            ("offset", last.offset),
+            ("kind", kind),
+            ("number", number),
+            ("of", of),
+            ("change", "" if self._current is None else self._current.name),
         )
         return last
 

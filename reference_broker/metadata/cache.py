@@ -38,7 +38,8 @@ class MetadataCache:
     """``topics`` by name and ``topic_names`` by ID hold the same topics. ``brokers`` is in ascending order of IDs.
 
     ``metadata_epoch`` is the one that the active controller sent last, or -1 if the cache follows this node's image.
-    Updates up to ``overtaken_epoch`` are from before the metadata epoch was switched off, and no longer count.
+    Updates up to ``overtaken_epoch`` are from before the metadata epoch was switched off, and no longer count. It is 0
+    if it was never on.
     """
 
     cluster_id: str = ""
@@ -79,6 +80,16 @@ class MetadataCache:
             topics=topics,
             topic_names=topic_names,
         )
+
+    def told_epoch(self) -> int:
+        """The metadata epoch that clients are told (M-4), or -1 for none.
+
+        While the metadata epoch is switched off, it stands still at the last one. Clients that have accepted it, or
+        that find it beside a committed offset, go on then.
+        """
+        if self.metadata_epoch != NO_EPOCH:
+            return self.metadata_epoch
+        return self.overtaken_epoch if self.overtaken_epoch > 0 else NO_EPOCH
 
     def live_brokers(self) -> tuple[BrokerImage, ...]:
         """The brokers that are not fenced. Clients may connect to them."""

@@ -111,7 +111,16 @@ FIRST_DRAFT_VERSION: Final = 1000
 
 _METADATA_EPOCH_APIS: Final = (ApiKey.METADATA, ApiKey.UPDATE_METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
 
-METADATA_EPOCH_DRAFTS: Final = frozenset((key, 1000) for key in _METADATA_EPOCH_APIS)
+WITH_LEADER_EPOCHS: Final = 1001
+"""KIP-232 is older than leader epochs in the protocol (KIP-320) and static members (KIP-345). Its drafts are as its
+page has them in version 1000. In this version they also carry what those two need."""
+
+METADATA_EPOCH_DRAFTS: Final = frozenset(
+    {
+        *((key, 1000) for key in _METADATA_EPOCH_APIS),
+        *((key, WITH_LEADER_EPOCHS) for key in _METADATA_EPOCH_APIS if key is not ApiKey.UPDATE_METADATA),
+    }
+)
 """The drafts of KIP-232. A node with ``crucible.metadata.epoch.enable`` off does not serve them."""
 
 
@@ -125,8 +134,8 @@ _NAMES: Final[Mapping[int, str]] = {
 }
 
 DRAFTS: Final[Mapping[tuple[int, int], str]] = {
-    (key, 1000): f"crucible.{api_name(key)}.1000"
-    for key in (ApiKey.FETCH, *_METADATA_EPOCH_APIS, ApiKey.FETCH_SNAPSHOT)
+    (key, version): f"crucible.{api_name(key)}.{version}"
+    for key, version in sorted({(ApiKey.FETCH, 1000), (ApiKey.FETCH_SNAPSHOT, 1000), *METADATA_EPOCH_DRAFTS})
 }
 """Every draft's API key and version, with the feature by which ApiVersions announces it. Drafts lie outside the
 announced range of versions, so no unmodified client asks for one. Their layouts are in ``drafts``; Fetch's is in

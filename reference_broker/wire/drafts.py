@@ -7,7 +7,9 @@ Every draft response has a class of its own too. The annotation of a field names
 cannot hold private ones.
 
 The metadata epoch (KIP-232) is an int64 in Metadata, UpdateMetadata, OffsetCommit and OffsetFetch 1000, at the place
-where that page's schemas have it. It is -1 when no epoch is known.
+where that page's schemas have it. It is -1 when no epoch is known. Version 1001 of the three that clients use adds what
+that page could not know of: leader epochs (KIP-320), topic IDs (KIP-516), group.instance.id (KIP-345) and stable
+offsets (KIP-447).
 """
 
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias, TypeVar, dataclass_transform
 from uuid import UUID
 
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import WITH_LEADER_EPOCHS, ApiKey
 
 DraftT = TypeVar("DraftT")
 
@@ -153,7 +155,8 @@ class MetadataTopic1000:
 
 @draft
 class MetadataResponse1000:
-    """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4)."""
+    """Metadata 5's layout plus ``metadata_epoch``, that of the last update that the serving broker applied (M-4). While
+    the metadata epoch is switched off it is the last one that there was, or -1 if there was none."""
 
     throttle_time_ms: Int32 = 0
     brokers: tuple[MetadataBroker1000, ...]
@@ -332,16 +335,126 @@ class OffsetFetchResponse1000:
     error_code: Int16 = 0
 
 
+@draft
+class MetadataPartition1001:
+    """As in 1000, with the leader's epoch, -1 if it is not known."""
+
+    error_code: Int16 = 0
+    partition_index: Int32
+    leader_id: Int32
+    leader_epoch: Int32 = -1
+    replica_nodes: tuple[Int32, ...] = ()
+    isr_nodes: tuple[Int32, ...] = ()
+    offline_replicas: tuple[Int32, ...] = ()
+
+
+@draft
+class MetadataTopic1001:
+    """As in 1000, with the topic's ID. It is all zero for a topic that does not exist."""
+
+    error_code: Int16 = 0
+    name: String
+    topic_id: Uuid | None = None
+    is_internal: Bool = False
+    partitions: tuple[MetadataPartition1001, ...]
+
+
+@draft
+class MetadataResponse1001:
+    """As 1000, with topic IDs and leader epochs."""
+
+    throttle_time_ms: Int32 = 0
+    brokers: tuple[MetadataBroker1000, ...]
+    cluster_id: String | None = None
+    controller_id: Int32 = -1
+    metadata_epoch: Int64 = -1
+    topics: tuple[MetadataTopic1001, ...]
+
+
+@draft
+class OffsetCommitRequestPartition1001:
+    """As in 1000, with the epoch of the last record read, -1 if it is not known."""
+
+    partition_index: Int32
+    committed_offset: Int64
+    committed_leader_epoch: Int32 = -1
+    metadata_epoch: Int64 = -1
+    committed_metadata: String | None = None
+
+
+@draft
+class OffsetCommitRequestTopic1001:
+    """One topic."""
+
+    name: String
+    partitions: tuple[OffsetCommitRequestPartition1001, ...]
+
+
+@draft
+class OffsetCommitRequest1001:
+    """OffsetCommit 7's layout plus an epoch per partition. The response is that of 1000."""
+
+    group_id: String
+    generation_id_or_member_epoch: Int32 = -1
+    member_id: String = ""
+    group_instance_id: String | None = None
+    topics: tuple[OffsetCommitRequestTopic1001, ...]
+
+
+@draft
+class OffsetFetchRequest1001:
+    """The layout of OffsetFetch 7, for one group. ``topics`` None asks for all topics that have offsets."""
+
+    group_id: String
+    topics: tuple[OffsetFetchRequestTopic1000, ...] | None
+    require_stable: Bool = False
+
+
+@draft
+class OffsetFetchResponsePartition1001:
+    """As in 1000, with the epoch of the last record before the offset, -1 if it is not known."""
+
+    partition_index: Int32
+    committed_offset: Int64 = -1
+    committed_leader_epoch: Int32 = -1
+    metadata_epoch: Int64 = -1
+    metadata: String | None = ""
+    error_code: Int16 = 0
+
+
+@draft
+class OffsetFetchResponseTopic1001:
+    """One topic."""
+
+    name: String
+    partitions: tuple[OffsetFetchResponsePartition1001, ...]
+
+
+@draft
+class OffsetFetchResponse1001:
+    """OffsetFetch 7's layout plus a metadata epoch per partition."""
+
+    throttle_time_ms: Int32 = 0
+    topics: tuple[OffsetFetchResponseTopic1001, ...]
+    error_code: Int16 = 0
+
+
 LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {
     (ApiKey.METADATA, 1000): (MetadataRequest1000, MetadataResponse1000),
     (ApiKey.UPDATE_METADATA, 1000): (UpdateMetadataRequest1000, UpdateMetadataResponse1000),
     (ApiKey.OFFSET_COMMIT, 1000): (OffsetCommitRequest1000, OffsetCommitResponse1000),
     (ApiKey.OFFSET_FETCH, 1000): (OffsetFetchRequest1000, OffsetFetchResponse1000),
     (ApiKey.FETCH_SNAPSHOT, 1000): (FetchSnapshotRequest1000, FetchSnapshotResponse1000),
+    (ApiKey.METADATA, WITH_LEADER_EPOCHS): (MetadataRequest1000, MetadataResponse1001),
+    (ApiKey.OFFSET_COMMIT, WITH_LEADER_EPOCHS): (OffsetCommitRequest1001, OffsetCommitResponse1000),
+    (ApiKey.OFFSET_FETCH, WITH_LEADER_EPOCHS): (OffsetFetchRequest1001, OffsetFetchResponse1001),
 }
 """The class of the request and that of the response, by API key and version."""
 
 OWN_REQUESTS: Final = frozenset(
-    {(ApiKey.UPDATE_METADATA, 1000), (ApiKey.OFFSET_COMMIT, 1000), (ApiKey.OFFSET_FETCH, 1000)}
+    {
+        (ApiKey.UPDATE_METADATA, 1000),
+        *((key, version) for key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH) for version in (1000, 1001)),
+    }
 )
 """Drafts whose request's layout is also the class that handlers see."""

@@ -57,6 +57,15 @@ def test_a_fault_that_must_fire_twice_and_a_log_that_must_be_read_to_its_end() -
     assert "3 written partitions were not read to their end." in verdict.reasons
 
 
+def test_a_run_that_must_show_rewinds_and_shows_none_is_invalid() -> None:
+    once = findings(facts={**findings().facts, "rewinds": 1})
+    assert outcome(expecting(min_rewinds=1), once).outcome is Outcome.PASSED
+    verdict = outcome(expecting(min_rewinds=2), once)
+    assert verdict.outcome is Outcome.INVALID
+    assert verdict.reasons == ("Clients rewound 1 times, and 2 are needed.",)
+    assert outcome(expecting(min_rewinds=1)).outcome is Outcome.INVALID
+
+
 def test_what_became_of_a_strike_is_no_strike_of_its_own() -> None:
     rows = [{"name": "old", "kind": kind, "hits": 3} for kind in ("requests_replayed", "requests_replayed_answered")]
     verdict = outcome(expecting(faults=("old",) * 6), findings(faults=rows))

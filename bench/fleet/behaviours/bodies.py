@@ -25,6 +25,7 @@ from bench.fleet.behaviours.protocol import TopicPartition
 TOPIC_RESOURCE: Final = 2
 SET_CONFIG: Final = 0
 UPGRADE: Final = 1
+SAFE_DOWNGRADE: Final = 2
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -122,5 +123,7 @@ def describe_topic_config_request(topics: Sequence[str], key: str) -> DescribeCo
 
 
 def upgrade_feature_request(feature: str, level: int, timeout_ms: int) -> UpdateFeaturesRequest:
-    key = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(UPGRADE))
+    """Raises the feature to this level. Level 0 switches it off."""
+    kind = UPGRADE if level else SAFE_DOWNGRADE
+    key = FeatureUpdateKey(feature=feature, max_version_level=i16(level), upgrade_type=i8(kind))
     return UpdateFeaturesRequest(timeout=milliseconds(timeout_ms), feature_updates=(key,))

@@ -35,7 +35,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
 NO_WAIT = bodies.milliseconds(0)
-DRAFT_VERSION = 1000
+DRAFT_VERSION = 1001
 INVALID_METADATA_EPOCH = 10003
 REBALANCE_US = 1_000_000
 """How long a rebalance waits for members that are known."""
@@ -126,17 +126,17 @@ class GroupsBroker(FakeBroker):
     def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
         if request.api_key != ApiKey.METADATA or request.api_version != DRAFT_VERSION:
             return answer
-        return drafts.MetadataResponse1000(
+        return drafts.MetadataResponse1001(
             brokers=tuple(
                 drafts.MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port)
                 for each in answer.brokers
             ),
             metadata_epoch=epoch,
             topics=tuple(
-                drafts.MetadataTopic1000(
+                drafts.MetadataTopic1001(
                     name=topic.name,
                     partitions=tuple(
-                        drafts.MetadataPartition1000(partition_index=each.partition_index, leader_id=each.leader_id)
+                        drafts.MetadataPartition1001(partition_index=each.partition_index, leader_id=each.leader_id)
                         for each in topic.partitions
                     ),
                 )
@@ -359,13 +359,13 @@ class GroupWorld(World):
         epoch = asked.metadata_epoch if draft else -1
         if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
             return INVALID_METADATA_EPOCH
-        offsets[where] = (asked.committed_offset, -1 if draft else asked.committed_leader_epoch, epoch)
+        offsets[where] = (asked.committed_offset, asked.committed_leader_epoch, epoch)
         self.commits.append((self.now_us, body.member_id, where, asked.committed_offset, epoch))
         return 0
 
     def offset_fetch(
         self, _behaviour: Behaviour, _node: int, request: Request
-    ) -> OffsetFetchResponse | drafts.OffsetFetchResponse1000:
+    ) -> OffsetFetchResponse | drafts.OffsetFetchResponse1001:
         draft = request.api_version == DRAFT_VERSION
         body: Any = request.body
         asked = body if draft else body.groups[0]
@@ -376,17 +376,20 @@ class GroupWorld(World):
             for each in topic.partition_indexes
         }
         if draft:
-            return drafts.OffsetFetchResponse1000(
+            return drafts.OffsetFetchResponse1001(
                 topics=tuple(
-                    drafts.OffsetFetchResponseTopic1000(
+                    drafts.OffsetFetchResponseTopic1001(
                         name=where.topic,
                         partitions=(
-                            drafts.OffsetFetchResponsePartition1000(
-                                partition_index=where.partition, committed_offset=offset, metadata_epoch=epoch
+                            drafts.OffsetFetchResponsePartition1001(
+                                partition_index=where.partition,
+                                committed_offset=offset,
+                                committed_leader_epoch=leader_epoch,
+                                metadata_epoch=epoch,
                             ),
                         ),
                     )
-                    for where, (offset, _, epoch) in found.items()
+                    for where, (offset, leader_epoch, epoch) in found.items()
                 )
             )
         topics = tuple(

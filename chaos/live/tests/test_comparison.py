@@ -76,3 +76,4 @@ def test_a_mirror_is_played_with_metadata_epochs_and_without(
     assert "rewinds" in on.guarantees
     assert not {"rewinds", "commit-regression"} & set(off.guarantees), "the failure that is shown is no broken promise"
     assert "lost-write" in off.guarantees
+    assert (on.min_rewinds, off.min_rewinds) == (0, 1), "a run without rewinds would not show what the epochs prevent"

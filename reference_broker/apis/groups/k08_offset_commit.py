@@ -7,9 +7,12 @@
 Version notes:
 * v9: GROUP_ID_NOT_FOUND where the group does not exist.
 * v1000: carries the metadata epoch of each partition. INVALID_METADATA_EPOCH where it is below that of the last commit.
+* v1001: as v1000, with leader epochs and the member's instance ID.
 
 KIPs: 211, 232, 320, 345.
 """
+
+from typing import TypeAlias
 
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.offset_commit.v9.response import (
@@ -26,6 +29,8 @@ from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
 from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
 from reference_broker.wire.drafts import (
     OffsetCommitRequest1000,
+    OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1001,
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,
@@ -35,9 +40,12 @@ from reference_broker.wire.errors import Error, ErrorCode
 GROUP_NOT_FOUND_FROM = 9
 
 
-def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | OffsetCommitRequest1000) -> None:
+Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
+
+
+def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | Draft) -> None:
     """Answers later: an error for each partition, in the request's order."""
-    if isinstance(body, OffsetCommitRequest1000):
+    if isinstance(body, OffsetCommitRequest1000 | OffsetCommitRequest1001):
         _commit_draft(broker, call, body)
         return
     request = CommitRequest(
@@ -76,21 +84,23 @@ def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | OffsetComm
     broker.groups.commits.commit(request, contained(call, answer), call.contain)
 
 
-API: Api[OffsetCommitRequest | OffsetCommitRequest1000] = Api.of((OffsetCommitRequest, OffsetCommitRequest1000), handle)
+API: Api[OffsetCommitRequest | Draft] = Api.of(
+    (OffsetCommitRequest, OffsetCommitRequest1000, OffsetCommitRequest1001), handle
+)
 
 
-def _commit_draft(broker: HasGroups, call: Call, body: OffsetCommitRequest1000) -> None:
+def _commit_draft(broker: HasGroups, call: Call, body: Draft) -> None:
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,
         member_id=body.member_id,
-        group_instance_id=None,
+        group_instance_id=body.group_instance_id if isinstance(body, OffsetCommitRequest1001) else None,
         offsets=tuple(
             WantedOffset(
                 topic.name,
                 one.partition_index,
                 one.committed_offset,
-                NO_EPOCH,
+                one.committed_leader_epoch if isinstance(one, OffsetCommitRequestPartition1001) else NO_EPOCH,
                 one.committed_metadata,
                 one.metadata_epoch,
             )

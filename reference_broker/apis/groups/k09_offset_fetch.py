@@ -10,11 +10,12 @@
 Version notes:
 * v2: an error of the whole group has a place of its own.
 * v1000: tells the metadata epoch of each partition, -1 where none was recorded.
+* v1001: as v1000, with leader epochs and ``require_stable``.
 
 KIPs: 88, 232, 447, 709.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -40,9 +41,13 @@ from reference_broker.log.lookup import Work
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.drafts import (
     OffsetFetchRequest1000,
+    OffsetFetchRequest1001,
     OffsetFetchResponse1000,
+    OffsetFetchResponse1001,
     OffsetFetchResponsePartition1000,
+    OffsetFetchResponsePartition1001,
     OffsetFetchResponseTopic1000,
+    OffsetFetchResponseTopic1001,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -65,10 +70,12 @@ class Needs(HasGroups, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(broker: Needs, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000) -> None:
+def handle(
+    broker: Needs, call: Call, body: OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001
+) -> None:
     """Groups, topics and partitions in the request's order, each once, as it is named first. All topics come in the
     order of their first commit. Answers through ``call`` when the last group is settled, mostly at once."""
-    if isinstance(body, OffsetFetchRequest1000):
+    if isinstance(body, OffsetFetchRequest1000 | OffsetFetchRequest1001):
         _draft(broker, call, body)
         return
     by_id: dict[str, OffsetFetchRequestGroup] = {}
@@ -101,7 +108,9 @@ def handle(broker: Needs, call: Call, body: OffsetFetchRequest | OffsetFetchRequ
     run_slices(broker.outside, contained_slices(call, fetch()))
 
 
-API: Api[OffsetFetchRequest | OffsetFetchRequest1000] = Api.of((OffsetFetchRequest, OffsetFetchRequest1000), handle)
+API: Api[OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001] = Api.of(
+    (OffsetFetchRequest, OffsetFetchRequest1000, OffsetFetchRequest1001), handle
+)
 
 
 def _wanted(topics: Iterable[_Topic] | None) -> list[tuple[str, Sequence[int]]] | None:
@@ -147,24 +156,53 @@ def _by_topic(found: Iterable[FetchedOffset]) -> dict[str, list[FetchedOffset]]:
     return topics
 
 
-def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000) -> None:
+def _draft(broker: HasGroups, call: Call, body: OffsetFetchRequest1000 | OffsetFetchRequest1001) -> None:
     wanted = _wanted(body.topics)
+    with_leader_epochs = isinstance(body, OffsetFetchRequest1001)
 
     def settled(error: Error, found: list[FetchedOffset]) -> None:
-        topics = tuple(
-            OffsetFetchResponseTopic1000(name=name, partitions=tuple(_draft_partition(one) for one in offsets))
-            for name, offsets in _by_topic(found).items()
+        by_topic = {name: [_draft_partition(one) for one in offsets] for name, offsets in _by_topic(found).items()}
+        call.respond(_with_leader_epochs(by_topic, error) if with_leader_epochs else _as_the_page(by_topic, error))
+
+    requires_stable = isinstance(body, OffsetFetchRequest1001) and body.require_stable
+    broker.groups.commits.fetch(body.group_id, wanted, contained(call, settled), requires_stable=requires_stable)
+
+
+def _with_leader_epochs(
+    by_topic: Mapping[str, list[OffsetFetchResponsePartition1001]], error: Error
+) -> OffsetFetchResponse1001:
+    topics = (OffsetFetchResponseTopic1001(name=name, partitions=tuple(found)) for name, found in by_topic.items())
+    return OffsetFetchResponse1001(topics=tuple(topics), error_code=int(error))
+
+
+def _as_the_page(
+    by_topic: Mapping[str, list[OffsetFetchResponsePartition1001]], error: Error
+) -> OffsetFetchResponse1000:
+    """Version 1000 has no leader epochs."""
+    topics = tuple(
+        OffsetFetchResponseTopic1000(
+            name=name,
+            partitions=tuple(
+                OffsetFetchResponsePartition1000(
+                    partition_index=one.partition_index,
+                    committed_offset=one.committed_offset,
+                    metadata_epoch=one.metadata_epoch,
+                    metadata=one.metadata,
+                )
+                for one in found
+            ),
         )
-        call.respond(OffsetFetchResponse1000(topics=topics, error_code=int(error)))
+        for name, found in by_topic.items()
+    )
+    return OffsetFetchResponse1000(topics=topics, error_code=int(error))
 
-    broker.groups.commits.fetch(body.group_id, wanted, contained(call, settled))
 
-
-def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1000:
+def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1001:
     commit = found.commit
-    return OffsetFetchResponsePartition1000(
+    return OffsetFetchResponsePartition1001(
         partition_index=found.partition,
         committed_offset=NOTHING if commit is None else commit.offset,
+        committed_leader_epoch=NOTHING if commit is None else commit.leader_epoch,
         metadata_epoch=NO_METADATA_EPOCH if commit is None else commit.metadata_epoch,
         metadata="" if commit is None else commit.metadata,
     )

@@ -8,7 +8,8 @@
 Version notes:
 * v0: the empty list means all topics. Replicas that are not live are left out, and are an error.
 * v12: topics may be asked for by ID.
-* v1000: the answer has a metadata epoch.
+* v1000: the answer has a metadata epoch. It stands still while the feature is switched off.
+* v1001: as v1000, with topic IDs and leader epochs.
 
 KIPs: 4, 232, 320, 430, 516, 526.
 """
@@ -16,7 +17,7 @@ KIPs: 4, 232, 320, 430, 516, 526.
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias, cast
 from uuid import UUID
 
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
@@ -32,7 +33,7 @@ from kio.static.primitive import i32
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
-from reference_broker.apis.metadata.topic_answers import TopicAnswers, missing_error
+from reference_broker.apis.metadata.topic_answers import Draft, TopicAnswers, missing_error
 from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import (
     NO_THROTTLE,
@@ -46,8 +47,14 @@ from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.drafts import MetadataBroker1000, MetadataResponse1000, MetadataTopic1000
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
+from reference_broker.wire.drafts import (
+    MetadataBroker1000,
+    MetadataResponse1000,
+    MetadataResponse1001,
+    MetadataTopic1000,
+    MetadataTopic1001,
+)
 from reference_broker.wire.errors import ErrorCode
 
 TOPIC_IDS_FROM = 12
@@ -62,13 +69,14 @@ MOST_CREATED_AT_ONCE = 100
 others."""
 
 
+Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
+
+
 class Needs(CreatesOffsetsTopic, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
-def handle(
-    broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest
-) -> MetadataResponse | MetadataResponse1000 | None:
+def handle(broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest) -> Response | None:
     """The topics come in the order of the request, each once, or all of them in the order of their creation. Many are
     looked up in slices and answered through ``call``. A request for more than MOST_TOPICS closes its connection."""
     wants_all = body.topics is None or (call.api_version == 0 and not body.topics)
@@ -81,7 +89,7 @@ def handle(
 
 def _answered(
     broker: Needs, answers: TopicAnswers, call: Call, body: MetadataRequest, wants_all: bool
-) -> Sliced[MetadataResponse | MetadataResponse1000]:
+) -> Sliced[Response]:
     """All of it tells the same state of the metadata, also where that changes between slices."""
     api_version, listener = call.api_version, call.listener
     cache = broker.metadata
@@ -96,7 +104,7 @@ def _answered(
             if at % FEW_TOPICS == FEW_TOPICS - 1:
                 yield
     if api_version >= FIRST_DRAFT_VERSION:
-        return (yield from _draft(cache, answers, topics, listener))
+        return (yield from _draft(cache, answers, topics, listener, api_version))
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(_broker(one, listener) for one in cache.live_brokers()),
@@ -129,23 +137,32 @@ def _broker(broker: BrokerImage, listener: str) -> MetadataResponseBroker:
 
 
 def _draft(
-    cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic], listener: str
-) -> Sliced[MetadataResponse1000]:
+    cache: MetadataCache, answers: TopicAnswers, topics: list[MetadataResponseTopic], listener: str, api_version: int
+) -> Sliced[MetadataResponse1000 | MetadataResponse1001]:
     """With the epoch of what is told (M-4)."""
-    brokers = (_broker(one, listener) for one in cache.live_brokers())
-    told: list[MetadataTopic1000] = []
+    told: list[Draft] = []
     for number, topic in enumerate(topics, 1):
-        told.append((yield from answers.find_draft(topic)))
+        told.append((yield from answers.find_draft(topic, api_version)))
         if number % FEW_TOPICS == 0:
             yield
+    brokers = tuple(
+        MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
+        for one in (_broker(each, listener) for each in cache.live_brokers())
+    )
+    if api_version >= WITH_LEADER_EPOCHS:
+        return MetadataResponse1001(
+            brokers=brokers,
+            cluster_id=cache.cluster_id,
+            controller_id=cache.controller_id,
+            metadata_epoch=cache.told_epoch(),
+            topics=cast("tuple[MetadataTopic1001, ...]", tuple(told)),
+        )
     return MetadataResponse1000(
-        brokers=tuple(
-            MetadataBroker1000(node_id=one.node_id, host=one.host, port=one.port, rack=one.rack) for one in brokers
-        ),
+        brokers=brokers,
         cluster_id=cache.cluster_id,
         controller_id=cache.controller_id,
-        metadata_epoch=cache.metadata_epoch,
-        topics=tuple(told),
+        metadata_epoch=cache.told_epoch(),
+        topics=cast("tuple[MetadataTopic1000, ...]", tuple(told)),
     )
 
 

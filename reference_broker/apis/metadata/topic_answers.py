@@ -17,9 +17,16 @@ from reference_broker.apis.sliced import Sliced
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal, name_problem
-from reference_broker.wire.drafts import MetadataPartition1000, MetadataTopic1000
+from reference_broker.wire.apis import WITH_LEADER_EPOCHS
+from reference_broker.wire.drafts import (
+    MetadataPartition1000,
+    MetadataPartition1001,
+    MetadataTopic1000,
+    MetadataTopic1001,
+)
 from reference_broker.wire.errors import ErrorCode
 
+Draft: TypeAlias = MetadataTopic1000 | MetadataTopic1001
 _BrokerIds: TypeAlias = tuple[BrokerId, ...]
 PartitionT = TypeVar("PartitionT")
 
@@ -30,13 +37,13 @@ PARTITIONS_A_SLICE = 1000
 @dataclass(slots=True)
 class _Answer:
     """``topic`` and ``brokers`` are what the answer was made from. It is valid as long as they are the same objects.
-    ``draft`` is the same answer in the layout of draft 1000, if somebody has asked for it."""
+    ``drafts`` holds the same answer in the layout of each draft that somebody has asked for."""
 
     topic: TopicImage
     brokers: tuple[BrokerImage, ...]
     operations: int
     answer: MetadataResponseTopic
-    draft: MetadataTopic1000 | None = None
+    drafts: dict[int, Draft] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -56,14 +63,15 @@ class TopicAnswers:
             self.by_name = {name: one for name, one in self.by_name.items() if name in cache.topics}
         return answer
 
-    def find_draft(self, topic: MetadataResponseTopic) -> Sliced[MetadataTopic1000]:
-        """The answer in the layout of draft 1000. It is made once, because 10,000 partitions take 20 ms."""
+    def find_draft(self, topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
+        """The answer in the layout of that draft. It is made once, because 10,000 partitions take 20 ms."""
+        made = _with_leader_epochs if version >= WITH_LEADER_EPOCHS else _in_draft_layout
         known = self.by_name.get(topic.name or "")
         if known is None or known.answer.partitions is not topic.partitions:
-            return (yield from _in_draft_layout(topic))
-        if known.draft is None:
-            known.draft = yield from _in_draft_layout(topic)
-        return known.draft
+            return (yield from made(topic))
+        if version not in known.drafts:
+            known.drafts[version] = yield from made(topic)
+        return known.drafts[version]
 
 
 def _in_slices(made: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
@@ -92,6 +100,29 @@ def _in_draft_layout(topic: MetadataResponseTopic) -> Sliced[MetadataTopic1000]:
     return MetadataTopic1000(
         error_code=int(topic.error_code),
         name=topic.name or "",
+        is_internal=topic.is_internal,
+        partitions=partitions,
+    )
+
+
+def _with_leader_epochs(topic: MetadataResponseTopic) -> Sliced[MetadataTopic1001]:
+    made = (
+        MetadataPartition1001(
+            error_code=int(one.error_code),
+            partition_index=one.partition_index,
+            leader_id=one.leader_id,
+            leader_epoch=one.leader_epoch,
+            replica_nodes=one.replica_nodes,
+            isr_nodes=one.isr_nodes,
+            offline_replicas=one.offline_replicas,
+        )
+        for one in topic.partitions
+    )
+    partitions = yield from _in_slices(made)
+    return MetadataTopic1001(
+        error_code=int(topic.error_code),
+        name=topic.name or "",
+        topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=partitions,
     )

@@ -31,6 +31,8 @@ from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
 from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
+from reference_broker.groups.state.member import Member, MemberProtocol
+from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.records.builder import build
@@ -255,6 +257,40 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
     assert got(None) == [(5, 7)]
     wanted = (drafts.OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
     assert got(wanted) == [(5, 7), (-1, -1)]
+
+
+@pytest.mark.clause("M-6", "M-9")
+def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
+    world = led()
+    image = replace(world.metadata.loader.image, features={METADATA_EPOCH_FEATURE: 1})
+    world.broker.groups.commits._image = lambda: image
+
+    def put(member_id: str = "", instance_id: str | None = None, generation: int = -1) -> list[int]:
+        partition = drafts.OffsetCommitRequestPartition1001(
+            partition_index=0, committed_offset=5, committed_leader_epoch=3, metadata_epoch=7
+        )
+        body = drafts.OffsetCommitRequest1001(
+            group_id="g",
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+            topics=(drafts.OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
+        )
+        answer = world.ask(k08_offset_commit, body, 1001)
+        return [one.error_code for topic in answer.topics for one in topic.partitions]
+
+    assert put() == [0]
+    asked = drafts.OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
+    answer = world.ask(k09_offset_fetch, asked, 1001)
+    assert isinstance(answer, drafts.OffsetFetchResponse1001)
+    ((one,),) = (topic.partitions for topic in answer.topics)
+    assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
+    partition = world.broker.groups.find("g")
+    assert isinstance(partition, OffsetsPartition)
+    group = partition.groups["g"]
+    newer = Member("newer", "s", "c", "h", 1000, 1000, (MemberProtocol("range", b""),))
+    group.add(newer, awaits_join=False)
+    assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 
 def test_the_old_consumers_retention_is_not_looked_at() -> None:

@@ -2,7 +2,8 @@
 
 * The active controller answers once the records are committed and published there. Others pass the request on.
 * The new partitions of all good entries appear at once.
-* Unlike Kafka: the timeout is not used, because nothing waits for other brokers.
+* Unlike Kafka: the timeout is not used, because nothing waits for other brokers. Internal topics keep
+  their number of partitions (INVALID_PARTITIONS), because groups are found by it.
 
 KIPs: 195, 599.
 """

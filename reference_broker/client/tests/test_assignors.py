@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reference_broker.client.assignors import ASSIGNORS, assign
@@ -92,12 +92,17 @@ def test_every_wanted_partition_has_exactly_one_owner_who_wants_it(
 
 
 @given(topics, st.lists(groups, min_size=1, max_size=4))
+@example(
+    {"t": 7, "u": 8, "v": 2, "w": 9},
+    [{"b": "t", "c": "tw", "e": "tu"}, {"a": "", "b": "tu", "c": "tuvw", "d": "tuvw", "e": "tu", "f": "t"}],
+)
 def test_sticky_groups_settle_balanced_and_then_nothing_moves(
     counts: dict[str, int], changes: list[dict[str, str]]
 ) -> None:
+    """A move takes two generations, and may go on from member to member where they want different topics."""
     owned: Mapping[str, Sequence[TopicPartition]] = {}
     for members in changes:
-        for generation in range(4):
+        for generation in range(8):
             subscriptions = {
                 each: Subscription(tuple(names), tuple(p for p in owned.get(each, ()) if p.topic in names), generation)
                 for each, names in members.items()

@@ -18,6 +18,7 @@ from reference_broker.client.consumer_partitions import PositionReset
 from reference_broker.client.fetch_plan import FetchPlan, Wanted
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent
+from reference_broker.client.group_requests import DRAFT_VERSION
 from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.client.offset_commits import Committed, Fetched
@@ -30,9 +31,9 @@ from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.drafts import (
     MetadataBroker1000,
-    MetadataPartition1000,
-    MetadataResponse1000,
-    MetadataTopic1000,
+    MetadataPartition1001,
+    MetadataResponse1001,
+    MetadataTopic1001,
 )
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, FetchResponse, FetchTopicResponse, PartitionData
@@ -41,15 +42,15 @@ SEED = NodeAddress(-1, "seed", 9)
 T0 = TopicPartition("t", 0)
 
 
-def metadata(leader: int = 0, epoch: int = -1, known: bool = True) -> MetadataResponse1000:
-    partition = MetadataPartition1000(partition_index=0, leader_id=leader)
+def metadata(leader: int = 0, epoch: int = -1, known: bool = True) -> MetadataResponse1001:
+    partition = MetadataPartition1001(partition_index=0, leader_id=leader)
     topic = (
-        MetadataTopic1000(name="t", partitions=(partition,))
+        MetadataTopic1001(name="t", partitions=(partition,))
         if known
-        else MetadataTopic1000(name="t", error_code=3, partitions=())
+        else MetadataTopic1001(name="t", error_code=3, partitions=())
     )
     brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in (0, 1))
-    return MetadataResponse1000(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
+    return MetadataResponse1001(brokers=brokers, metadata_epoch=epoch, topics=(topic,))
 
 
 def listed(offset: int, error: int = 0) -> ListOffsetsResponse:
@@ -243,7 +244,7 @@ def test_a_coordinator_without_the_drafts_is_committed_to_as_ever() -> None:
     consumer.coordinator.node = found_node = consumer.coordinator.node or NodeAddress(1, "one", 9092)
     consumer.metadata.learn_drafts(found_node, True)
     [(_, request)] = [each for each in consumer.next_requests(10**6) if each.lane == "commit"]
-    assert request.api_version == 1000
+    assert request.api_version == DRAFT_VERSION
 
 
 def test_a_member_that_leads_waits_for_the_topics_that_others_want() -> None:

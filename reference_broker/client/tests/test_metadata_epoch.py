@@ -19,9 +19,9 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import due
 from reference_broker.wire.drafts import (
     MetadataBroker1000,
-    MetadataPartition1000,
-    MetadataResponse1000,
-    MetadataTopic1000,
+    MetadataPartition1001,
+    MetadataResponse1001,
+    MetadataTopic1001,
 )
 from reference_broker.wire.messages import decode_response, encode_response
 
@@ -34,12 +34,12 @@ def update(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataUpdate:
     return MetadataUpdate((A, B), (topic,), metadata_epoch=epoch)
 
 
-def answer(leader: int, epoch: int) -> MetadataResponse1000:
-    partition = MetadataPartition1000(partition_index=0, leader_id=leader)
-    return MetadataResponse1000(
+def answer(leader: int, epoch: int, leader_epoch: int = -1) -> MetadataResponse1001:
+    partition = MetadataPartition1001(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
+    return MetadataResponse1001(
         brokers=tuple(MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in (A, B)),
         metadata_epoch=epoch,
-        topics=(MetadataTopic1000(name="foo", partitions=(partition,)),),
+        topics=(MetadataTopic1001(name="foo", partitions=(partition,)),),
     )
 
 
@@ -75,11 +75,13 @@ def test_each_guard_has_a_switch_of_its_own() -> None:
 
 
 @pytest.mark.clause("M-4")
-def test_a_drafts_answer_is_read_with_its_epoch() -> None:
-    frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12)))[4:]
+def test_a_drafts_answer_is_read_with_its_epoch_and_with_leader_epochs() -> None:
+    frame = b"".join(encode_response(METADATA, DRAFT_VERSION, 7, answer(1, 12, leader_epoch=4)))[4:]
     body: Any = decode_response(METADATA, DRAFT_VERSION, frame)[1]
     read = MetadataUpdate.of(body)
-    assert read == update(1, 12)
+    assert read == update(1, 12, leader_epoch=4)
+    cache = MetadataCache().apply(read)
+    assert cache.apply(update(0, 12, leader_epoch=3)).leader_of(FOO0) == B  # KIP-320's guard goes on beside it.
 
 
 def refresher(**more: Any) -> MetadataRefresher:

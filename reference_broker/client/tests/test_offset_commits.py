@@ -21,7 +21,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.client import group_requests as requests
 from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_requests import GroupVersions, MemberIdentity
+from reference_broker.client.group_requests import DRAFT_VERSION, GroupVersions, MemberIdentity
 from reference_broker.client.offset_commits import (
     Committed,
     CommittedOffsets,
@@ -41,9 +41,9 @@ from reference_broker.wire.drafts import (
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,
-    OffsetFetchResponse1000,
-    OffsetFetchResponsePartition1000,
-    OffsetFetchResponseTopic1000,
+    OffsetFetchResponse1001,
+    OffsetFetchResponsePartition1001,
+    OffsetFetchResponseTopic1001,
 )
 from reference_broker.wire.errors import DraftError, ErrorCode, known_error
 from reference_broker.wire.headers import read_request_header
@@ -108,9 +108,11 @@ def offsets() -> CommittedOffsets:
 
 @pytest.mark.clause("M-6")
 def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() -> None:
-    draft = sent_over(8, 1000, commit_request(OFFSETS, ME, 1000))
+    draft = sent_over(8, DRAFT_VERSION, commit_request(OFFSETS, ME, DRAFT_VERSION))
     [topic] = draft.topics
     assert [(each.committed_offset, each.metadata_epoch) for each in topic.partitions] == [(17, 5), (4, -1)]
+    assert [each.committed_leader_epoch for each in topic.partitions] == [2, -1]  # KIP-320 goes on beside it,
+    assert draft.group_instance_id == "i"  # and so does the fencing of static members (KIP-345).
     assert (draft.group_id, draft.generation_id_or_member_epoch, draft.member_id) == ("g", 3, "me")
     released = sent_over(8, 9, commit_request(OFFSETS, ME, 9))
     [topic] = released.topics
@@ -120,13 +122,16 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() 
 
 @pytest.mark.clause("M-9", "M-11")
 def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() -> None:
-    assert sent_over(9, 1000, fetch_request([T0, T1], ME, 1000)).topics[0].partition_indexes == (0, 1)
+    asked = sent_over(9, DRAFT_VERSION, fetch_request([T0, T1], ME, DRAFT_VERSION))
+    assert (asked.topics[0].partition_indexes, asked.require_stable) == ((0, 1), True)
     rows = (
-        OffsetFetchResponsePartition1000(partition_index=0, committed_offset=17, metadata_epoch=5, metadata="x"),
-        OffsetFetchResponsePartition1000(partition_index=1),
+        OffsetFetchResponsePartition1001(
+            partition_index=0, committed_offset=17, committed_leader_epoch=2, metadata_epoch=5, metadata="x"
+        ),
+        OffsetFetchResponsePartition1001(partition_index=1),
     )
-    draft = OffsetFetchResponse1000(topics=(OffsetFetchResponseTopic1000(name="t", partitions=rows),))
-    assert fetched_offsets(draft) == {T0: CommittedOffset(17, -1, 5, "x"), T1: CommittedOffset(-1)}
+    draft = OffsetFetchResponse1001(topics=(OffsetFetchResponseTopic1001(name="t", partitions=rows),))
+    assert fetched_offsets(draft) == {T0: CommittedOffset(17, 2, 5, "x"), T1: CommittedOffset(-1)}
     assert sent_over(9, 9, fetch_request([T0], ME, 9)).groups[0].topics[0].partition_indexes == (0,)
     assert fetched_offsets(fetched(17)) == {T0: CommittedOffset(17, 7, -1)}
 
@@ -138,11 +143,11 @@ def test_an_invalid_metadata_epoch_is_that_partitions_end_and_is_not_retried(
 ) -> None:
     offsets.coordinator.versions = versions
     offsets.commit(OFFSETS, ME, 10_000)
-    assert due(offsets.next_request(0)).api_version == 1000
+    assert due(offsets.next_request(0)).api_version == DRAFT_VERSION
     offsets.answered(0, committed(int(DraftError.INVALID_METADATA_EPOCH), 0, draft=True))
     result = ended(offsets)
     assert result == Committed(
-        OFFSETS, {T0: DraftError.INVALID_METADATA_EPOCH, T1: ErrorCode.none}, ME, ErrorCode.none, 1000
+        OFFSETS, {T0: DraftError.INVALID_METADATA_EPOCH, T1: ErrorCode.none}, ME, ErrorCode.none, DRAFT_VERSION
     )
     assert (result.refused, result.succeeded) == ((T0,), False)
     assert (offsets.busy, offsets.next_request(10**6), offsets.take_result()) == (False, None, None)

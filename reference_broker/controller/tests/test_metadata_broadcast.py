@@ -316,6 +316,19 @@ def test_what_a_transaction_held_up_is_sent_when_it_was_aborted() -> None:
     assert len(world.sent(3)) == 1
 
 
+@pytest.mark.clause("M-2")
+def test_the_controller_is_told_in_the_event_that_found_no_transaction_open() -> None:
+    """In a later event a transaction may be open."""
+    world = World()
+    world.controller.submit(lambda: [registration(each, each) for each in (SELF, *OTHERS)], lambda _: None)
+    for _ in range(50):
+        world.ports.step()
+        world.loader.catch_up(world.log.end.offset)
+        noted = [fields["epoch"] for fields in world.ports.told("update_metadata_sent") if fields["broker"] == SELF]
+        assert [body.metadata_epoch for body in world.own] == noted
+    assert world.own
+
+
 def begin_transaction(world: World) -> None:
     world.controller.submit(lambda: topic_records("large", topic_id(1), 40), lambda _: None)
     while not world.controller.is_writing_transaction:

@@ -13,7 +13,7 @@ from reference_broker.controller.planning.config_changes import SET, ConfigChang
 from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
-from reference_broker.controller.planning.partition_growth import PartitionGrowth, WantedGrowth
+from reference_broker.controller.planning.partition_growth import PartitionGrowth, PlannedGrowth, WantedGrowth
 from reference_broker.controller.planning.producer_id_blocks import BLOCK_SIZE, ProducerIdBlock
 from reference_broker.controller.planning.requested_elections import RequestedElections
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, WantedTopic
@@ -101,6 +101,18 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
     records_of(growth, situation(latest))
     gone = "unknown_topic_or_partition" if refused is NO_SPACE else "not_controller"
     assert errors(growth.outcome(refused)) == {"t": told["good"], "gone": gone}
+
+
+def test_the_offsets_topic_keeps_its_number_of_partitions() -> None:
+    """A group is in the partition that its ID's hash gives by that number."""
+    growth = PartitionGrowth([WantedGrowth("__consumer_offsets", 2), WantedGrowth("t", 2)], False)
+    records = records_of(growth, situation(with_topics("t", "__consumer_offsets")))
+    assert len(records) == 1
+    outcomes = growth.outcome(None)
+    assert isinstance(outcomes["t"], PlannedGrowth)
+    assert errors({"__consumer_offsets": outcomes["__consumer_offsets"]}) == {
+        "__consumer_offsets": "invalid_partitions"
+    }
 
 
 def test_a_change_whose_turn_never_came_names_every_entry_once() -> None:

@@ -8,6 +8,9 @@ from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 from kio.static.primitive import i8, i16, i32Timedelta
 
+from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate
+from reference_broker.client.offset_commits import may_consume
+from reference_broker.client.offset_requests import CommittedOffset
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.node_world import NodeWorld, create_request, delete_request
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
@@ -252,6 +255,41 @@ def test_the_feature_is_switched_on_and_off_and_on_again_while_the_cluster_serve
     assert finalize(world, 1).error_code == 0
     agreed(world)
     assert epoch(world, 0) > on
+
+
+def learnt(client: MetadataCache, answer: Any) -> MetadataCache:
+    """What a client knows when it was answered. The client must take the answer."""
+    update = MetadataUpdate.of(answer)
+    assert client.accepts(update), f"a client with epoch {client.metadata_epoch} drops {update.metadata_epoch}"
+    return client.apply(update)
+
+
+@pytest.mark.clause("M-5", "M-9", "M-10", "M-14")
+def test_clients_that_know_the_epoch_go_on_when_it_is_switched_off_and_on_again() -> None:
+    world = cluster()
+    world.create("t")
+    agreed(world)
+    on = epoch(world, 0)
+    running = learnt(MetadataCache(), asked(world, 0))
+    assert running.metadata_epoch == on
+    assert finalize(world, 0, upgrade_type=2).error_code == 0
+    world.create("u")
+    world.run_until(lambda: all(tells(world, number) for number in world.members))
+    for number in world.members:
+        running = learnt(running, asked(world, number))
+        fresh = learnt(MetadataCache(), asked(world, number))
+        assert "u" in running.topics
+        assert may_consume(fresh.metadata_epoch, [CommittedOffset(7, metadata_epoch=on)])
+    for number in world.members:
+        world.kill(number)
+    for number in list(world.members):
+        world.start(number)
+    world.ready()
+    for number in world.members:
+        running = learnt(running, asked(world, number))
+    assert finalize(world, 1).error_code == 0
+    agreed(world)
+    assert learnt(running, asked(world, 0)).metadata_epoch > on
 
 
 @pytest.mark.clause("M-14")

@@ -76,6 +76,8 @@ def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> Non
         assert feature == f"crucible.{api_name(api_key)}.{version}"
     assert len(set(DRAFTS.values())) == len(DRAFTS)
     assert not is_known(KEY, 1001)
+    assert not is_known(ApiKey.UPDATE_METADATA, 1001)
+    assert not is_known(ApiKey.METADATA, 1002)
     assert not is_known(ApiKey.VOTE, 1000)
 
 
@@ -165,6 +167,24 @@ def test_offset_commit_and_offset_fetch_1000_have_the_epoch_behind_each_offset()
     assert b"".join(encode_response(ApiKey.OFFSET_FETCH, 1000, 9, fetched))[8:].hex(" ", 1) == bytes.fromhex(
         "00000000 00000001 0001 74 00000001 00000001 0000000000000002 0000000000000003 0001 6d 0000 0000"
     ).hex(" ", 1)
+
+
+@pytest.mark.clause("M-6", "M-9")
+def test_1001_has_leader_epochs_and_the_instance_id_too() -> None:
+    commit = drafts.OffsetCommitRequestPartition1001(
+        partition_index=1, committed_offset=2, committed_leader_epoch=5, metadata_epoch=3, committed_metadata="m"
+    )
+    topic = drafts.OffsetCommitRequestTopic1001(name="t", partitions=(commit,))
+    body = drafts.OffsetCommitRequest1001(
+        group_id="g", generation_id_or_member_epoch=4, member_id="i", group_instance_id="s", topics=(topic,)
+    )
+    frame = b"".join(encode_request(ApiKey.OFFSET_COMMIT, 1001, 9, "me", body))
+    text = (
+        "0001 67 00000004 0001 69 0001 73"
+        "00000001 0001 74 00000001 00000001 0000000000000002 00000005 0000000000000003 0001 6d"
+    )
+    assert frame[4:].hex(" ", 1) == bytes.fromhex("0008 03e9 00000009 0002 6d65" + text).hex(" ", 1)
+    assert decode_request(ApiKey.OFFSET_COMMIT, 1001, bytes.fromhex(text), 0) == body
 
 
 @QUICK

@@ -51,9 +51,10 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "memberships": {"partitions_given": "event = 'assigned'"},
     "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
     "target_runs": {"records_at_target": "count"},
+    "resets": {"rewinds": "reason = 'OFFSET_OUT_OF_RANGE' and to_offset between 0 and from_offset - 1"},
 }
 """The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
-_SELDOM = ("commits", "memberships", "metadata_epochs", "target_runs")
+_SELDOM = ("commits", "memberships", "metadata_epochs", "target_runs", "resets")
 """Many runs lack these tables. Even a query over nothing costs its planning."""
 
 
