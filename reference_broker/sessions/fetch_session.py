@@ -170,6 +170,7 @@ class FetchSession:
         self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
+        cached.too_small_bytes = 0
         if available_bytes and not cached.queued:
             self.queue(cached)
 

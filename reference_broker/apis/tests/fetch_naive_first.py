@@ -31,16 +31,16 @@ class NaiveFirst:
         known = request.session_id if session is not None else 0
         if request.fetch_type == 0:
             if request.session_epoch != 0 or (request.session_id and session is None):
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-3, G-10
             session = self.begin_full(session, request)
         else:
             if session is None or request.session_epoch < 1:
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-4, G-10
             if request.session_epoch not in (session.number, session.number + 1):
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-3
             keys = [part.key for part in session.parts]
             if any((topic.topic, one.partition) not in keys for topic in request.topics for one in topic.partitions):
-                return refused(call, ErrorCode.invalid_request, known)
+                return refused(call, ErrorCode.invalid_request, known)  # G-4
             self.begin_incremental(session, request)
         return self.answer_or_wait(session, call, request)
 
