@@ -148,13 +148,17 @@ class FetchSessionCache:
         return self.admit(draft, now)
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
-        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it."""
-        self._overtaken(session, now)
+        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it.
+
+        If both have the same number (first revision), the older one is answered now with what there is, since nobody
+        knows which of the two answers will arrive (G-3).
+        """
+        self._overtaken(session, request_epoch, now)
         session.accept(request_epoch, now)
 
     def accept_full(self, session: FetchSession, now: Now) -> None:
         """A full request replaces what the session caches (first revision); ``resized`` must follow."""
-        self._overtaken(session, now)
+        self._overtaken(session, 0, now)
         session.accept_full(now)
 
     def deny(self, session: FetchSession) -> None:
@@ -163,8 +167,10 @@ class FetchSessionCache:
         session.deny()
         self.resized(session, before)
 
-    def _overtaken(self, session: FetchSession, now: Now) -> None:
-        if session.waiter is not None:
+    def _overtaken(self, session: FetchSession, number: int, now: Now) -> None:
+        if session.waiter is not None and session.is_waiting_for(number):
+            session.waiter.respond()
+        elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
