@@ -4,8 +4,9 @@ The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allo
 number proves that the client has processed the last answer. One with the last number is a retransmission. All others
 are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
 
-There are two exceptions. A request that waits is refused when a later one, or the same one again, overtakes it in its
-session: by G-3 the client proves that it no longer waits for it. It is refused as well when its session ends (G-10).
+There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
+client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission is no
+such proof, so both it and the request that waits must be answered.
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Session

@@ -59,6 +59,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "replaced_partitions_kept": "unrequested-partition",
     "least_recently_used_evicted": "eviction-rules",
     "sequence_number_in_32_bits": "session-epoch-order",
+    "retransmission_refuses_the_waiting": "session-epoch-order",
     "leader_epoch_not_checked": "stale-leader-epoch-fenced",
     "answers_everything": "incremental-answer-exact",
     "only_records_are_news": "incremental-answer-exact",
