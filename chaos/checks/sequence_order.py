@@ -13,7 +13,8 @@ from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Sess
 from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
-ERRORS_THAT_CHANGE_NOTHING = (42, 10002)
+INCREMENTAL_FETCH_DENIED = 10002
+ERRORS_THAT_CHANGE_NOTHING = (42, INCREMENTAL_FETCH_DENIED)
 """INVALID_REQUEST for a partition that the session does not hold; IncrementalFetchDenied."""
 
 
@@ -44,8 +45,8 @@ class SequenceOrder(OrderTrace):
                 return
             if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
                 return
-        elif row.error == INVALID_FETCH_SESSION:
-            return
+        elif row.error in (INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED):
+            return  # G-4: a session whose last full answer had the OK bit clear denies any number.
         self.violated(
             row.at_us,
             f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "

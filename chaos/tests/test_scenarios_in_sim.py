@@ -67,6 +67,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "no_modulo_rotation": "no-starvation",
     "number_not_carried_over": "fetch-gap",
     "incremental_served_without_session": "session-lost",
+    "denied_session_invites_incremental_fetches": "incremental-answer-exact",
     "sent_data_moves_cached_offset": "no-acked-lost",
     "acknowledged_before_replicated": "no-acked-lost",
     "high_watermark_at_leaders_end": "no-acked-lost",

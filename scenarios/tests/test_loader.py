@@ -163,7 +163,7 @@ def test_all_scenarios_load_and_say_what_they_need() -> None:
         assert scenario.min_acked > 0 or not scenario.load.producers
     assert [len(found[name].mutants) for name in ("01-lost-response", "02-duplicated-request", "06-epoch-wrap")] == [
         3,
-        2,
+        3,
         3,
     ]
     assert [len(found[name].mutants) for name in ("27-killed-at-epoch", "30-clock-steps")] == [1, 1]
