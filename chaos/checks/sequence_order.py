@@ -4,15 +4,17 @@ The check has a model of its own, as small as the clauses G-3, G-4 and G-10 allo
 number proves that the client has processed the last answer. One with the last number is a retransmission. All others
 are refused with InvalidFetchSession and change nothing. A full request with a session's ID keeps the session's number.
 
-There are two exceptions. A request that waits is refused when a later one, or the same one again, overtakes it in its
-session: by G-3 the client proves that it no longer waits for it. It is refused as well when its session ends (G-10).
+There are two exceptions. A request that waits is refused when a later one overtakes it in its session: by G-3 the
+client proves that it no longer waits for it. It is refused as well when its session ends (G-10). A retransmission is no
+such proof, so both it and the request that waits must be answered.
 """
 
 from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Session
 from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
-ERRORS_THAT_CHANGE_NOTHING = (42, 10002)
+INCREMENTAL_FETCH_DENIED = 10002
+ERRORS_THAT_CHANGE_NOTHING = (42, INCREMENTAL_FETCH_DENIED)
 """INVALID_REQUEST for a partition that the session does not hold; IncrementalFetchDenied."""
 
 
@@ -43,8 +45,8 @@ class SequenceOrder(OrderTrace):
                 return
             if row.error == INVALID_FETCH_SESSION and (overtaken or self._has_ended(row, session)):
                 return
-        elif row.error == INVALID_FETCH_SESSION:
-            return
+        elif row.error in (INVALID_FETCH_SESSION, INCREMENTAL_FETCH_DENIED):
+            return  # G-4: a session whose last full answer had the OK bit clear denies any number.
         self.violated(
             row.at_us,
             f"session {row.session_id} number {row.session_epoch} of {row.client_id} on connection {row.connection} "

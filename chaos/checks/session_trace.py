@@ -113,8 +113,8 @@ class OrderTrace(SessionTrace):
         """Notes the request. If it must be accepted, its session's number becomes ``following``."""
         before = 0 if session is None else session.number
         if session is not None and must == 0:
+            session.accepted += following != session.number  # A retransmission overtakes nothing.
             session.number = following
-            session.accepted += 1
         place = 0 if session is None else session.accepted
         self._pending[row.node, row.connection] = Pending(must, session, before, place)
 

@@ -88,9 +88,9 @@ def forgotten_list_ignored(original: Function, self: Any, topic: str, topic_id: 
 
 
 @mutant(f"{CACHE}:FetchSessionCache.victim")
-def least_recently_used_evicted(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
+def least_recently_used_evicted(original: Function, self: Any, newcomer: Any, wall_ms: int, among: Any) -> Any:
     """A full cache evicts the session that was used least recently (F-18, G-11)."""
-    return Victim(min(self.sessions.values(), key=lambda each: (each.last_used_ms, each.session_id)), "b")
+    return Victim(min(among, key=lambda each: (each.last_used_ms, each.session_id)), "b")
 
 
 @mutant(f"{FINAL}:next_epoch", revisions=ONLY_FINAL)

@@ -59,3 +59,16 @@ def incremental_served_without_session(original: Function, self: Any, session_id
     session.answers_full = False
     session.number = sequence_number - 1
     return session
+
+
+@mutant(f"{SESSION}:FetchSession.is_waiting_for", revisions=ONLY_FIRST)
+def retransmission_refuses_the_waiting(original: Function, self: Any, number: int) -> bool:
+    """A request that comes again while the first one waits ends that one with InvalidFetchSession (G-3)."""
+    return False
+
+
+@mutant(f"{SESSION}:FetchSession.deny", revisions=ONLY_FIRST)
+def denied_session_invites_incremental_fetches(original: Function, self: Any) -> None:
+    """A session that caches nothing is answered with INCREMENTAL_FETCH_OK set, and takes incremental fetches (G-10)."""
+    original(self)
+    self.denied = False

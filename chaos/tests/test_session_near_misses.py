@@ -138,3 +138,13 @@ def test_an_incremental_request_without_a_session(number: int, error: int, right
         told = error if what == "reply" else 0
         check.trace(TraceRow(0, 0, 0, 0, what, 1, "f", 1, FIRST_REVISION, 0, number, 0, told, "{}"))
     assert (check.violations == []) is right
+
+
+@pytest.mark.clause("G-3")
+@pytest.mark.parametrize(("second", "error", "right"), [(1, NONE, True), (1, REFUSED, False), (2, REFUSED, True)])
+def test_a_waiting_request_is_overtaken_by_a_later_one_and_not_by_itself(second: int, error: int, right: bool) -> None:
+    order = SequenceOrder(around())
+    asked = [row("request", 1, connection=1), row("request", second, connection=2)]
+    for each in (CREATED, *asked, row("reply", 1, error, connection=1), row("reply", second, connection=2)):
+        order.trace(each)
+    assert (order.violations == []) is right

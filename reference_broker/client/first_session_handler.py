@@ -140,6 +140,14 @@ class FirstSessionHandler(SessionHandler):
             self.lost = plan
 
     def presume_processed(self) -> bool:
-        """Returns False always: the next number would tell the broker that the records of the lost answer were
-        processed."""
-        return False
+        """As ``SessionHandler.presume_processed``. It is impossible for a full fetch.
+
+        The next number tells the broker that the records of the lost answer were processed. They were not, so the next
+        request names all partitions, with the offsets that the fetcher wants.
+        """
+        if self.in_flight is None or self.in_flight.is_full:
+            return False
+        self._take_in_flight()
+        self.sequence_number += 1
+        self.served = dict.fromkeys(self.partitions)
+        return True

@@ -107,6 +107,11 @@ class BrokerConfig:
         25, "A new cluster has this metadata.version.", at_least=1, at_most=25
     )
     crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
+    crucible_fetch_session_cache_partitions: int = setting(
+        2_000_000,
+        "All fetch sessions together may cache so many partitions; a million takes about half a gigabyte.",
+        at_least=0,
+    )
     crucible_max_open_files: int = setting(
         0, "So many segment files are open at once; 0: a quarter of the process's limit.", at_least=0
     )

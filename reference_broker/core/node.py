@@ -202,6 +202,7 @@ class Node:
                 metrics,
                 outside.note,
                 config.min_incremental_fetch_session_eviction_ms,
+                config.crucible_fetch_session_cache_partitions,
             ),
             replication=replication,
             groups=groups,

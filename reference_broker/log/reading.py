@@ -57,10 +57,12 @@ def _read_segment(
 
 def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes: int, at_least_one: bool) -> bytes:
     """Returns as many whole batches as fit into ``max_bytes``. With ``at_least_one`` the first one always comes."""
+    if not at_least_one and read_header(disk.read(segment.path, start, HEADER_BYTES)).size_bytes > max_bytes:
+        return b""
     data = disk.read(segment.path, start, min(stop - start, max(max_bytes, HEADER_BYTES)))
     first = read_header(data)
     if first.size_bytes > max_bytes:
-        return disk.read(segment.path, start, first.size_bytes) if at_least_one else b""
+        return disk.read(segment.path, start, first.size_bytes)
     size, next_offset = first.size_bytes, first.last_offset + 1
     while size + HEADER_BYTES <= len(data):
         header = read_header(data, size)

@@ -23,6 +23,7 @@ class CachedPartition:
     - ``available_bytes`` were readable from ``fetch_offset`` at the last look, at most ``max_bytes``. It is above 0
       exactly while the partition has data to send, and then the partition is ``queued``. ``there_bytes`` is the same
       without the limit.
+    - ``too_small_bytes`` was too small for the next batch at the last read. It is 0 if nothing is known.
     """
 
     session: "FetchSession"
@@ -43,6 +44,7 @@ class CachedPartition:
     named_number: int = -1
     available_bytes: int = 0
     there_bytes: int = 0
+    too_small_bytes: int = 0
     queued: bool = False
     live: bool = True
     """False once it left its session."""

@@ -28,6 +28,10 @@ class Waiter(Protocol):
         """A partition of the session changed; the fetch may have become answerable."""
         ...
 
+    def respond(self) -> None:
+        """Answers now with what there is."""
+        ...
+
     def abandon(self, error_code: int) -> None:
         """Answers now with this top-level error, since the session can no longer serve this fetch."""
         ...
@@ -85,6 +89,11 @@ class FetchSession:
     def accept_epoch(self, request_epoch: int) -> bool:
         """``request_epoch`` is the sequence number in the first revision."""
         return self.revision.accepts(self, request_epoch)
+
+    def is_waiting_for(self, number: int) -> bool:
+        """Whether a fetch waits that has this number, 0 for a full one, and may be sent again (first revision)."""
+        waits_for = 0 if self.answers_full else self.number
+        return self.waiter is not None and self.revision.repeats and waits_for == number
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accepts one more incremental request. The epoch advances here, whatever becomes of the answer."""
@@ -170,6 +179,7 @@ class FetchSession:
         self.revision.assessed(self, cached, available_bytes)
         self.available_bytes += available_bytes - cached.available_bytes
         cached.available_bytes = available_bytes
+        cached.too_small_bytes = 0
         if available_bytes and not cached.queued:
             self.queue(cached)
 

@@ -5,10 +5,11 @@ are taken walks over the slots once, on current values (1,000 slots by default: 
 refusal is remembered: until something changes that could make a session evictable, a newcomer that is not larger costs
 no further walk.
 
-MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and MAX_PARTITIONS those of all sessions. The
-frame size (``socket.request.max.bytes``) bounds how many one request adds.
+MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and ``max_partitions`` those of all sessions. A
+cached partition takes 320 to 480 bytes (tracemalloc, in a session of 10,000). A request adds at most 50,000.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,11 +27,8 @@ from reference_broker.wire.errors import DraftError, Error, ErrorCode
 MAX_SESSION_PARTITIONS = 250_000
 """A session that would cache more is closed, and none of that size is created."""
 
-MAX_PARTITIONS = 4_000_000
-"""The limit for all sessions together (about 1 GB).
-
-A newcomer beyond it is treated as if all slots were taken. A session that grows beyond it is closed.
-"""
+MAX_PARTITIONS = 2_000_000
+"""The default of ``crucible.fetch.session.cache.partitions``: about 1 GB."""
 
 
 class Noter(Protocol):
@@ -44,7 +42,8 @@ class FetchSessionCache:
     """``sessions`` holds the sessions of both revisions by ID, in order of creation, and never more than ``slots``.
 
     ``first_min_eviction_ms`` is ``min.incremental.fetch.session.eviction.ms``, which is a constant in the final
-    revision.
+    revision. ``max_partitions`` is ``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if
+    all slots were taken. A session that grows beyond it is closed.
     """
 
     slots: int
@@ -52,6 +51,7 @@ class FetchSessionCache:
     metrics: Metrics
     note: Noter
     first_min_eviction_ms: int = MIN_EVICTION_MS
+    max_partitions: int = MAX_PARTITIONS
     sessions: dict[int, FetchSession] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
@@ -112,12 +112,17 @@ class FetchSessionCache:
         return session if session.accept_epoch(number) else revision.wrong_number
 
     def admit(self, draft: FetchSession, now: Now) -> bool:
-        """Makes the draft a session if a slot is free or may be taken. Returns whether it is one now."""
-        if len(draft.partitions) > MAX_SESSION_PARTITIONS:
+        """Makes the draft a session if a slot is free or may be taken. Returns whether it is one now.
+
+        Nobody is evicted unless the draft is admitted.
+        """
+        if len(draft.partitions) > min(MAX_SESSION_PARTITIONS, self.max_partitions):
             return False
-        while not self._has_room(draft):
-            if not self._make_room(draft, now.wall_ms):
-                return False
+        victims = self._victims(draft, now.wall_ms)
+        if victims is None:
+            return False
+        for victim in victims:
+            self._evict(victim, draft, now.wall_ms)
         draft.session_id = self.new_id(draft.revision.largest_id)
         draft.created_ms = now.wall_ms
         draft.touch(now)
@@ -148,14 +153,23 @@ class FetchSessionCache:
         return self.admit(draft, now)
 
     def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
-        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it."""
-        self._overtaken(session, now)
+        """Accepts a valid incremental request. An older one that still waits can no longer be answered from it.
+
+        If both have the same number (first revision), the older one is answered now with what there is, since nobody
+        knows which of the two answers will arrive (G-3).
+        """
+        self._overtaken(session, request_epoch, now)
         session.accept(request_epoch, now)
 
-    def accept_full(self, session: FetchSession, now: Now) -> None:
-        """A full request replaces what the session caches (first revision); ``resized`` must follow."""
-        self._overtaken(session, now)
+    def accept_full(self, session: FetchSession, now: Now) -> int:
+        """A full request replaces what the session caches (first revision).
+
+        Returns how many partitions it cached, for ``resized``, which must follow.
+        """
+        self._overtaken(session, 0, now)
+        before = len(session.partitions)
         session.accept_full(now)
+        return before
 
     def deny(self, session: FetchSession) -> None:
         """Empties a session that would cache too much."""
@@ -163,8 +177,10 @@ class FetchSessionCache:
         session.deny()
         self.resized(session, before)
 
-    def _overtaken(self, session: FetchSession, now: Now) -> None:
-        if session.waiter is not None:
+    def _overtaken(self, session: FetchSession, number: int, now: Now) -> None:
+        if session.waiter is not None and session.is_waiting_for(number):
+            session.waiter.respond()
+        elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
@@ -175,7 +191,7 @@ class FetchSessionCache:
             self._recount(len(session.partitions) - before)
 
     def is_too_large(self, session: FetchSession) -> bool:
-        return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > MAX_PARTITIONS
+        return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
 
     def close(self, session_id: int, reason: str) -> None:
         """Ends a session for a reason other than eviction; an unknown ID is no error."""
@@ -189,23 +205,29 @@ class FetchSessionCache:
         """Counts an answer FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
         self._ids_not_found.value += 1
 
-    def victim(self, newcomer: FetchSession, wall_ms: int) -> Victim | None:
-        """The session whose slot ``newcomer`` may take, and by which rule."""
-        return find_victim(self.sessions.values(), newcomer, wall_ms)
+    def victim(self, newcomer: FetchSession, wall_ms: int, among: Iterable[FetchSession]) -> Victim | None:
+        """The session of these whose slot ``newcomer`` may take, and by which rule."""
+        return find_victim(among, newcomer, wall_ms)
 
-    def _has_room(self, newcomer: FetchSession) -> bool:
-        partitions = self.partitions_cached + len(newcomer.partitions)
-        return len(self.sessions) < self.slots and partitions <= MAX_PARTITIONS
-
-    def _make_room(self, newcomer: FetchSession, wall_ms: int) -> bool:
+    def _victims(self, newcomer: FetchSession, wall_ms: int) -> list[Victim] | None:
+        """The sessions that must go to make room for the newcomer. None if the rules do not allow enough of them."""
+        victims: list[Victim] = []
+        slots, partitions = len(self.sessions), self.partitions_cached + len(newcomer.partitions)
+        if slots < self.slots and partitions <= self.max_partitions:
+            return victims
         if self._refusal is not None and self._refusal.holds_for(newcomer, wall_ms):
-            return False
-        victim = self.victim(newcomer, wall_ms)
-        if victim is None:
-            self._refusal = refusal(self.sessions.values(), newcomer, wall_ms)
-            return False
-        self._evict(victim, newcomer, wall_ms)
-        return True
+            return None
+        left = dict(self.sessions)
+        while slots >= self.slots or partitions > self.max_partitions:
+            victim = self.victim(newcomer, wall_ms, left.values())
+            if victim is None:
+                if not victims:
+                    self._refusal = refusal(self.sessions.values(), newcomer, wall_ms)
+                return None
+            victims.append(victim)
+            del left[victim.session.session_id]
+            slots, partitions = slots - 1, partitions - len(victim.session.partitions)
+        return victims
 
     def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> None:
         session = victim.session

@@ -23,6 +23,7 @@ class FirstRevision(Revision):
     """
 
     name = "first"
+    repeats = True
     largest_id = 0x7FFFFFFFFFFFFFFF
     unknown_id = DraftError.INVALID_FETCH_SESSION
     wrong_number = DraftError.INVALID_FETCH_SESSION

@@ -41,6 +41,8 @@ class Revision(ABC):
     """Top-level error for a session that does not exist (any more)."""
     wrong_number: ClassVar[Error]
     """Top-level error for a number that the session does not accept, and for a request that is overtaken."""
+    repeats: ClassVar[bool] = False
+    """Whether a request may be sent again with its number, and is answered again."""
     min_eviction_ms: int
     """A session may be taken if it is idle longer than this, or older than this and smaller than the newcomer."""
 

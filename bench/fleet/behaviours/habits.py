@@ -17,7 +17,7 @@ class OnLost(Enum):
 
     FALL_BACK = "full fetch in a new session"
     RESEND = "the same request with the same epoch again"  # In the first revision all do, unless they PRESUME.
-    PRESUME = "the next epoch, naming nothing, as if the answer had been empty"
+    PRESUME = "the next epoch, as if the answer had been empty; it names all in the first revision, and nothing else"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,6 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
-MAX_MISSES = 16
-"""An answer stops reading after so many partitions whose own limit their next batch exceeds."""
-
 
 class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
     """What a fetch uses of its broker."""
@@ -205,28 +202,35 @@ class Fetch:
         return sorted(answers.items(), key=lambda item: revision.place(session, item[0]))
 
     def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
-        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits."""
+        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
+
+        A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
+        is not read again before there is more room for it, or it has changed.
+        """
         answers: dict[CachedPartition, PartitionData] = {}
         missed: list[CachedPartition] = []
         left, first = self.max_bytes, True
-        while (left > 0 or first) and len(missed) < MAX_MISSES and self.session.available_bytes:
+        while (left > 0 or first) and self.session.available_bytes:
             cached = self.session.take_with_data()
             if cached is None:
                 break
+            limit = min(cached.max_bytes, left)
+            if limit <= cached.too_small_bytes and not first:
+                missed.append(cached)
+                continue
             found = self.looks.get(cached)
             if found is None:
                 found = look(self.broker, cached, self.reader)
                 cached.there_bytes = found.there_bytes
-            data = read(cached, found, self.reader, min(cached.max_bytes, left), first)
+            data = read(cached, found, self.reader, limit, first)
             if data.records:
                 first = False
                 left -= len(data.records)
             if data.records or data.error_code:
                 answers[cached] = data
-                continue
-            missed.append(cached)
-            if left < cached.max_bytes:
-                break
+            else:
+                cached.too_small_bytes = limit
+                missed.append(cached)
         for cached in missed:
             self.session.queue(cached)
         return answers

@@ -4,7 +4,8 @@
 * An incremental fetch costs what has changed and what is sent.
 * A newer request of a session ends one that still waits: INVALID_FETCH_SESSION_EPOCH. A closed or evicted session ends
   it, too: FETCH_SESSION_ID_NOT_FOUND.
-* The limit of a response cuts at the first batch that does not fit into what is left.
+* A partition whose next batch does not fit into what is left gets nothing, and what is left goes on to the next one.
+* Unlike Kafka: records end with a whole batch. Kafka fills up what is left with the beginning of the next one.
 * A partition that sent data moves to the end of the session's list, also in the full response that opens the session.
 * The ID of a deleted topic is unknown in a session, too.
 * Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
@@ -150,8 +151,7 @@ def _fetch_all_first(
         draft.touch(broker.now)
         _name_partitions(draft, request)
         return Fetch(broker, call, draft, request, creates=True).begin()
-    before = len(session.partitions)
-    sessions.accept_full(session, broker.now)
+    before = sessions.accept_full(session, broker.now)
     _name_partitions(session, request)
     sessions.resized(session, before)
     return Fetch(broker, call, session, request).begin()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -57,6 +57,10 @@ def turns(*numbers: str) -> st.SearchStrategy[list[Turn]]:
 
 
 class Fetching(RuleBasedStateMachine):
+    """``version`` is that of a full fetch by name, in the revision that is tested."""
+
+    version: ClassVar[int]
+
     def __init__(self) -> None:
         super().__init__()
         self.world = World(slots=3, first_min_eviction_ms=FIRST_MIN_MS)
@@ -163,6 +167,28 @@ class Fetching(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([-3_600_000, -1, 3_600_000]))
     def step_wall_clock(self, ms: int) -> None:
         self.world.step_wall_clock(ms)
+
+    # limits
+
+    @rule(
+        sizes=st.lists(st.sampled_from([20, 100, 300]), min_size=4, max_size=6),
+        own=st.lists(st.sampled_from([50, 150, 1 << 20, 1 << 20]), min_size=3, max_size=3),
+        all_bytes=st.sampled_from([130, 250, 350, 450]),
+    )
+    def more_than_fits(self, sizes: list[int], own: list[int], all_bytes: int) -> None:
+        """All partitions have data, of which an answer holds a part. What is too large does not hold up the rest."""
+        for at, size in enumerate(sizes):
+            self.append_one(ALL[at % len(ALL)][0], size, True)
+        wanted = []
+        for (place, *_), limit in zip(ALL, own, strict=True):
+            partition = self.world.partitions.by_name.get(place)
+            wanted.append((place, partition.log.log_start_offset if partition else 0, limit, -1, -1))
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": all_bytes}
+        self.ask(self.build(0, 0, self.version, wanted, (), 0, limits), self.version)
+        opened = self.world.calls[-1].answer.session_id
+        if opened:
+            talk: list[Turn] = [("next", names, False, all_bytes, []) for names in ("nothing", "processed", "nothing")]
+            self.converse(opened, talk)
 
     # conversations
 

@@ -1,4 +1,8 @@
-"""What fetches must be answered, computed anew each time by walking over everything, from the clauses' words."""
+"""What fetches must be answered, computed anew each time by walking over everything.
+
+Each rule is from the clause that it names, or from Kafka where it says so. Nothing is taken from the handlers. Records
+come from the batches of the fake logs, which are the test's own.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,25 +42,25 @@ class Naive:
         """Judges what the handler did with it."""
         if call.api_version >= 1000:
             return self.first.request(call, request)
-        by_id = call.api_version >= 13
-        if request.session_epoch in (0, -1):
+        by_id = call.api_version >= 13  # KIP-516
+        if request.session_epoch in (0, -1):  # F-4, F-5, F-6, F-8
             if self.sessions.get(request.session_id, Session(False, False)).min_ms == MIN_MS:
                 self.drop(request.session_id)
             session = Session(by_id, request.replica_id >= 0)
         else:
             found = self.sessions.get(request.session_id)
             if found is None or found.min_ms != MIN_MS or request.session_epoch < 1:
-                return expect_error(call, ErrorCode.fetch_session_id_not_found)
+                return expect_error(call, ErrorCode.fetch_session_id_not_found)  # F-9
             if found.epoch != request.session_epoch:
-                return expect_error(call, ErrorCode.invalid_fetch_session_epoch)
+                return expect_error(call, ErrorCode.invalid_fetch_session_epoch)  # F-10
             if found.by_id != by_id:
-                return expect_error(call, ErrorCode.fetch_session_topic_id_error)
+                return expect_error(call, ErrorCode.fetch_session_topic_id_error)  # Kafka: KIP-516
             session = found
-            self.abandon(session, ErrorCode.invalid_fetch_session_epoch)
-            session.epoch = session.epoch % (2**31 - 1) + 1
+            self.abandon(session, ErrorCode.invalid_fetch_session_epoch)  # Kafka: its epoch is not the session's now
+            session.epoch = session.epoch % (2**31 - 1) + 1  # F-3
             session.used_ms = self.world.broker.now.wall_ms
         self.apply(session, request)
-        if request.session_epoch > 0 and not session.parts:
+        if request.session_epoch > 0 and not session.parts:  # F-7
             self.drop(request.session_id)
             assert (call.answer.error_code, call.answer.session_id, call.answer.responses) == (0, 0, [])
             return None
@@ -71,6 +75,7 @@ class Naive:
         return None
 
     def apply(self, session: Session, request: FetchRequest) -> None:
+        """F-12 and F-13: what a request names overwrites, what it forgets is gone. Kafka: forgetting wins."""
         for part in session.parts:
             part.named = False
         for topic in request.topics:
@@ -140,18 +145,19 @@ class Naive:
         told = self.say(session, request)
         number = next((number for number, one in self.sessions.items() if one is session), 0)
         if request.session_epoch == 0 and not number:
-            number = self.create(session, fetch.call.answer.session_id)
+            number = self.create(session, fetch.call.answer.session_id)  # F-5
         assert normal(fetch.call.answer) == (0, number, [line(session, *what) for what in told])
         for part, state, records in told:
-            part.sent_watermark, part.sent_log_start = state.watermark, state.log_start
+            part.sent_watermark, part.sent_log_start = state.watermark, state.log_start  # F-13
             part.sent_error, part.sent_divergence = state.error, state.divergence
-            if records:
+            if records:  # F-15
                 session.parts.remove(part)
                 session.parts.append(part)
         return None
 
     def say(self, session: Session, request: FetchRequest) -> list[tuple[Part, State, bytes]]:
-        read = self.read(session, request)
+        """F-14: what differs from what was last sent, data, errors and divergence. In the list's order (F-15)."""
+        read = self.read(session, request, session.parts)
         told = []
         for part in session.parts:
             state, records = self.state(session, part, request), read.get(part, b"")
@@ -160,27 +166,32 @@ class Naive:
                 told.append((part, state, records))
         return told
 
-    def read(self, session: Session, request: FetchRequest, parts: list[Part] | None = None) -> dict[Part, bytes]:
+    def read(self, session: Session, request: FetchRequest, parts: list[Part]) -> dict[Part, bytes]:
+        """Whole batches, partition by partition in this order (F-15): as many as its own limit and what is left of the
+        answer's leave room for (F-14). The first batch of an answer needs no room (F-16)."""
         read: dict[Part, bytes] = {}
-        left, missed = request.max_bytes, 0
-        for part in session.parts if parts is None else parts:
-            if (left <= 0 and read) or missed == 16:
-                break
-            state = self.state(session, part, request)
-            if not state.available:
-                continue
-            log = self.led(session, part).log
-            records = log.read(part.offset, min(part.max_bytes, left), state.end, not read)
-            if records:
-                read[part] = records
-                left -= len(records)
-            elif left < part.max_bytes:
-                break
-            else:
-                missed += 1
+        left = request.max_bytes
+        for part in parts:
+            room, taken = min(part.max_bytes, left), b""
+            for batch in self.batches(session, part, request):
+                if len(taken) + len(batch) > room and (read or taken):
+                    break
+                taken += batch
+            if taken:
+                read[part] = taken
+                left = max(0, left - len(taken))
         return read
 
+    def batches(self, session: Session, part: Part, request: FetchRequest) -> list[bytes]:
+        """From the one that holds the fetch offset to where the reader may read."""
+        state = self.state(session, part, request)
+        if not state.available:
+            return []
+        held = self.led(session, part).log.batches
+        return [each.data for each in held if each.last_offset >= part.offset and each.base_offset < state.end]
+
     def has_enough(self, fetch: Waiting) -> bool:
+        """Kafka: min_bytes, of what may be read within each partition's limit; it is at most max_bytes."""
         parts = fetch.session.parts
         if isinstance(fetch.session, FirstSession):
             parts = [part for part in parts if fetch.session.owes(part)]
@@ -192,6 +203,7 @@ class Naive:
         return known.get(part.key)
 
     def state(self, session: Session, part: Part, request: FetchRequest) -> State:
+        """What there is to say of one partition, with Kafka's checks in Kafka's order (F-13; KIP-320, KIP-516)."""
         partition = self.led(session, part)
         if partition is None:
             return State(self.why_missing(session, part))
@@ -216,7 +228,7 @@ class Naive:
             state.end = log.log_end_offset
         if part.offset < state.end:
             state.there = log.bytes_between(part.offset, state.end)
-            state.available = max(1, min(part.max_bytes, state.there))
+            state.available = max(1, min(part.max_bytes, state.there))  # F-16: a limit of 0 gives a batch, too
         return state
 
     def why_missing(self, session: Session, part: Part) -> int:
@@ -236,6 +248,7 @@ class Naive:
     # slots
 
     def create(self, session: Session, number: int) -> int:
+        """F-17, F-2, G-11."""
         now = self.world.broker.now.wall_ms
         if len(self.sessions) >= self.world.slots:
             victim = self.victim(session, now)
@@ -250,6 +263,7 @@ class Naive:
         return number
 
     def victim(self, new: Session, now: int) -> int | None:
+        """F-18, rule (b) before rules (a) and (c)."""
         idle = {number: old for number, old in self.sessions.items() if now - old.used_ms > old.min_ms}
         if idle:
             return min(idle, key=lambda number: (idle[number].used_ms, number))

@@ -31,16 +31,16 @@ class NaiveFirst:
         known = request.session_id if session is not None else 0
         if request.fetch_type == 0:
             if request.session_epoch != 0 or (request.session_id and session is None):
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-3, G-10
             session = self.begin_full(session, request)
         else:
             if session is None or request.session_epoch < 1:
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-4, G-10
             if request.session_epoch not in (session.number, session.number + 1):
-                return refused(call, DraftError.INVALID_FETCH_SESSION, known)
+                return refused(call, DraftError.INVALID_FETCH_SESSION, known)  # G-3
             keys = [part.key for part in session.parts]
             if any((topic.topic, one.partition) not in keys for topic in request.topics for one in topic.partitions):
-                return refused(call, ErrorCode.invalid_request, known)
+                return refused(call, ErrorCode.invalid_request, known)  # G-4
             self.begin_incremental(session, request)
         return self.answer_or_wait(session, call, request)
 
@@ -48,7 +48,7 @@ class NaiveFirst:
         if session is None:
             session = FirstSession(False, request.replica_id >= 0)
         else:
-            self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
+            self.overtake(session, 0)
             session.used_ms = self.naive.world.broker.now.wall_ms
             session.parts, session.last_told = [], []
         session.full, session.answered = True, False
@@ -57,7 +57,7 @@ class NaiveFirst:
         return session
 
     def begin_incremental(self, session: FirstSession, request: FetchRequest) -> None:
-        self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
+        self.overtake(session, request.session_epoch)
         session.used_ms = self.naive.world.broker.now.wall_ms
         named = [part for part in session.parts if part.named]
         if request.session_epoch > session.number:
@@ -76,6 +76,15 @@ class NaiveFirst:
         for part in now_named:
             if self.naive.state(session, part, request).available:
                 part.dirty = max(part.dirty, session.number)
+
+    def overtake(self, session: FirstSession, number: int) -> None:
+        """A request with the number of one that waits is a retransmission, and both are answered (G-3). Any other one
+        proves that the fetcher has given up the one that waits."""
+        for fetch in [fetch for fetch in self.naive.waiting if fetch.session is session]:
+            if fetch.request.session_epoch == number:
+                self.naive.waiting.remove(fetch)
+                self.answered(fetch)
+        self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)
 
     def answer_or_wait(self, session: FirstSession, call: FakeCall, request: FetchRequest) -> None:
         naive = self.naive

@@ -86,6 +86,7 @@ class FirstSession(Session):
 
 
 def is_urgent(part: Part, state: State) -> bool:
+    """Kafka: an error or divergence ends a wait. Deliberately unlike it (card of Fetch), one that lasts does not."""
     failing = bool(state.error or state.divergence)
     return failing and (part.named or (state.error, state.divergence) != (part.sent_error, part.sent_divergence))
 

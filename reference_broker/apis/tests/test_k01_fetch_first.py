@@ -15,7 +15,6 @@ from reference_broker.apis.tests.first_world import (
     outcome,
     session_of,
 )
-from reference_broker.sessions import fetch_session_cache
 from reference_broker.wire.errors import ErrorCode
 
 A0, A1, A2, B0 = ("a", 0), ("a", 1), ("a", 2), ("b", 0)
@@ -169,10 +168,8 @@ def test_a_declined_session_has_id_0_and_its_data(world: World) -> None:
 
 
 @pytest.mark.clause("G-10", "G-9", "F-21")
-def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_session_cache, "MAX_PARTITIONS", 2)
+def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(world: World) -> None:
+    world.sessions.max_partitions = 2
     world.append("a")
     answer = world.fetch_first(0, 0, {A0: 0, A1: 0, A2: 0}).answer
     session_id = answer.session_id
@@ -188,6 +185,15 @@ def test_a_client_that_would_cache_too_much_gets_a_session_that_denies(
     assert len(again.responses[0].partitions) == 3
     assert world.sessions.partitions_cached == 0
     assert all(not partition.watchers for partition in world.partitions.by_name.values())
+
+
+@pytest.mark.clause("G-10", "G-3", "F-21")
+def test_a_full_request_that_waits_and_would_cache_too_much_leaves_the_metrics_exact(world: World) -> None:
+    world.sessions.max_partitions = 2
+    session_id = opened(world, A0)
+    world.fetch_first(session_id, 0, {A0: 0, A1: 0, A2: 0}, max_wait_ms=500)
+    world.fetch_first(session_id, 0, {A0: 0, A1: 0})
+    assert world.sessions.partitions_cached == 2
 
 
 # beside the final revision

@@ -22,6 +22,8 @@ MOSTLY_WIDE = st.fixed_dictionaries(
 
 
 class FetchingFirst(Fetching):
+    version = 1000
+
     @initialize()
     def a_session(self) -> None:
         """Of everything that there is."""

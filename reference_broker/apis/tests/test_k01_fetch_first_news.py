@@ -227,13 +227,39 @@ def test_an_error_is_told_in_each_answer_and_so_is_what_follows_it(world: World)
     assert names(world.fetch_first(session_id, 4).answer) == []
 
 
-def test_a_request_that_comes_again_takes_over_from_the_one_that_waits(world: World) -> None:
+@pytest.mark.clause("G-3", "G-6")
+def test_a_request_that_comes_again_while_the_first_one_waits_is_answered_and_so_is_the_first(world: World) -> None:
+    """Nobody knows which of the two copies the fetcher listens for."""
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
+    world.append("a")
+    again = world.fetch_first(session_id, 1, max_wait_ms=500)
+    assert (waits.answer.error_code, names(waits.answer)) == (0, [A0])
+    assert (again.answer.error_code, told(again.answer)) == (0, told(waits.answer))
+    assert world.fetch_first(session_id, 2).answer.error_code == 0
+
+
+@pytest.mark.clause("G-3")
+def test_both_copies_of_a_quiet_request_are_answered_and_the_session_goes_on(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500)
     again = world.fetch_first(session_id, 1, max_wait_ms=500)
-    assert waits.answer.error_code == NOT_VALID
+    assert (waits.answer.error_code, names(waits.answer)) == (0, [])
+    assert again.waiting
     world.append("a")
     assert names(again.answer) == [A0]
+    assert world.fetch_first(session_id, 2).answer.error_code == 0
+
+
+@pytest.mark.clause("G-3", "G-4")
+def test_both_copies_of_a_full_request_in_a_session_are_answered(world: World) -> None:
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
+    again = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
+    assert (waits.answer.error_code, waits.answer.session_id, names(waits.answer)) == (0, session_id, [A0])
+    world.append("a")
+    assert (again.answer.session_id, names(again.answer)) == (session_id, [A0])
+    assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
 
 
 def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> None:

@@ -12,6 +12,8 @@ from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 
 
 class FetchingFinal(Fetching):
+    version = 12
+
     @rule(
         data=st.data(),
         wanted=WANTED,

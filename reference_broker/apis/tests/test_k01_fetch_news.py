@@ -1,5 +1,7 @@
 """What an incremental answer of the final revision holds, in which order, and within which limits."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
@@ -136,6 +138,49 @@ def test_later_partitions_get_what_is_left_of_the_response_limit(world: World) -
         world.append("a", index, size_bytes=60)
     answer = told(world.fetch(0, -1, {A0: 0, A1: 0, A2: 0}, max_bytes=200).answer)
     assert [len(data.records or b"") for data in answer.values()] == [120, 60, 0]
+
+
+@pytest.mark.clause("F-14", "F-15")
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_what_fits_is_sent_though_partitions_before_it_do_not_fit(world: World, revision: str) -> None:
+    """As Kafka's broker reads: what is left of the limit goes on to the next partition."""
+    for index, size in enumerate([600, 600, 100]):
+        world.append("a", index, size_bytes=size)
+    send = world.fetch if revision == "final" else world.fetch_first
+    answer = told(send(0, 0, {A0: 0, A1: 0, A2: 0}, max_bytes=1000).answer)
+    assert [len(data.records or b"") for data in answer.values()] == [600, 0, 100]
+
+
+@pytest.mark.clause("F-14", "F-15")
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: str) -> None:
+    world = World()
+    world.create("m", 102)
+    sizes = [100, *[500] * 100, 100]
+    for index, size in enumerate(sizes):
+        world.append("m", index, size_bytes=size)
+    send = world.fetch if revision == "final" else world.fetch_first
+    wanted = {("m", index): FetchPartition(index, 0, 400) for index in range(len(sizes))}
+    opened = send(0, 0, wanted).answer
+    assert [len(data.records or b"") for data in told(opened).values()] == [100, *[0] * 100, 100]
+    nothing_new = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).answer
+    assert [len(data.records or b"") for data in told(nothing_new).values() if data.records] == [500]  # F-16
+
+
+def test_a_batch_that_did_not_fit_is_not_read_again_before_there_is_more_room_for_it() -> None:
+    world = World()
+    logs: list[Any] = [partition.log for partition in world.create("m", 20)]
+    for index in range(20):
+        world.append("m", index, size_bytes=500)
+    wanted = {("m", index): FetchPartition(index, 0, 300) for index in range(20)}
+    session_id = world.open_session(wanted)
+    world.fetch(session_id, 1)
+    for epoch in range(2, 40):
+        before = sum(log.touches for log in logs)
+        assert len(told(world.fetch(session_id, epoch).answer)) == 1  # F-16: the first one in the list
+        assert sum(log.touches for log in logs) == before + 2
+    more = {("m", 7): FetchPartition(7, 0, 500)}
+    assert ("m", 7) in names(world.fetch(session_id, 40, more).answer)
 
 
 def test_a_partition_with_a_small_limit_of_its_own_does_not_hold_up_the_others(world: World) -> None:

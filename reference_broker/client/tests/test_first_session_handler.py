@@ -205,12 +205,6 @@ def test_a_session_that_the_broker_closed_is_opened_anew() -> None:
     assert shown(handler.build({A: at(0)})) == (OTHER, 1, [])
 
 
-def test_a_lost_answer_is_never_presumed_processed() -> None:
-    handler = opened(A)
-    handler.build({A: at(0)})
-    assert not handler.presume_processed()
-
-
 @pytest.mark.parametrize("revision", ["final", "first"])
 def test_two_requests_in_flight_are_a_bug(revision: str) -> None:
     handler = make_session_handler(revision)
@@ -303,6 +297,19 @@ def test_builds_and_updates_say_the_same(revision: str) -> None:
         reply = answer(ID, OK, *wanted) if one.is_full else answer(ID, BOTH)
         for handler in (whole, told):
             assert handler.handle_response(reply).problem is None
+
+
+@pytest.mark.clause("G-3")
+def test_whoever_presumes_a_lost_answer_goes_on_with_the_next_number_and_names_all_it_wants() -> None:
+    """The broker takes the records of the lost answer for processed, and sends them only to who asks for them."""
+    handler = make_session_handler("first")
+    handler.build({A: at(0), B: at(0)})
+    assert not handler.presume_processed()
+    handler.handle_response(answer(ID, OK, A, B))
+    handler.build({A: at(1), B: at(0)})
+    assert handler.presume_processed()
+    plan = handler.build({A: at(1), B: at(0)})
+    assert (plan.session_id, plan.session_epoch, dict(plan.to_send)) == (ID, 2, {A: at(1), B: at(0)})
 
 
 @pytest.mark.clause("G-12")

@@ -323,9 +323,23 @@ def test_a_session_larger_than_the_limit_is_not_created(monkeypatch: pytest.Monk
 
 
 @pytest.mark.clause("F-18")
-def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_session_cache, "MAX_PARTITIONS", 10)
+def test_nobody_is_evicted_for_a_newcomer_that_is_declined_all_the_same() -> None:
+    bench = Bench(2)
+    bench.cache.max_partitions = 10
+    idle = bench.made(2)
+    bench.wall_ms += LIMIT + 1
+    busy = bench.made(6)
+    assert bench.create(9) is None
+    assert bench.create(11) is None
+    assert (bench.holds(idle), bench.holds(busy), bench.rules()) == (True, True, [])
+    assert bench.create(4) is not None
+    assert (bench.holds(idle), bench.rules()) == (False, ["b"])
+
+
+@pytest.mark.clause("F-18")
+def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room() -> None:
     bench = Bench(100)
+    bench.cache.max_partitions = 10
     first, second = bench.made(4), bench.made(6)
     assert bench.create(1) is None
     bench.wall_ms += LIMIT + 1
@@ -335,9 +349,9 @@ def test_beyond_the_limit_of_all_partitions_only_the_rules_make_room(monkeypatch
     assert bench.rules() == ["b", "b"]
 
 
-def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_session_cache, "MAX_PARTITIONS", 5)
+def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large() -> None:
     bench = Bench(3)
+    bench.cache.max_partitions = 5
     session = bench.made(5)
     assert not bench.cache.is_too_large(session)
     session.name("u", bytes(16), FetchPartition(0, 0, 1))
