@@ -27,3 +27,10 @@ def broker_epoch_unchecked(original: Function, self: Any, beat: Any) -> Any:
     """The controller believes a heartbeat in whatever broker epoch, such as that of an earlier start of the broker."""
     broker = self.controller.latest.brokers.get(beat.broker_id) if self.controller.is_active else None
     return original(self, beat if broker is None else replace(beat, broker_epoch=broker.broker_epoch))
+
+
+@mutant("reference_broker.controller.planning.registration:Restart._is_duplicate")
+def old_registration_believed(original: Function, self: Any, known: Any) -> bool:
+    """A registration takes the ID of a broker that is alive, as an old one does that somebody sends again."""
+    del original, self, known
+    return False

@@ -307,6 +307,17 @@ def test_nodes_that_do_not_agree_at_the_end(quorum: Quorum) -> None:
     assert quorum.broken() == ["quorum-converges"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_process_registers_once(quorum: Quorum, restarted: bool) -> None:
+    quorum.note(3, "broker_registered", epoch=7)
+    quorum.note(3, "broker_registered", epoch=7)
+    if restarted:
+        quorum.nodes[3].incarnation = 1
+        quorum.look(3)
+    quorum.note(3, "broker_registered", epoch=9)
+    assert quorum.broken() == ([] if restarted else ["no-false-fencing"])
+
+
 @pytest.mark.parametrize("touched", ["", "broker", "link"])
 def test_a_broker_that_was_well_is_not_fenced(quorum: Quorum, touched: str) -> None:
     quorum.now_us += 60 * SECOND_US

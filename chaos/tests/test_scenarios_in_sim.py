@@ -166,6 +166,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "cluster_id_unchecked": "stable-leadership",
     "voter_unchecked": "stable-leadership",
     "broker_epoch_unchecked": "replicas-converge",
+    "old_registration_believed": "no-false-fencing",
     "deleted_before_log_start_is_durable": "quorum-converges",
 }
 

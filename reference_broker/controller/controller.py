@@ -16,7 +16,7 @@ from reference_broker.controller.leader_balance import LeaderBalance
 from reference_broker.controller.metadata_broadcast import MetadataBroadcast
 from reference_broker.controller.operations import Answered, OnBug, Operation, Plan, raised
 from reference_broker.controller.planning.change import Change, ServeLocally, Situation
-from reference_broker.controller.planning.registration import BrokerRegistration, Registration, Restart
+from reference_broker.controller.planning.registration import BrokerRegistration, Incarnation, Registration, Restart
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
 from reference_broker.controller.succession import Succession
@@ -51,6 +51,8 @@ class Controller:
     """Is called when this node becomes active, so that this node's own broker sends its request at once."""
     serve_locally: ServeLocally = _not_there
     """Serves what this node asks of itself. Whoever has the APIs sets it."""
+    own_broker: Incarnation | None = None
+    """The broker in this process. Whoever makes it sets this."""
     on_bug: OnBug = raised
     """For changes that are proposed. The controller's own changes raise their bugs."""
     heartbeats: BrokerHeartbeats = field(init=False)
@@ -136,7 +138,7 @@ class Controller:
 
     def register_broker(self, wanted: Registration, answer: Callable[[int | Refusal], None]) -> None:
         """Queues two changes, one right after the other. The answer is the broker epoch."""
-        restart = Restart(wanted, self.cluster_id, self.heartbeats)
+        restart = Restart(wanted, self.cluster_id, self.heartbeats, self.own_broker)
         self.propose(restart, lambda _: None)  # The broker waits for the second change.
         self.propose(BrokerRegistration(restart), answer)
 

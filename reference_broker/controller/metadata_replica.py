@@ -13,6 +13,7 @@ from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller import Controller
 from reference_broker.controller.controller_channel import ControllerChannel
 from reference_broker.controller.directory_assignment import DirectoryAssignment
+from reference_broker.controller.planning.registration import Incarnation
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.loader import MetadataLoader
 from reference_broker.metadata.snapshots.generator import SnapshotGenerator
@@ -156,6 +157,7 @@ class MetadataReplica:
         )
         channel = ControllerChannel(self._around("channel"), home.config, self.controller)
         self.lifecycle = BrokerLifecycle(self._around("lifecycle"), home.config, self.identity, home.endpoints, channel)
+        self.controller.own_broker = Incarnation(home.node_id, self.lifecycle.incarnation_id)
         directory = uuid_from_text(self.identity.directory_id)
         self.assignment = DirectoryAssignment(self._around("directories"), self.lifecycle, directory)
         self.controller.on_activated = self._activated

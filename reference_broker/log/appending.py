@@ -169,6 +169,14 @@ def next_run(view: memoryview, batches: Batches, log_end_offset: int, active_byt
     return Run(view, run, offsets, [view[first:end]], end - first, last_header.last_offset, header.leader_epoch, -1)
 
 
+def later_epoch(run: Run, leader_epoch: int) -> RecordsRefused:
+    """The refusal of a leader's batches whose epoch is above that of the leader. No checksum covers a batch's epoch."""
+    return RecordsRefused(
+        ErrorCode.corrupt_message,
+        f"the leader's batch at offset {run.offsets[0]} has leader epoch {run.leader_epoch}, above {leader_epoch}",
+    )
+
+
 def _run_length(batches: Batches, log_end_offset: int, active_bytes: int, segment_bytes: int) -> int:
     first = batches[0][1]
     fits_active = active_bytes + first.size_bytes <= segment_bytes

@@ -16,6 +16,7 @@ from reference_broker.log.appending import (
     Run,
     UnexpectedOffset,
     judged,
+    later_epoch,
     looked_into,
     marks_of_retry,
     next_run,
@@ -49,6 +50,9 @@ __all__ = [
     "open_undamaged_log",
     "run_to_end",
 ]
+
+
+MAX_LEADER_EPOCH = 2**31 - 1
 
 
 class PartitionLog(LogView):
@@ -130,18 +134,20 @@ class PartitionLog(LogView):
         rolled = self._write(now, run)
         return Appended(first_offset, run.last_offset, time_ms, self.log_start_offset, rolled=rolled)
 
-    def append_replicated(self, now: Now, records: Buffer) -> int:
+    def append_replicated(self, now: Now, records: Buffer, leader_epoch: int = MAX_LEADER_EPOCH) -> int:
         """Appends as a follower: writes a leader's batches at their own offsets and epochs. Returns the new log end
-        offset.
+        offset. ``leader_epoch`` is that of the leader, and no batch can be of a later one (KAFKA-18723).
 
-        Raises RecordsRefused (damaged batches), UnexpectedOffset (a batch below the log end offset) and DiskError. The
-        batches before the one that fails stay.
+        Raises RecordsRefused (damaged batches, or a later epoch), UnexpectedOffset (a batch below the log end offset)
+        and DiskError. The batches before the one that fails stay.
         """
         view = memoryview(records)
         batches = undamaged(view)
         while batches:
             active_bytes = self.segments.items[-1].size_bytes if self.segments.items else 0
             run = next_run(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
+            if run.leader_epoch > leader_epoch:
+                raise later_epoch(run, leader_epoch)
             self._write(now, run)
             batches = batches[len(run.batches) :]
         return self.log_end_offset

@@ -5,9 +5,10 @@
 * A request that the same incarnation repeats gets the epoch that it has.
 * A new incarnation leads nothing until it is unfenced. It is in sync with nobody until it has caught up, whether its
   last stop was clean or not.
-* Unlike Kafka: a new incarnation on the same data directory takes the ID over at once, so that a restarted broker is
-  back sooner. Kafka waits for the end of the old one's session (DUPLICATE_BROKER_REGISTRATION). On another directory
-  this broker waits, too: two nodes may have been given one ID.
+* DUPLICATE_BROKER_REGISTRATION while another incarnation is not fenced and its session goes on. So a broker that was
+  killed waits for the end of that session. One that shut down is fenced, and need not wait.
+* Unlike Kafka: the active controller knows which incarnation of its own broker lives. That one never waits, and no
+  other one is registered.
 * Unlike Kafka: a partition without other replicas keeps its leader until that is unfenced.
 
 KIPs: 631, 858.

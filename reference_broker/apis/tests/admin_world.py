@@ -19,6 +19,7 @@ from reference_broker.apis.tests.declared import key_of, newest
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.controller.controller_channel import ControllerChannel
+from reference_broker.controller.planning.registration import Incarnation
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.metadata.tests.metadata_world import LogInMemory, MetadataWorld, run
 from reference_broker.metrics.metrics import Metrics
@@ -122,6 +123,7 @@ class AdminWorld:
             (Endpoint("127.0.0.1", 9092),),
             channel,
         )
+        self.controller.own_broker = Incarnation(1, self.lifecycle.incarnation_id)
         metrics, partitions = Metrics(), Partitions()
         replica: Any = SimpleNamespace(
             controller=self.controller,

@@ -120,13 +120,13 @@ def registration(
     )
 
 
-def heartbeat(broker_id: int, epoch: int, fence: bool = False) -> BrokerHeartbeatRequest:
+def heartbeat(broker_id: int, epoch: int, fence: bool = False, shut_down: bool = False) -> BrokerHeartbeatRequest:
     return BrokerHeartbeatRequest(
         broker_id=BrokerId(broker_id),
         broker_epoch=i64(epoch),
         current_metadata_offset=i64(10**6),
         want_fence=fence,
-        want_shut_down=False,
+        want_shut_down=shut_down,
     )
 
 
@@ -243,7 +243,7 @@ def test_a_broker_registers_once_however_often_it_asks() -> None:
     assert world.controller.image.brokers[7].broker_epoch == first.broker_epoch
     assert world.controller.image.brokers[7].fenced
     later = world.ask(k62_broker_registration, registration(incarnation=6))
-    assert later.broker_epoch > first.broker_epoch
+    assert later.broker_epoch > first.broker_epoch, "a broker that is fenced waits for nobody"
     wrong = world.ask(k62_broker_registration, registration(cluster_id="other"))
     assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
 
@@ -256,30 +256,46 @@ def test_a_broker_without_an_id_is_not_registered() -> None:
     assert -1 not in world.controller.image.brokers
 
 
-def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent() -> None:
+@pytest.mark.parametrize("directory", [3, 4])
+def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(directory: int) -> None:
+    """Also on the same directory: it may be an old request that somebody sends again."""
     world = AdminWorld(broker_session_timeout_ms="3000")
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
         assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
     world.metadata.ports.advance(2000)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert (other.error_code, other.broker_epoch) == (ErrorCode.duplicate_broker_registration, -1)
     assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
     world.metadata.ports.advance(2000)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert other.error_code is ErrorCode.duplicate_broker_registration
     world.metadata.ports.advance(1001)
-    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=4))
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
-def test_a_restarted_broker_on_its_own_directory_is_back_at_once() -> None:
+def test_a_broker_that_shut_down_is_back_at_once() -> None:
     world = AdminWorld()
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
     for _ in range(2):
         assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    while not world.ask(k63_broker_heartbeat, heartbeat(7, epoch, shut_down=True)).should_shut_down:
+        world.ask(k63_broker_heartbeat, heartbeat(1, world.lifecycle.registered_epoch))
     again = world.ask(k62_broker_registration, registration(incarnation=6))
     assert (again.error_code, again.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+def test_an_old_registration_of_the_controllers_own_broker_is_refused_and_a_restarted_one_is_back_at_once() -> None:
+    world = AdminWorld()
+    own = world.controller.image.brokers[1]
+    for _ in range(2):
+        answer = world.ask(k62_broker_registration, registration(broker_id=1))
+        assert answer.error_code is ErrorCode.duplicate_broker_registration
+        assert world.controller.image.brokers[1].incarnation_id == own.incarnation_id
+        world.controller.heartbeats.forget(1)
+    again = world.again(2)
+    assert again.lifecycle.registered_epoch > own.broker_epoch
 
 
 def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:

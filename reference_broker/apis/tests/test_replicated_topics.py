@@ -41,6 +41,8 @@ class Cluster(AdminWorld):
             self.beat(broker_id)
 
     def register(self, broker_id: int, incarnation: int) -> None:
+        """The session of an earlier incarnation has just ended."""
+        self.controller.heartbeats.forget(broker_id)
         answer = self.ask_to_register(broker_id, incarnation)
         assert answer.error_code is ErrorCode.none
         self.epochs[broker_id] = answer.broker_epoch
@@ -260,6 +262,7 @@ def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how: str) -> No
 
 def test_a_new_incarnation_is_registered_only_once_it_is_out_of_the_in_sync_replicas() -> None:
     world = with_topic((2, 1, 3))
+    world.controller.heartbeats.forget(2)
     world.metadata.quorum.failing = 1
     assert world.ask_to_register(2, 22).error_code is ErrorCode.kafka_storage_error
     assert (world.partition().leader, world.partition().isr) == (2, (2, 1, 3))

@@ -5,7 +5,7 @@ is a single record, because its offset is the broker epoch.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from reference_broker.controller.operations import Planning, Records
 from reference_broker.controller.planning.broker_changes import restarting, unregistering
@@ -25,6 +25,13 @@ class Sessions(Protocol):
 
 
 NO_BROKER_EPOCH = -1
+
+
+class Incarnation(NamedTuple):
+    """One start of a broker. ``incarnation_id`` has 16 bytes."""
+
+    broker_id: int
+    incarnation_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +74,6 @@ def registration_problem(registration: Registration, cluster_id: str, image: Met
     return None
 
 
-def duplicate_problem(registration: Registration, known: BrokerImage) -> Refusal | None:
-    """Why a broker may not register while ``known``, with the same ID, has a session. Two nodes would take the ID from
-    each other without end. The same data directory is no problem: only one process can hold it, so the other is
-    gone."""
-    if known.fenced or known.incarnation_id == registration.incarnation_id or known.log_dirs == registration.log_dirs:
-        return None
-    return Refusal(
-        ErrorCode.duplicate_broker_registration,
-        f"Another broker is registered with ID {known.broker_id} and alive, on another data directory.",
-    )
-
-
 def stale_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Refusal | None:
     """The refusal of a request from a broker that is not registered with that epoch, or None."""
     known = image.brokers.get(broker_id)
@@ -117,6 +112,8 @@ class Restart(Change[None]):
     wanted: Registration
     cluster_id: str
     sessions: Sessions
+    own: Incarnation | None
+    """The broker in this process, if there is one."""
     problem: Refusal | None = None
 
     def plan(self, situation: Situation) -> Planning:
@@ -135,9 +132,26 @@ class Restart(Change[None]):
         if self.problem is not None:
             return
         self.problem = registration_problem(self.wanted, self.cluster_id, latest)
-        known = latest.brokers.get(self.wanted.broker_id)
-        if self.problem is None and known is not None and self.sessions.has_session(self.wanted.broker_id):
-            self.problem = duplicate_problem(self.wanted, known)
+        if self.problem is None and self._is_duplicate(latest.brokers.get(self.wanted.broker_id)):
+            self.problem = Refusal(
+                ErrorCode.duplicate_broker_registration,
+                f"Another broker is registered with ID {self.wanted.broker_id}. If that is an earlier start of this "
+                "one, its session will end.",
+            )
+
+    def _is_duplicate(self, known: BrokerImage | None) -> bool:
+        """Whether another incarnation lives, as far as anybody can tell: it is not fenced, and its session goes on. A
+        replayed registration must not take its ID. The active controller itself knows which incarnation of its own
+        broker lives."""
+        wanted = self.wanted
+        if self.own is not None and wanted.broker_id == self.own.broker_id:
+            return wanted.incarnation_id != self.own.incarnation_id
+        return (
+            known is not None
+            and not known.fenced
+            and known.incarnation_id != wanted.incarnation_id
+            and self.sessions.has_session(wanted.broker_id)
+        )
 
 
 @dataclass(slots=True)

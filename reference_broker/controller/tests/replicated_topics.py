@@ -24,7 +24,8 @@ class Brokers:
         return self.world.controller.image
 
     def restart(self, broker_id: int, rack: str | None = None) -> None:
-        """Registered by a new incarnation, fenced."""
+        """Registered by a new incarnation, fenced. The session of the one before has just ended."""
+        self.world.controller.heartbeats.forget(broker_id)
         self.ask_to_register(broker_id, rack)
         self.world.settle()
 

@@ -29,13 +29,19 @@ def registration(
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())
 
 
-def register(world: MetadataWorld, broker_id: int, incarnation: bytes = b"i" * 16) -> int:
-    """Its epoch."""
+def ask_to_register(world: MetadataWorld, broker_id: int, incarnation: bytes) -> int | Refusal:
     epochs: list[int | Refusal] = []
     world.controller.register_broker(registration(broker_id, incarnation), epochs.append)
     world.settle()
-    assert isinstance(epochs[0], int)
     return epochs[0]
+
+
+def register(world: MetadataWorld, broker_id: int, incarnation: bytes = b"i" * 16) -> int:
+    """Its epoch. The session of an earlier incarnation has just ended."""
+    world.controller.heartbeats.forget(broker_id)
+    epoch = ask_to_register(world, broker_id, incarnation)
+    assert isinstance(epoch, int)
+    return epoch
 
 
 def beat(
@@ -261,7 +267,14 @@ class Sessions(RuleBasedStateMachine):
     @rule(broker_id=st.integers(1, 3))
     def register(self, broker_id: int) -> None:
         self.incarnations += 1
-        self.epochs[broker_id] = register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
+        silent_ms = self.ran_ms - self.heard_ms.get(broker_id, 0) + self.counted_ms.get(broker_id, 0)
+        outcome = ask_to_register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
+        if isinstance(outcome, Refusal):
+            assert outcome.error is ErrorCode.duplicate_broker_registration
+            assert self.serving[broker_id]
+            return
+        assert not (self.serving.get(broker_id) and silent_ms < SESSION_MS), "a live broker lost its ID"
+        self.epochs[broker_id] = outcome
         self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
         self.counted_ms[broker_id] = 0
 

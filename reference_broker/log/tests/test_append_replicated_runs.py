@@ -70,3 +70,13 @@ def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_wit
     log.append_replicated(NOW, one(1, 1))
     again = opened(disk)
     assert (again.epochs.epochs, again.epochs.starts) == ([1], [0])
+
+
+def test_no_batch_is_of_a_later_epoch_than_its_leader() -> None:
+    log = opened(MemoryDisk())
+    with pytest.raises(RecordsRefused, match="offset 2 has leader epoch 4, above 3"):
+        log.append_replicated(NOW, one(0, 2) + one(1, 3) + one(2, 4) + one(3, 3), 3)
+    assert (log.log_end_offset, log.latest_epoch) == (2, 3)
+    with pytest.raises(RecordsRefused, match="above 3"):
+        log.append_replicated(NOW, one(2, 4), 3)
+    assert log.append_replicated(NOW, one(2, 4), 4) == 3

@@ -99,13 +99,13 @@ class Intake:
         """
         log, now = one.log, self.ports.now()
         try:
-            log.append_replicated(now, records)
+            log.append_replicated(now, records, one.leader_epoch)
         except UnexpectedOffset as early:
             is_empty = log.log_start_offset == log.log_end_offset
             if not is_empty or not early.first_offset < log.log_end_offset <= early.last_offset:
                 raise
             self.start_anew(one, early.first_offset)
-            log.append_replicated(now, records)
+            log.append_replicated(now, records, one.leader_epoch)
 
     def follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
         """Moves the high watermark to the leader's, as far as the log reaches. Raises DiskError."""

@@ -183,6 +183,22 @@ def test_damaged_records_are_not_appended_and_hold_up_their_partition_only() -> 
     assert log.log_end_offset == 2
 
 
+def test_a_batch_of_a_later_epoch_than_its_leader_is_not_appended() -> None:
+    """No checksum covers the epoch of a batch. What comes before it stays."""
+    world = World()
+    log = world.follow(epoch=3)
+    asked, _ = world.fetch()
+    data = one_record(0, 3) + one_record(1, 9)
+    world.answer(asked, PartitionData(0, 0, 2, log_start_offset=0, records=data))
+    assert (log.log_end_offset, log.latest_epoch) == (1, 3)
+    assert [each["partition"] for each in world.told("replica_append_failed")] == ["t-0"]
+    asked, _ = world.fetch()
+    world.answer(asked)
+    world.pass_ms(25)
+    _, request = world.fetch()
+    assert [(each.fetch_offset, each.last_fetched_epoch) for each in named(request)] == [(1, 3)]
+
+
 def test_after_a_lost_answer_a_new_session_names_all_partitions() -> None:
     world = World()
     for index in range(3):
