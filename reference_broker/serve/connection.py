@@ -122,10 +122,10 @@ class Connection(asyncio.Protocol):
             self._waiting_bytes += len(data)
             if self._waiting_bytes > READ_AHEAD_BYTES:
                 self._stop_reading()
-        elif self._must_queue:
-            self.want_turn()
-        else:
+        elif self._may_serve_now():
             self._serve_one()
+        else:
+            self.want_turn(has_waited=False)
         self._driver.memory.changed(self)
 
     def take_turn(self) -> None:
@@ -134,32 +134,44 @@ class Connection(asyncio.Protocol):
         self._serve_one()
         self._driver.memory.changed(self)
 
-    def want_turn(self) -> None:
-        """Asks for a turn if a complete frame is there, and goes on reading if not."""
+    @property
+    def must_wait(self) -> bool:
+        return self._driver.memory.is_full(self)
+
+    def want_turn(self, has_waited: bool = True) -> None:
+        """Asks for a turn if a complete frame is there, and goes on reading if not. ``has_waited`` says whether the
+        frame, or a part of it, waited for an earlier request of this connection."""
         if self._queued or self._blocked:
             return
         if self._reader.has_frame():
             self._queued = True
-            self._driver.turns.add(self)
+            self._driver.turns.add(self, self._queue_of_next(has_waited))
             return
         self._waiting_bytes = 0
         if not self._reading:
             self._read_again()
 
-    @property
-    def _must_queue(self) -> bool:
-        """Whether a request must queue even if nothing of this connection waits."""
-        return not self.of_node and (self._weight_bytes > HEAVY_BYTES or not self._was_served)
+    def _may_serve_now(self) -> bool:
+        """Whether a request that has just arrived, and need not wait for another one of this connection, is served at
+        once."""
+        if self.of_node:
+            return not self.must_wait
+        is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES
+        return is_light and not self.must_wait and self._driver.turns.may_serve_now()
 
-    @property
-    def queue(self) -> Queue:
+    def _queue_of_next(self, has_waited: bool) -> Queue:
         """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
         ApiVersions."""
-        if not self._must_queue:
-            return Queue.LIGHT
-        if self._was_served or self._reader.buffered_bytes > HEAVY_BYTES or self._reader.api_key() == ApiKey.FETCH:
+        if self.of_node:
+            return Queue.NODE
+        if self._weight_bytes > HEAVY_BYTES:
             return Queue.HEAVY
-        return Queue.NEW
+        if self._was_served:
+            return Queue.BACKLOG if has_waited else Queue.LIGHT
+        api_key = self._reader.api_key()
+        if self._reader.buffered_bytes > HEAVY_BYTES or api_key == ApiKey.FETCH:
+            return Queue.HEAVY
+        return Queue.NEW if api_key == ApiKey.API_VERSIONS else Queue.BACKLOG
 
     @property
     def _blocked(self) -> bool:
@@ -170,9 +182,6 @@ class Connection(asyncio.Protocol):
         """Hands at most one complete frame to the node. Further ones wait for their turns, so that a peer that sends
         many requests at once does not keep the others waiting."""
         if self._blocked:
-            return
-        if self._driver.memory.is_full(self):
-            self.want_turn()
             return
         self.serving = True
         try:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 from reference_broker.configuration.listeners import ANY_ADDRESS, DEFAULT_NAME
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.descriptors import is_out_of_descriptors
 from reference_broker.serve.errors import StartError
 
 if TYPE_CHECKING:
     from reference_broker.configuration.broker_config import BrokerConfig
     from reference_broker.controller.activation import Endpoint
 
-ACCEPTS_PER_TURN = 8
-"""How many connections of a listener are accepted between two looks at the other sockets."""
-BACKLOG = 1024
-"""How many connections the system keeps until they are accepted."""
+ACCEPTS_PER_TURN = 128
+"""How many connections of a listener are accepted between two looks at the other sockets. They take some 4 ms."""
+NO_DESCRIPTOR_PAUSE_S = 0.1
+"""No connection is accepted for so long after one found no free descriptor."""
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 
@@ -82,16 +83,58 @@ def told_endpoints(doors: Sequence[Door], config: "BrokerConfig", advertise: str
     )
 
 
-async def accepting(
-    loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.Protocol], listening: socket.socket
-) -> list[asyncio.Server]:
-    """Accepts connections until all returned servers are closed, which own the socket.
+class Accepting:
+    """Accepts connections on a socket until ``close``, which closes the socket, too.
 
-    In each turn of its loop, uvloop accepts one connection for each descriptor. Among thousands that come at once, the
-    last one would wait for seconds. So the socket is watched under ACCEPTS_PER_TURN descriptors.
+    uvloop's servers accept one connection in each turn of the event loop. Among thousands that come at once, the last
+    one would wait for seconds. So this accepts up to ACCEPTS_PER_TURN.
     """
-    watched = [listening, *(listening.dup() for _ in range(ACCEPTS_PER_TURN - 1))]
-    return [await loop.create_server(protocol, sock=each, backlog=BACKLOG) for each in watched]
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, protocol: Callable[[], asyncio.Protocol], listening: socket.socket
+    ) -> None:
+        self._loop = loop
+        self._protocol = protocol
+        self._listening = listening
+        self._connecting: set[asyncio.Task[None]] = set()
+        loop.add_reader(listening, self._accept)
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening)
+            self._listening.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _address = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as failure:  # The peer has gone already, or there is no descriptor.
+                if is_out_of_descriptors(failure):
+                    self._pause()
+                    return
+                continue
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._connect(accepted))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, accepted)
+        except OSError:  # The peer has gone already.
+            accepted.close()
+
+    def _pause(self) -> None:
+        """The system keeps those that come until there is a descriptor."""
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(NO_DESCRIPTOR_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._listening.fileno() >= 0:
+            self._loop.add_reader(self._listening, self._accept)
 
 
 def _reachable(door: Door) -> str:

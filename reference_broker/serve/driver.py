@@ -106,7 +106,7 @@ class Driver:
         self.watchers: tuple[Watcher, ...] = ()
         self.meter: Meter | None = None
         self.watched = True
-        self.turns = Turns(loop.call_soon)
+        self.turns = Turns(loop)
         self.slices = Slices(loop.call_soon)
         self.intake = Intake(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
@@ -300,9 +300,12 @@ class Driver:
     def closed(self, connection: Connection) -> None:
         del self.connections[connection.number]
         self._hang_ups.watch(connection, False)
+        was_full = self.memory.is_full(connection)
         self.memory.forget(connection)
         self.slices.drop(connection)
         self.give(Closed(connection.number))
+        if was_full and not self.memory.is_full(connection):
+            self.turns.memory_is_free()
 
     def watch_for_close(self, connection: Connection, watch: bool) -> None:
         """A connection that is not read does not notice that its peer closes it, so it is looked at now and then."""

@@ -91,10 +91,11 @@ class Share:
         self._held: dict[Holder, int] = {}
         self._ending: dict[Holder, int] = {}
         """What connections hold that were closed and are not gone yet."""
+        self._ending_bytes = 0
 
     @property
     def is_full(self) -> bool:
-        return bool(self._ending) and self.total_bytes + sum(self._ending.values()) > self._limit_bytes
+        return self._ending_bytes > 0 and self.total_bytes + self._ending_bytes > self._limit_bytes
 
     def changed(self, holder: Holder) -> None:
         if holder in self._ending:
@@ -110,7 +111,7 @@ class Share:
 
     def forget(self, holder: Holder) -> None:
         self.total_bytes -= self._held.pop(holder, 0)
-        self._ending.pop(holder, None)
+        self._ending_bytes -= self._ending.pop(holder, 0)
 
     def counted_again(self) -> int:
         """Asks each connection anew, and returns what they hold together."""
@@ -130,7 +131,8 @@ class Share:
             self._closed.value += 1
             self.forget(holder)
             self._ending[holder] = 0
-            self._ending[holder] = holder.evict(REASON)
+            self._ending[holder] = ends_bytes = holder.evict(REASON)
+            self._ending_bytes += ends_bytes
             if self.total_bytes <= target_bytes:
                 return
 

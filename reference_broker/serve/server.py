@@ -23,7 +23,7 @@ from reference_broker.serve.clock import Clock
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.descriptors import DescriptorPlan, plan_descriptors
 from reference_broker.serve.disk import FileDisk
-from reference_broker.serve.doors import Door, accepting, open_doors, told_endpoints
+from reference_broker.serve.doors import Accepting, Door, open_doors, told_endpoints
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
 from reference_broker.serve.folder import DataFolder, raise_open_files_limit
@@ -109,7 +109,7 @@ class Server:
         self._refusal = ""
         self._driver: Driver
         self._node: Node
-        self._listening: list[asyncio.Server] = []
+        self._listening: list[Accepting] = []
         self._metrics_listening: asyncio.Server | None = None
         self._stopping = False
         self._descriptors: DescriptorPlan
@@ -257,7 +257,7 @@ class Server:
         several = bool(self._options.config.listeners)
         for door in doors:
             protocol = partial(self._driver.protocol, door.name if several else "")
-            self._listening += await accepting(loop, protocol, door.socket)
+            self._listening.append(Accepting(loop, protocol, door.socket))
         if metrics is not None:
             open_ones: set[MetricsProtocol] = set()
             self._metrics_listening = await loop.create_server(

@@ -1,4 +1,4 @@
-"""Whose request comes next. Connections that have sent several requests take turns, one request at a time."""
+"""Whose request comes next: connections take turns, one request at a time."""
 
 from collections import deque
 from collections.abc import Callable
@@ -6,10 +6,9 @@ from enum import Enum, auto
 from time import thread_time
 from typing import Final, Protocol
 
-REQUESTS_PER_PASS: Final = 128
-"""How many requests are served before the event loop looks at its sockets again."""
 PASS_S: Final = 0.005
-"""A pass that has taken so much processor time serves no more requests, but for the first of each queue."""
+"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop, and how much NEW ones
+and backlogs get."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -17,17 +16,32 @@ HEAVY_BYTES: Final = 128 << 10
 class Queue(Enum):
     """What is known of a connection's next request."""
 
-    NEW = auto()
-    """It is the connection's first one, and is small."""
+    NODE = auto()
+    """It comes from another node."""
     LIGHT = auto()
+    """It is the only one of its connection, and came when there was no time for it."""
+    NEW = auto()
+    """It is the connection's first one, and asks for the versions, as clients do first. That takes no time."""
+    BACKLOG = auto()
+    """It is another first one, or came while earlier ones of its connection were waiting or were served."""
     HEAVY = auto()
+
+
+class Loop(Protocol):
+    """What this file needs of an event loop."""
+
+    def call_soon(self, callback: Callable[[], None]) -> object: ...
+
+    def time(self) -> float: ...
 
 
 class TakesTurns(Protocol):
     closed: bool
 
     @property
-    def queue(self) -> Queue: ...
+    def must_wait(self) -> bool:
+        """Whether its memory budget is full."""
+        ...
 
     def take_turn(self) -> None:
         """Serves at most one request. Asks for another turn if more requests may be there."""
@@ -35,53 +49,88 @@ class TakesTurns(Protocol):
 
 
 class Turns:
-    """Three queues of connections. A connection that has sent a thousand requests is served as often as one that has
-    sent two.
+    """Queues of connections. One that has sent a thousand requests is served as often as one that has sent two.
 
-    A request that arrives on a light connection without a backlog does not queue. Its connection serves it when it
-    arrives, which is between two passes. So it waits for at most one pass, whatever the others have sent. A pass serves
-    one heavy connection, since a single large fetch takes as long as hundreds of small requests. The rest of it is
-    shared by new connections and light ones: neither a flood of new ones nor a thousand backlogs keep the others out.
-    Every pass serves at least one connection of each queue, even if the first of them takes the whole time of the pass.
+    A client that waits for each answer before it asks again has no backlog. Its request is served when it arrives
+    (``may_serve_now``), as long as such requests have taken less than PASS_S in this turn of the event loop. Further
+    ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
+
+    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share PASS_S of processor time, NEW ones
+    and backlogs share as much: neither a flood of new connections nor a thousand backlogs keep the others out. A pass
+    serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves at
+    least one of each queue, even if the first of them takes the whole time.
     """
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], clock_s: Callable[[], float] = thread_time
-    ) -> None:
-        self._call_soon = call_soon
+    def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
+        self._loop = loop
         self._clock_s = clock_s
         self._queues: dict[Queue, deque[TakesTurns]] = {each: deque() for each in Queue}
         self._pass_comes = False
+        self._is_held_up = False
+        self._turn_began_s = -1.0
+        self._arrivals_end_s = 0.0
 
-    def add(self, connection: TakesTurns) -> None:
+    def may_serve_now(self) -> bool:
+        """Whether a request that has just arrived on a light connection is served before the next pass.
+
+        uvloop's ``time`` stands still while it calls back for sockets. So another time means another turn.
+        """
+        if self._queues[Queue.LIGHT]:
+            return False
+        now_s = self._loop.time()
+        if now_s != self._turn_began_s:
+            self._turn_began_s = now_s
+            self._arrivals_end_s = self._clock_s() + PASS_S
+            return True
+        return self._clock_s() < self._arrivals_end_s
+
+    def add(self, connection: TakesTurns, queue: Queue) -> None:
         """The connection must not be in a queue."""
-        self._queues[connection.queue].append(connection)
+        self._queues[queue].append(connection)
         self._ask_for_pass()
+
+    def memory_is_free(self) -> None:
+        """A pass that could serve nobody, because the memory budget was full, is made up for. Before the next pass
+        others may come and take the memory."""
+        if self._is_held_up:
+            self._is_held_up = not self._serve()
 
     def _ask_for_pass(self) -> None:
         if not self._pass_comes:
             self._pass_comes = True
-            self._call_soon(self._pass)
+            self._loop.call_soon(self._pass)
 
     def _pass(self) -> None:
-        heavy, new, light = self._queues[Queue.HEAVY], self._queues[Queue.NEW], self._queues[Queue.LIGHT]
-        ends_s = self._clock_s() + PASS_S
         try:
-            for each in (heavy, new, light):
-                self._serve_next(each)
-            for number in range(REQUESTS_PER_PASS - 3):
-                first, second = (light, new) if number % 2 else (new, light)
-                if self._clock_s() >= ends_s or not (self._serve_next(first) or self._serve_next(second)):
-                    break
+            self._is_held_up = not self._serve()
         finally:  # A bug in one turn must not keep the others waiting for ever.
             self._pass_comes = False
             if any(self._queues.values()):
                 self._ask_for_pass()
 
-    def _serve_next(self, queue: deque[TakesTurns]) -> bool:
+    def _serve(self) -> bool:
+        """Returns whether anybody was served."""
+        return (
+            self._share(Queue.NODE, Queue.LIGHT) | self._share(Queue.NEW, Queue.BACKLOG) | self._serve_next(Queue.HEAVY)
+        )
+
+    def _share(self, one: Queue, other: Queue) -> bool:
+        ends_s = self._clock_s() + PASS_S
+        was_served = False
+        while self._serve_next(one) | self._serve_next(other):
+            was_served = True
+            if self._clock_s() >= ends_s:
+                break
+        return was_served
+
+    def _serve_next(self, queue: Queue) -> bool:
         """Passes over connections that closed while they waited. Returns whether one was served."""
-        while queue:
-            connection = queue.popleft()
+        waiting = self._queues[queue]
+        while waiting:
+            connection = waiting[0]
+            if not connection.closed and connection.must_wait:
+                return False
+            waiting.popleft()
             if not connection.closed:
                 connection.take_turn()
                 return True

@@ -49,6 +49,8 @@ class FrameReader:
 
     def feed(self, data: bytes) -> None:
         """Takes bytes in the order in which they arrived."""
+        if self._growing is None and self._frame_bytes >= _LARGE_BYTES and self.buffered_bytes < self._frame_bytes:
+            self._grow()
         if self._growing is not None:
             self._growing += data
         elif self._parts_bytes or self._position < len(self._chunk):
@@ -75,11 +77,7 @@ class FrameReader:
                 return True
             self._frame_bytes = length
             self._position += 4
-        if self.buffered_bytes >= self._frame_bytes:
-            return True
-        if self._growing is None and self._frame_bytes >= _LARGE_BYTES:
-            self._grow()
-        return False
+        return self.buffered_bytes >= self._frame_bytes
 
     def api_key(self) -> int:
         """The first two bytes of the frame that comes next, whose length was read (``has_frame``). -1 if it is shorter

@@ -11,25 +11,39 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import OWN_BYTES, READ_AHEAD_BYTES, Connection
 from reference_broker.serve.intake import Intake
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import HEAVY_BYTES, PASS_S, REQUESTS_PER_PASS, Queue, Turns
+from reference_broker.serve.turns import HEAVY_BYTES, PASS_S, Queue, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
 FETCH = struct.pack(">ih", 4, 1) + b"ng"
+API_VERSIONS = struct.pack(">ih", 4, 18) + b"ng"
+MOST = 10
+"""So many requests are served in PASS_S."""
+REQUEST_S = PASS_S / MOST
 
 
 class Loop:
-    """``call_soon`` of an event loop, run by hand."""
+    """An event loop that is run by hand, and a processor whose time passes only where requests are handled."""
 
     def __init__(self) -> None:
         self.soon: deque[Callable[[], None]] = deque()
+        self.turns = 0
+        self.used_s = 0.0
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.soon.append(callback)
 
+    def time(self) -> float:
+        return self.turns
+
+    def clock_s(self) -> float:
+        return self.used_s
+
     def once(self) -> None:
         """What the loop does between two looks at its sockets."""
+        self.turns += 1
         for _ in range(len(self.soon)):
             self.soon.popleft()()
+        self.turns += 1
 
 
 class Transport:
@@ -61,7 +75,7 @@ class Answering:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.turns = Turns(self.loop.call_soon)
+        self.turns = Turns(self.loop, self.loop.clock_s)
         self.intake = Intake(self.loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         self.served: list[int] = []
@@ -80,6 +94,7 @@ class Answering:
 
     def handle(self, request: Connection) -> None:
         self.served.append(request.number)
+        self.loop.used_s += REQUEST_S
         request.busy = self.keeps
         request.send([bytes(self.answer_bytes)])
 
@@ -110,18 +125,103 @@ def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
     assert driver.served == [greedy.number, modest.number]
 
 
+def with_backlogs(driver: Answering, connections: int, frames: int) -> list[Connection]:
+    """Connections whose first requests are served, and whose further ones wait."""
+    greedy = [driver.connected()[0] for _ in range(connections)]
+    for each in greedy:
+        driver.loop.turns += 1
+        each.data_received(FRAME * frames)
+    assert driver.served == [each.number for each in greedy]
+    driver.served.clear()
+    return greedy
+
+
 def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at() -> None:
     driver = Answering()
-    greedy = [driver.connected()[0] for _ in range(100)]
     modest, _ = driver.connected()
-    for each in greedy:
-        each.data_received(FRAME * 50)
+    with_backlogs(driver, 100, 50)
     for _ in range(20):
-        before = len(driver.served)
+        driver.served.clear()
         driver.loop.once()
-        assert 0 < len(driver.served) - before <= REQUESTS_PER_PASS
+        assert len(driver.served) == MOST
         modest.data_received(FRAME)
         assert driver.served[-1] == modest.number
+
+
+def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_then() -> None:
+    driver = Answering()
+    modest = [driver.connected()[0] for _ in range(5 * MOST)]
+    with_backlogs(driver, 100, 50)
+    driver.loop.once()
+    driver.served.clear()
+    for each in modest:
+        each.data_received(FRAME)
+    assert driver.served == [each.number for each in modest[:MOST]], "the others wait"
+    for _ in range(4):
+        driver.loop.once()
+    served = [number for number in driver.served if number <= modest[-1].number]
+    assert served == [each.number for each in modest], "they come in the order in which they asked"
+    assert len(driver.served) - len(modest) == 4 * MOST, "backlogs have as much time as they"
+
+
+def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
+    driver = Answering()
+    clients = [driver.connected()[0] for _ in range(5 * MOST)]
+    node, _ = driver.connected()
+    node.of_node = True
+    driver.loop.once()
+    for each in clients:
+        each.data_received(FRAME)
+    driver.served.clear()
+    node.data_received(FRAME * 3)
+    assert driver.served == [node.number]
+    driver.loop.once()
+    assert driver.served[1:4:2] == [node.number] * 2, "its backlog shares a pass with them"
+
+
+class FullMemory:
+    """A memory budget that is full, or not."""
+
+    def __init__(self) -> None:
+        self.is_full_now = True
+
+    def is_full(self, holder: Connection) -> bool:
+        return self.is_full_now and not holder.of_node
+
+    def changed(self, _: Connection) -> None: ...
+
+
+def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_backlog_stay_first() -> None:
+    driver = Answering()
+    modest, _ = driver.connected()
+    greedy = with_backlogs(driver, 100, 50)
+    memory = FullMemory()
+    driver.memory = cast(Any, memory)
+    driver.loop.once()
+    modest.data_received(FRAME)
+    for _ in range(50):
+        driver.loop.once()
+    assert driver.served == []
+    memory.is_full_now = False
+    driver.turns.memory_is_free()
+    assert driver.served[0] == modest.number
+    assert len(driver.served) == 1 + MOST
+    assert set(driver.served[1:]) <= {each.number for each in greedy}
+    driver.turns.memory_is_free()
+    assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
+
+
+def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
+    driver = Answering()
+    client, _ = driver.connected()
+    node, _ = driver.connected()
+    node.of_node = True
+    driver.memory = cast(Any, FullMemory())
+    for each in (client, node):
+        each.data_received(FRAME * 3)
+    while node._reader.has_frame():
+        driver.loop.once()
+    assert driver.served == [node.number] * 3
 
 
 def test_connections_with_a_backlog_are_served_in_turn() -> None:
@@ -212,66 +312,46 @@ def test_a_newcomer_does_not_wait_for_those_that_begin_with_a_fetch() -> None:
     for each in greedy:
         each.data_received(FETCH)
     newcomer, _ = driver.connected(served_before=False)
-    newcomer.data_received(FRAME)
+    newcomer.data_received(API_VERSIONS)
     driver.loop.once()
-    assert driver.served == [greedy[0].number, newcomer.number]
+    assert driver.served == [newcomer.number, greedy[0].number]
 
 
-def test_newcomers_and_backlogs_share_a_pass() -> None:
+def test_newcomers_who_ask_for_the_versions_share_a_pass_with_backlogs_and_with_other_newcomers() -> None:
     driver = Answering()
-    backlogs = [driver.connected()[0] for _ in range(100)]
-    for each in backlogs:
-        each.data_received(FRAME * 50)
-    newcomers = [driver.connected(served_before=False)[0] for _ in range(100)]
-    for each in newcomers:
-        each.data_received(FRAME)
-    before = len(driver.served)
+    with_backlogs(driver, 100, 50)
+    others, newcomers = ([driver.connected(served_before=False)[0] for _ in range(100)] for _ in range(2))
+    for connections, frame in ((others, FRAME), (newcomers, API_VERSIONS)):
+        for each in connections:
+            each.data_received(frame)
+    driver.served.clear()
     driver.loop.once()
-    served = driver.served[before:]
-    assert len(served) == REQUESTS_PER_PASS - 1
-    assert abs(len(served) - 2 * sum(number >= newcomers[0].number for number in served)) <= 1
-
-
-def test_a_pass_that_takes_long_ends_early() -> None:
-    driver, now_s = Answering(), 0.0
-
-    def clock_s() -> float:
-        nonlocal now_s
-        now_s += PASS_S / 4
-        return now_s
-
-    driver.turns = Turns(driver.loop.call_soon, clock_s)
-    backlogs = [driver.connected()[0] for _ in range(10)]
-    for each in backlogs:
-        each.data_received(FRAME * 2)
-    before = len(driver.served)
-    driver.loop.once()
-    assert len(driver.served) - before == 4
+    assert len(driver.served) == MOST
+    assert sum(number >= newcomers[0].number for number in driver.served) == MOST / 2
 
 
 @pytest.mark.parametrize("slow", list(Queue))
 def test_every_pass_serves_one_of_each_queue_even_if_one_takes_the_time_of_the_whole_pass(slow: Queue) -> None:
-    loop, served, now_s = Loop(), Counter[Queue](), 0.0
-    turns = Turns(loop.call_soon, lambda: now_s)
+    loop, served = Loop(), Counter[Queue]()
+    turns = Turns(loop, loop.clock_s)
 
     class Asking:
-        closed = False
+        closed = must_wait = False
 
         def __init__(self, queue: Queue) -> None:
             self.queue = queue
 
         def take_turn(self) -> None:
-            nonlocal now_s
-            now_s += PASS_S * 1.2 if self.queue == slow else PASS_S / 25
+            loop.used_s += PASS_S * 1.2 if self.queue == slow else PASS_S / 25
             served[self.queue] += 1
-            turns.add(self)
+            turns.add(self, self.queue)
 
     for queue in Queue:
-        turns.add(Asking(queue))
+        turns.add(Asking(queue), queue)
     for _ in range(100):
         loop.once()
     assert all(served[queue] >= 100 for queue in Queue)
-    assert sum(served.values()) <= 3 * 100
+    assert served[slow] == served[Queue.HEAVY] == 100
 
 
 def test_those_that_closed_while_they_waited_take_no_turn() -> None:
@@ -316,12 +396,11 @@ def test_a_connection_of_a_node_is_never_heavy() -> None:
 
 def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
     loop = Loop()
-    turns = Turns(loop.call_soon)
+    turns = Turns(loop)
     served: list[int] = []
 
     class Taking:
-        closed = False
-        queue = Queue.LIGHT
+        closed = must_wait = False
 
         def __init__(self, number: int) -> None:
             self.number = number
@@ -332,11 +411,11 @@ def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
             served.append(self.number)
 
     for number in range(3):
-        turns.add(Taking(number))
+        turns.add(Taking(number), Queue.LIGHT)
     with pytest.raises(ZeroDivisionError):
         loop.once()
     loop.once()
-    turns.add(Taking(3))
+    turns.add(Taking(3), Queue.LIGHT)
     loop.once()
     assert served == [1, 2, 3]
 
