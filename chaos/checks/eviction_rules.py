@@ -1,5 +1,8 @@
 """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they evict.
 
+The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all slots
+were taken. In the first revision it may get a session that holds nothing (G-10).
+
 The check knows each session from requests, answers and the node's clock alone: who made it, what it holds, when it was
 made and last used. From the node's notes it takes only which session ended.
 """
@@ -13,7 +16,7 @@ from chaos.checks.fetch_model import FETCH, FIRST_REVISION, Named, partitions_of
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
-from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -42,6 +45,7 @@ class _Asked(NamedTuple):
     A full fetch that is not opening replaces what its session holds (G-4)."""
 
     session_id: int
+    is_first: bool
     by_follower: bool
     min_ms: int
     opening: bool
@@ -85,9 +89,13 @@ class EvictionRules(Check):
                     evicted[session_id] = session
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
                 found = sessions.asked.pop((effect.connection, effect.correlation_id), None)
-                if found is not None and found.opening and effect.body.error_code == 0:
-                    self._opened(at_us, node, sessions.alive, evicted, found, effect.body.session_id)
+                if found is None or effect.body.error_code != 0:
+                    continue
+                if found.opening:
+                    self._opened(at_us, node, sessions.alive, evicted, found, effect.body)
                     evicted = {}
+                elif found.full and _denies(found, effect.body) and found.session_id in sessions.alive:
+                    sessions.alive[found.session_id].held = {}
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
@@ -98,30 +106,36 @@ class EvictionRules(Check):
         alive: dict[int, _Session],
         evicted: dict[int, _Session],
         asked: _Asked,
-        session_id: int,
+        answer: FetchResponse,
     ) -> None:
-        """Judges a full fetch that was answered with ``session_id``, or declined with 0."""
-        node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
-        slots = node.broker.config.max_incremental_fetch_session_cache_slots
-        newcomer = f"a newcomer of {len(asked.named)} partitions"
-        before = {**alive, **evicted}
-        wanted = []
-        while asked.wants and len(before) >= slots and (victim := _victim(before, asked, wall_ms)) is not None:
-            wanted.append(victim)
-            del before[victim]
-        has_room = len(before) < slots
-        if list(evicted) != wanted and (session_id or evicted or has_room):
-            self.violated(
-                at_us, f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted)}"
-            )
-        if session_id == 0:
-            if asked.wants and asked.named and has_room:
-                room = f"with {len(before)} in {slots} slots"
-                self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, {room}")
-            return
-        alive[session_id] = _Session(asked.by_follower, asked.named, wall_ms, wall_ms, asked.min_ms)
-        if len(alive) > slots:
-            self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
+        """Judges a full fetch outside any session, which was given one or declined (ID 0)."""
+        node_id, wall_ms, config = node.broker.node_id, node.broker.now.wall_ms, node.broker.config
+        slots, most = config.max_incremental_fetch_session_cache_slots, config.crucible_fetch_session_cache_partitions
+        size = len(asked.named)
+        left = {**alive, **evicted}
+        wanted: list[int] = []
+        has_place = asked.wants and size <= most
+        while has_place and not (len(left) < slots and size + _held(left) <= most):
+            victim = _victim(left, asked, wall_ms)
+            if victim is None:
+                has_place, wanted = False, []
+            else:
+                wanted.append(victim)
+                del left[victim]
+        newcomer = f"a newcomer of {size} partitions"
+        if list(evicted) != wanted and (has_place or evicted):
+            story = f"node-{node_id} evicted {_listed(evicted)} for {newcomer}; the rules name {_listed(wanted)}"
+            self.violated(at_us, story)
+        denied = _denies(asked, answer)
+        if has_place and size and (answer.session_id == 0 or denied):
+            self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {len(left)} in {slots} slots")
+        if answer.session_id:
+            held: dict[Named, None] = {} if denied else asked.named
+            alive[answer.session_id] = _Session(asked.by_follower, held, wall_ms, wall_ms, asked.min_ms)
+            if len(alive) > slots:
+                self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
+            if _held(alive) > most:
+                self.violated(at_us, f"the sessions of node-{node_id} hold {_held(alive)} partitions, at most {most}")
 
 
 def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _Asked:
@@ -134,7 +148,7 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
         wants = body.session_epoch == FULL_EPOCH
     named = dict.fromkeys(key for key, _ in partitions_of(version, body.topics))
     min_ms = first_min_ms if is_first else MIN_EVICTION_MS
-    return _Asked(body.session_id, body.replica_id >= 0, min_ms, opening, wants, full, named)
+    return _Asked(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
 
 
 def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> None:
@@ -163,6 +177,15 @@ def _victim(alive: Mapping[int, _Session], newcomer: _Asked, wall_ms: int) -> in
         or (wall_ms - one.created_ms > one.min_ms and len(newcomer.named) > len(one.held))  # rule (c)
     ]
     return min(others)[2] if others else None
+
+
+def _held(sessions: Mapping[int, _Session]) -> int:
+    return sum(len(each.held) for each in sessions.values())
+
+
+def _denies(asked: _Asked, answer: FetchResponse) -> bool:
+    """Whether the session caches nothing and only full fetches are served (G-10). Only the first revision has such."""
+    return asked.is_first and not answer.response_flags & INCREMENTAL_FETCH_OK
 
 
 def _is_refused(key: tuple[int, int], effects: Sequence[Effect]) -> bool:

@@ -9,7 +9,13 @@ from chaos.checks.eviction_rules import EvictionRules
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request
-from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from reference_broker.wire.fetch import (
+    INCREMENTAL_FETCH_OK,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
 from reference_broker.wire.tags import Tag
 
 FETCH, VERSION, FIRST = 1, 12, 1000
@@ -19,12 +25,13 @@ MIN_MS = 120_000
 class Fetchers:
     """One node with a fetcher for each connection. ``ms`` is the node's wall clock."""
 
-    def __init__(self, slots: int, min_eviction_ms: int = MIN_MS) -> None:
+    def __init__(self, slots: int, min_eviction_ms: int = MIN_MS, most_partitions: int = 1000) -> None:
         self.check = EvictionRules(around())
         self.ms = 1_000_000
         config = SimpleNamespace(
             max_incremental_fetch_session_cache_slots=slots,
             min_incremental_fetch_session_eviction_ms=min_eviction_ms,
+            crucible_fetch_session_cache_partitions=most_partitions,
         )
         self._node: Any = SimpleNamespace(
             broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
@@ -77,10 +84,11 @@ class Fetchers:
         error: int = 0,
         replica: int = -1,
         version: int = VERSION,
+        flags: int = INCREMENTAL_FETCH_OK,
     ) -> None:
         self._node.broker.now.wall_ms = self.ms
         request = self._request(session_id, epoch, partitions, replica, version)
-        body = FetchResponse(error_code=error, session_id=answered)
+        body = FetchResponse(error_code=error, session_id=answered, response_flags=flags)
         reply = Reply(self._asked, 1, FETCH, version, body, request.tag)
         self.check.acted(0, self._node, request, [*notes, reply])
 
@@ -206,3 +214,18 @@ def test_nothing_is_evicted_for_nobody() -> None:
     node.opens(1)
     node.evicts_for_nobody(1)
     assert "nobody got a session" in node.stories[0]
+
+
+@pytest.mark.clause("G-10", "F-17")
+def test_the_partitions_of_all_sessions_have_a_limit() -> None:
+    node = Fetchers(slots=9, most_partitions=5)
+    node.opens(1, partitions=3)
+    node.opens(0, partitions=3)
+    node.opens(2, partitions=3, version=FIRST, flags=0)
+    node.opens(3, partitions=2)
+    assert node.stories == []
+    node.opens(4, partitions=1)
+    assert "hold 6 partitions, at most 5" in node.stories[0]
+    node = Fetchers(slots=9, most_partitions=5)
+    node.opens(1, partitions=5, version=FIRST, flags=0)
+    assert "gave no session" in node.stories[0]
