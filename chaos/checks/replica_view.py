@@ -64,7 +64,8 @@ class Replicated:
     ``committed`` holds the batches known to be committed, by base offset, ascending. ``state`` is the newest that any
     node published. ``eligible`` says who keeps what is committed. ``excused`` means that nobody did when the leader of
     ``state`` was elected, so that what was committed may be lost until that leader has taken over. ``losses`` counts
-    how often that happened. What is committed after a loss is judged like all else.
+    how often that happened. What is committed after a loss is judged like all else, from ``committed_from`` on, where
+    the log of the leader began that took over then.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Replicated:
     state: PartitionImage
     eligible: Eligible
     committed: dict[int, Batch] = field(default_factory=dict)
+    committed_from: int = 0
     committed_end: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
     excused: bool = False
@@ -95,7 +97,7 @@ class Replicated:
     def begin_anew(self) -> None:
         """Forgets what was committed, because nobody had kept it. What the new leader holds is all that there is."""
         self.committed.clear()
-        self.committed_end = 0
+        self.committed_from = self.committed_end = 0
         if self.compacted is not None:
             self.compacted.begin_anew()
         self.excused = False
@@ -292,6 +294,8 @@ class ReplicaView:
         if partition.committed_end == 0 and log.config.is_compacted and partition.compacted is None:
             partition.compacted = Compacted(log.config.delete_retention_ms * 1000)
         begin = max(partition.committed_end, now.start_offset)
+        if partition.losses and partition.committed_end == 0:
+            partition.committed_from = begin
         for batch, data in read_batches(log, begin, now.high_watermark):
             partition.committed[batch.base_offset] = batch
             if partition.compacted is not None:

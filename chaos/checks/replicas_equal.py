@@ -51,7 +51,8 @@ class ReplicasEqual(ReplicaCheck):
 
     def _compare(self, at_us: int, partition: Replicated, copy: Copy, now: Held, end: int) -> None:
         end = min(end, partition.committed_end, now.end_offset)
-        begin = max(copy.equal_to, now.start_offset)
+        # E-7: what lies below the log of the leader after a loss was committed before it, and is not known any more.
+        begin = max(copy.equal_to, now.start_offset, partition.committed_from)
         if begin >= end or copy.log is None:
             return
         copy.equal_to = end

@@ -332,8 +332,9 @@ def test_acknowledged_batches_that_the_last_leader_lacks(cluster: Cluster) -> No
     assert "no-acked-lost" in cluster.broken()
 
 
-def lost_by_all(cluster: Cluster) -> None:
-    """All that were in sync lose their power and all but one batch, and node 1 is elected. Node 0 follows it."""
+def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
+    """All that were in sync lose their power and all but one batch, and node 1 is elected, whose log begins at
+    ``start_offset`` then. Node 0 follows it."""
     cluster.view.trouble.node(2, cluster.now_us)
     cluster.change(isr=(0, 1))
     for number in (0, 1):
@@ -347,6 +348,7 @@ def lost_by_all(cluster: Cluster) -> None:
     assert list(cluster.view.excused) == []
     cluster.change(isr=(1,), leader=1, leader_epoch=2)
     cluster.lead(1, 2)
+    cluster.logs[1].log_start_offset = start_offset
     cluster.look(1)
     del cluster.logs[2].held[1:]
     cluster.logs[2].high_watermark = 1
@@ -389,6 +391,19 @@ def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluste
     cluster.logs[2].held[1] = batch(1, 2, b"other")
     cluster.look(2)
     assert cluster.broken() == ["replicas-equal"]
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize(("start_offset", "broken"), [(1, []), (0, ["replicas-equal"])])
+def test_what_lies_below_the_log_of_the_leader_after_a_loss_is_not_known(
+    cluster: Cluster, start_offset: int, broken: list[str]
+) -> None:
+    """The leader's first segment was damaged. Another replica still has what was in it."""
+    lost_by_all(cluster, start_offset)
+    cluster.restart(0)
+    cluster.logs[0].held[0] = batch(0, 1, b"older")
+    cluster.look(0)
+    assert cluster.broken() == broken
 
 
 @pytest.mark.clause("E-7")

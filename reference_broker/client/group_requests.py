@@ -77,10 +77,8 @@ def error_of(value: object) -> Error | int:
     """Returns the error of a code as ``wire`` decodes it: a number, kio's ErrorCode or a DraftError. An unknown code
     stays a number."""
     code = int(cast(Any, value))
-    try:
-        return known_error(code)
-    except ValueError:
-        return code
+    error = known_error(code)
+    return error if int(error) == code else code
 
 
 def name_of(error: Error | int) -> str:

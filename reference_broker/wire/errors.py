@@ -23,8 +23,9 @@ Error: TypeAlias = ErrorCode | DraftError
 
 
 def known_error(code: int) -> Error:
-    """Returns the error with this code. Raises ValueError if no error has it."""
-    return _BY_CODE[code] if code in _BY_CODE else ErrorCode(code)
+    """Returns the error with this code. It is UNKNOWN_SERVER_ERROR for a code that no error has, as in Kafka
+    (Errors.forCode): the other side may be newer, or its answer was damaged on its way."""
+    return _BY_CODE.get(code, ErrorCode.unknown_server_error)
 
 
 def error_name(code: int) -> str:

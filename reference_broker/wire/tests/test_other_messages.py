@@ -15,7 +15,7 @@ from reference_broker.wire import reshape
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import DraftError, ErrorCode, known_error
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import (
     Direction,
@@ -236,3 +236,9 @@ def test_flexible_versions_are_kios() -> None:
             assert is_flexible(key, version) == load_request_schema(key, version).__flexible__
             assert is_flexible(key, version) == load_response_schema(key, version).__flexible__
     assert not is_flexible(ApiKey.FETCH, 1000)
+
+
+@pytest.mark.parametrize("code", [1024, -2, 32767])
+def test_every_number_is_some_error(code: int) -> None:
+    assert known_error(code) is ErrorCode.unknown_server_error
+    assert known_error(10001) is DraftError.INVALID_FETCH_SESSION
