@@ -36,7 +36,7 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
-from reference_broker.serve.requests import decode, decode_in_slices, takes_one_slice
+from reference_broker.serve.requests import begins_at_once, decode, decode_in_slices
 from reference_broker.serve.slices import Slices
 from reference_broker.serve.turns import Turns
 from reference_broker.wire.apis import api_name
@@ -227,7 +227,7 @@ class Driver:
         if len(frame) <= LARGE_FRAME_BYTES:
             return decode(connection.number, frame, self._versions)
         slices = decode_in_slices(connection.number, frame, self._versions)
-        begins = not self.slices or takes_one_slice(frame)
+        begins = not self.slices or begins_at_once(frame)
         if begins:
             try:
                 next(slices)
