@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
-from reference_broker.apis.listener_scopes import takes
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
-from reference_broker.apis.records.k01_fetch import is_metadata_fetch
-from reference_broker.apis.registry import SERVED, serves
+from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
 from reference_broker.controller.metadata_replica import Home, MetadataReplica
+from reference_broker.core.admission import Admission, is_taken_before_ready
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
 from reference_broker.core.effects import Effect, Note
@@ -54,40 +53,11 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
-from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
+from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
 LEAVE_LIMIT_US = 5_000_000
 """A clean end waits this long for the cluster to take over what this node led."""
-
-BEFORE_READY = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.DESCRIBE_QUORUM,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.UPDATE_METADATA,
-    }
-)
-"""Requests of other nodes to a controller, served also while its broker is not part of the cluster yet.
-
-A fetch of the metadata log is served then, too. Clients begin with ApiVersions, which closes their connection, so that
-they try another node or try again.
-"""
 
 ENDS_THE_NODE = (NodeFailed, StartRefused, DiskError, UndoFailed, MetadataFault, CutBelowHighWatermark)
 """What ends the node wherever it happens: the node can no longer trust its disk or its metadata log."""
@@ -102,9 +72,6 @@ _SHARED: Mapping[type, str] = {
 }
 """Where a bug was that belongs to no single request. What it left behind may be wrong for everybody."""
 _NO_EVENT = "outside of any request"
-
-FOLLOWERS_ASK = frozenset({ApiKey.FETCH, ApiKey.LIST_OFFSETS})
-"""Requests that a replica sends to its leader."""
 
 
 class _Outside:
@@ -165,9 +132,8 @@ class Node:
         self._calls: dict[int, ActiveCall] = {}
         self._origins: dict[int, Origin] = {}
         """Where the requests of the open connections come from."""
-        plan = config.listener_plan()
-        self._scopes = plan.scopes
-        self._inter_broker = plan.inter_broker
+        self._admission = Admission(config)
+        self._inter_broker = config.listener_plan().inter_broker
         outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
         metrics = Metrics()
         partitions = Partitions()
@@ -398,14 +364,9 @@ class Node:
     def _request(self, event: Request) -> None:
         origin = self._origins.get(event.connection, UNKNOWN_ORIGIN)
         call = ActiveCall(event, self._effects, self._finished, self._request_failed, origin)
-        if origin[1] and not takes(self._scopes[origin.listener], event.api_key, event.body):
-            call.close(f"{api_name(event.api_key)} is not taken on the listener {origin.listener}")
-            return
-        if not self.ready and not (self.listening and (_is_for_controller(event) or _is_of_a_follower(event))):
-            call.close("the node is shutting down" if self._stopping else "the node is starting")
-            return
-        if not self._serves(event):
-            call.close(f"{api_name(event.api_key)} version {event.api_version} is not served")
+        refusal = self._admission.refusal(event, origin.listener) or self._not_ready_for(event)
+        if refusal:
+            call.close(refusal)
             return
         self._requests[event.api_key].value += 1
         self._calls[event.connection] = call
@@ -415,6 +376,12 @@ class Node:
             call.fail(bug)
         if not call.closed:
             call.release_body()
+
+    def _not_ready_for(self, event: Request) -> str:
+        """Why the request is not served now. Empty: it is."""
+        if not self.ready and not (self.listening and is_taken_before_ready(event)):
+            return "the node is shutting down" if self._stopping else "the node is starting"
+        return ""
 
     def is_registered(self, client_id: str) -> bool:
         """Whether a node is registered that sends its requests under this client ID."""
@@ -439,17 +406,6 @@ class Node:
 
     def _client_id(self) -> str:
         return client_id_of(self.broker.node_id, self.broker.lifecycle.incarnation_id)
-
-    def _serves(self, event: Request) -> bool:
-        """ApiVersions answers an unknown version itself (KIP-511); the request's body is then None."""
-        return event.api_key == ApiKey.API_VERSIONS or (
-            event.body is not None
-            and serves(event.api_key, event.api_version)
-            and (
-                self.broker.config.crucible_metadata_epoch_enable
-                or (event.api_key, event.api_version) not in METADATA_EPOCH_DRAFTS
-            )
-        )
 
     def _finished(self, connection: int) -> None:
         self._calls.pop(connection, None)
@@ -493,14 +449,3 @@ def _failure_counter(metrics: Metrics, api_key: int) -> Counter:
 
 def _failed(failure: DiskError | UndoFailed) -> NodeFailed:
     return NodeFailed(f"the disk failed where no client can be told ({failure}), so the node ends")
-
-
-def _is_of_a_follower(event: Request) -> bool:
-    """Followers are served also while this node leaves, and before it knows that it was let in."""
-    return event.api_key in FOLLOWERS_ASK and getattr(event.body, "replica_id", -1) >= 0
-
-
-def _is_for_controller(event: Request) -> bool:
-    if event.api_key == ApiKey.FETCH:
-        return is_metadata_fetch(event.body)
-    return event.api_key in BEFORE_READY

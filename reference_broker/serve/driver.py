@@ -4,7 +4,7 @@ Everything runs in the event loop's thread. Only syncs run in other threads; the
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
@@ -23,10 +23,12 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.quorum.node_files import StartRefused
+from reference_broker.serve.answers import Answers
 from reference_broker.serve.clock import Clock
 from reference_broker.serve.connection import Connection
 from reference_broker.serve.crash_words import told
 from reference_broker.serve.deadlines import Deadlines
+from reference_broker.serve.decoder import Decoder
 from reference_broker.serve.dial_map import FindAddress
 from reference_broker.serve.disk import FileDisk
 from reference_broker.serve.file_syncs import FileSyncs
@@ -36,20 +38,10 @@ from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.memory_budget import MemoryBudget
 from reference_broker.serve.note_log import NoteLog
 from reference_broker.serve.peers import Peers
-from reference_broker.serve.requests import decode, decode_in_slices, takes_one_slice
 from reference_broker.serve.slices import Slices
 from reference_broker.serve.turns import Turns
 from reference_broker.wire.apis import api_name
-from reference_broker.wire.errors import ErrorCode, ProtocolError
-from reference_broker.wire.items import ITEM_BYTES, LARGE_ANSWER_ITEMS, LARGE_FRAME_BYTES, LEAST_ITEM_BYTES, SLICE_BYTES
-from reference_broker.wire.messages import (
-    empty_response,
-    encode_response,
-    encode_response_in_slices,
-    has_error_code,
-    items_of_response,
-)
-from reference_broker.wire.writing import Buffers
+from reference_broker.wire.errors import ProtocolError
 
 
 def nobody(_: int, __: Channel) -> None:
@@ -116,22 +108,23 @@ class Driver:
         self._node = node
         self._log = log
         self._loop = loop
-        self._versions = versions
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
         self._changed = changed
         self._failed = failed
         self._refused = refused
-        self._ended = False
+        self.has_ended = False
         self._last_connection = 0
         self._deadlines = Deadlines(loop, lambda: clock.now().mono_us, lambda timer: self.give(TimerFired(timer)))
         self._hang_ups = HangUps(loop)
         self._peers = Peers(find_address, loop, log, self.give, max(max_frame_bytes, max_reply_bytes))
+        self._answers = Answers(self, log)
+        self._decoder = Decoder(self, versions)
         notes = NoteLog(log)
         self.disk = disk
         self.syncs = FileSyncs(disk, loop, log, self.give, max_sync_descriptors)
         self._effects: dict[type, Callable[..., None]] = {
-            Reply: self._reply,
+            Reply: self._answers.give,
             Close: self._close,
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
@@ -159,7 +152,7 @@ class Driver:
 
     def end(self) -> None:
         """Gives no more events and releases threads and timers."""
-        self._ended = True
+        self.has_ended = True
         self._deadlines.close()
         self._hang_ups.close()
         self._peers.close()
@@ -185,7 +178,7 @@ class Driver:
 
     def opened(self, connection: Connection) -> bool:
         """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
-        if self._ended or len(self.connections) >= self._max_connections:
+        if self.has_ended or len(self.connections) >= self._max_connections:
             self._log.limited("warn", "connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
         self._last_connection += 1
@@ -201,9 +194,9 @@ class Driver:
         if self.meter is not None:
             self.meter.decoding()
         try:
-            request = self._decoded_at_once(connection, frame)
+            request = self._decoder.decoded(connection, frame)
             if request is not None:
-                self._note_sender(connection, request)
+                self.note_sender(connection, request)
             return request
         except ProtocolError:
             raise
@@ -211,7 +204,7 @@ class Driver:
             # Nothing of the node's state was touched, so a bug in a codec costs no more than a bad frame.
             raise ProtocolError(f"our codec failed: {told(bug)}") from bug
 
-    def _note_sender(self, connection: Connection, request: Request) -> None:
+    def note_sender(self, connection: Connection, request: Request) -> None:
         if request.tag.role == "peer" and not connection.of_node and self._is_of_node(request):
             self.memory.forget(connection)
             connection.of_node = True
@@ -223,52 +216,8 @@ class Driver:
         plan = self.listeners
         return plan.inter_broker not in plan.of_nodes and self._node.is_registered(request.client_id)
 
-    def _decoded_at_once(self, connection: Connection, frame: memoryview) -> Request | None:
-        if len(frame) <= LARGE_FRAME_BYTES:
-            return decode(connection.number, frame, self._versions)
-        slices = decode_in_slices(connection.number, frame, self._versions)
-        begins = not self.slices or takes_one_slice(frame)
-        if begins:
-            try:
-                next(slices)
-            except StopIteration as end:
-                request: Request = end.value
-                return request
-        self.slices.add(connection, self._decode_later(connection, slices), len(frame), has_begun=begins)
-        return None
-
-    def _decode_later(
-        self, connection: Connection, slices: Generator[None, None, Request]
-    ) -> Generator[None, None, None]:
-        """Goes on with a large request, and gives it to the node at the end."""
-        while not (connection.closed or connection.closing or self._ended):
-            connection.making_bytes += SLICE_BYTES
-            self.memory.changed(connection)
-            try:
-                next(slices)
-            except StopIteration as end:
-                self._take_late(connection, end.value)
-                return
-            except ProtocolError as broken:
-                self.close(connection, str(broken))
-                return
-            except Exception as bug:
-                self.close(connection, f"our codec failed: {told(bug)}")
-                return
-            yield
-
-    def _take_late(self, connection: Connection, request: Request) -> None:
-        """Nobody above catches what is raised here."""
-        try:
-            self._note_sender(connection, request)
-            self.handle(request)
-        except ProtocolError as broken:
-            self.close(connection, str(broken))
-        except Exception as bug:
-            self.close(connection, f"our code failed: {told(bug)}")
-
     def handle(self, request: Request) -> None:
-        if self._ended:
+        if self.has_ended:
             return
         now = self.clock.now()
         self.connections[request.connection].last_active_us = now.mono_us
@@ -279,7 +228,7 @@ class Driver:
             effects = self._node.handle(now, request)
             for effect in effects:
                 if effect.__class__ is Reply:
-                    self._reply(effect)
+                    self._answers.give(effect)
                 else:
                     self._effects[effect.__class__](effect)
         except Exception as bug:
@@ -314,7 +263,7 @@ class Driver:
     # One step.
 
     def _step(self, event: Event) -> None:
-        if self._ended:
+        if self.has_ended:
             return
         now = self.clock.now()
         events: Sequence[Event] = (event,)
@@ -364,8 +313,8 @@ class Driver:
         """Ends the node after a failed disk or a bug of ours, since it must not serve from a possibly wrong state."""
         if isinstance(bug, StartRefused):
             self._refused(str(bug))
-        elif not self._ended:
-            self._ended = True
+        elif not self.has_ended:
+            self.has_ended = True
             self._failed(str(bug) if isinstance(bug, NodeFailed) else told(bug))
 
     # What powers.DriverPowers does through the driver.
@@ -391,68 +340,10 @@ class Driver:
             connection.done()
 
     def _late_reply(self, reply: Reply) -> None:
-        if not self._ended:
-            self._guarded(lambda: self._reply(reply))
+        if not self.has_ended:
+            self._guarded(lambda: self._answers.give(reply))
 
     # Effects.
-
-    def _reply(self, reply: Reply) -> None:
-        connection = self.connections.get(reply.connection)
-        if connection is None:
-            return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
-        if reply.body is None or connection.discarding:
-            connection.done()
-            return
-        try:
-            items = items_of_response(reply.api_key, reply.api_version, reply.body)
-        except Exception as bug:
-            self._send(connection, reply, self._encoded_instead(reply, bug))
-            return
-        if items > LARGE_ANSWER_ITEMS:
-            connection.making_bytes = items * ITEM_BYTES
-            self.memory.changed(connection)
-            work = self._reply_in_slices(connection, reply)
-            self.slices.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
-        else:
-            self._send(connection, reply, self._encoded(reply))
-
-    def _reply_in_slices(self, connection: Connection, reply: Reply) -> Generator[None, None, None]:
-        slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-        while not (connection.closed or connection.closing or self._ended):
-            try:
-                next(slices)
-            except StopIteration as end:
-                self._send(connection, reply, end.value)
-                return
-            except Exception as bug:
-                self._send(connection, reply, self._encoded_instead(reply, bug))
-                return
-            yield
-
-    def _send(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
-        if buffers is None:
-            self.close(connection, "an answer could not be encoded")
-            return
-        connection.send(buffers)
-        if self.meter is not None:
-            self.meter.sent(reply, sum(len(each) for each in buffers))
-        connection.done()
-
-    def _encoded(self, reply: Reply) -> Buffers | None:
-        try:
-            return encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
-        except Exception as bug:
-            return self._encoded_instead(reply, bug)
-
-    def _encoded_instead(self, reply: Reply, bug: Exception) -> Buffers | None:
-        """The frame of an answer with UNKNOWN_SERVER_ERROR, for an answer that cannot be encoded. None if the API has
-        no place for that error."""
-        key, version = reply.api_key, reply.api_version
-        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
-        if not has_error_code(key, version):
-            return None
-        instead = empty_response(key, version, ErrorCode.unknown_server_error)
-        return encode_response(key, version, reply.correlation_id, instead)
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.get(effect.connection)

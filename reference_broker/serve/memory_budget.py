@@ -1,6 +1,6 @@
 """One bound for the memory of all connections: requests that are being received or served, and answers not yet read."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final, Protocol
 
 from reference_broker.metrics.metrics import Counter, Metrics
@@ -123,11 +123,7 @@ class Share:
         if self.counted_again() <= self._limit_bytes:
             return
         target_bytes = self._limit_bytes - self._limit_bytes // FREED_SHARE
-        ranked = sorted(self._held, key=self._rank)
-        if self._keeps_one:
-            worth = [holder for holder in ranked if self._held[holder] >= WORTH_CLOSING_BYTES]
-            ranked = worth[:-1]
-        for holder in ranked:
+        for holder in self._closing_order():
             self._closed.value += 1
             self.forget(holder)
             self._ending[holder] = 0
@@ -135,6 +131,15 @@ class Share:
             self._ending_bytes += ends_bytes
             if self.total_bytes <= target_bytes:
                 return
+
+    def _closing_order(self) -> Iterator[Holder]:
+        """Among thousands of connections those that are worth closing are few. Others are ranked only if need be."""
+        large = [holder for holder, held_bytes in self._held.items() if held_bytes >= WORTH_CLOSING_BYTES]
+        if self._keeps_one:
+            yield from sorted(large, key=self._rank)[:-1]
+            return
+        yield from sorted((each for each in large if each.waits_since_s() is not None), key=self._rank)
+        yield from sorted(self._held, key=self._rank)
 
     def _rank(self, holder: Holder) -> tuple[bool, bool, float]:
         """Who has the lowest rank is closed first."""

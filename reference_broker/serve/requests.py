@@ -48,8 +48,9 @@ def decode_in_slices(
     return _request(connection, header, body, frame)
 
 
-def takes_one_slice(frame: memoryview) -> bool:
-    """Whether the request is of an API whose codec is so fast that it is not cut into slices."""
+def begins_at_once(frame: memoryview) -> bool:
+    """Whether the first slice of a large request need not wait for other large ones. It is the whole of nearly all
+    fetches and produces, whose codecs are fast."""
     return int.from_bytes(frame[:2], "big") in (_FETCH, _PRODUCE)
 
 

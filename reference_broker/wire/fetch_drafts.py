@@ -28,8 +28,9 @@ from reference_broker.wire.fetch import (
     FetchTopicResponse,
     PartitionData,
 )
-from reference_broker.wire.fetch_requests import MOST_TOPICS_AND_PARTITIONS, too_much
+from reference_broker.wire.fetch_requests import Partitions, fetch_work, partitions_in_slices
 from reference_broker.wire.fetch_responses import MIN_PARTITION_5, read_legacy_partition, write_legacy_partition
+from reference_broker.wire.items import Decoding, Work, in_one_go
 from reference_broker.wire.reading import (
     Frame,
     read_legacy_count,
@@ -93,10 +94,15 @@ def _packed(p: FetchPartition) -> bytes:
 
 def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
+    return in_one_go(draft_request_in_slices(frame, offset, fetch_work()))
+
+
+def draft_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+    """As ``decode_draft_request``, but yields after each slice."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
         _REQUEST.unpack_from(frame, offset)
     )
-    topics, offset = _read_topics(frame, offset + _REQUEST.size)
+    topics, offset = yield from _read_topics(frame, offset + _REQUEST.size, work)
     (replica_epoch,) = _INT64.unpack_from(frame, offset)
     request = FetchRequest(
         replica_id,
@@ -113,25 +119,20 @@ def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     return request, offset + _INT64.size
 
 
-def _read_topics(frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
+def _read_topics(frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
     topics = []
     count, offset = read_legacy_count(frame, offset, 6 + len(NO_TOPIC_ID))
-    held = count
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held)
+    work.announce(count, False)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
         (topic_id,) = _UUID.unpack_from(frame, offset)
-        partitions, offset = _read_partitions(frame, offset + _UUID.size, held)
-        held += len(partitions)
+        partition_count, offset = read_legacy_count(frame, offset + _UUID.size, _PARTITION.size)
+        partitions, offset = yield from partitions_in_slices(_read_rows, frame, offset, partition_count, work)
         topics.append(FetchTopic(topic, topic_id, partitions))
     return topics, offset
 
 
-def _read_partitions(frame: Frame, offset: int, held: int) -> tuple[list[FetchPartition], int]:
-    count, offset = read_legacy_count(frame, offset, _PARTITION.size)
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
+def _read_rows(frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + _PARTITION.size * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)

@@ -1,9 +1,11 @@
 """Codec of Fetch requests, versions 4-18. Source: FetchRequest.json."""
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from typing import Final, TypeAlias
 
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import (
     NO_DIRECTORY_ID,
     NO_HIGH_WATERMARK,
@@ -20,7 +22,7 @@ from reference_broker.wire.fetch_request_tags import (
     write_partition_tags,
     write_request_tags,
 )
-from reference_broker.wire.items import TooMuchError
+from reference_broker.wire.items import UNITS_PER_SLICE, Decoding, Work, in_one_go
 from reference_broker.wire.reading import (
     Frame,
     end_of,
@@ -34,13 +36,14 @@ from reference_broker.wire.reading import (
 from reference_broker.wire.writing import Buffers, Output, compact_string, legacy_string, uvarint
 
 Partitions: TypeAlias = tuple[list[FetchPartition], int]
-_Rest: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic], str, int]
-"""What follows the head of a request: topics, forgotten topics and rack. The last number is the offset behind them."""
+_Lists: TypeAlias = tuple[list[FetchTopic], list[ForgottenTopic]]
+RowReader: TypeAlias = Callable[[Frame, int, int], Partitions]
+"""Reads so many partitions from an offset on. Returns them and the offset behind them."""
 
 MOST_TOPICS_AND_PARTITIONS: Final = 100_000
-"""A request that holds more, with those that it forgets, is refused before they are read. They take up to 85 ms to
-decode, in one slice."""
+"""A request that holds more, with those that it forgets, is refused before they are read."""
 
+_FETCH: Final = int(ApiKey.FETCH)
 _INT32: Final = Struct(">i")
 _HEAD_4: Final = Struct(">iiiib")
 _HEAD_7: Final = Struct(">iiiibii")
@@ -52,41 +55,56 @@ _PARTITION_12: Final = Struct(">iiqiqi")
 _PARTITION_12_AND_TAGS: Final = Struct(">iiqiqiB")
 
 
-def too_much(held: int) -> TooMuchError:
-    """The error for a request that announces so many topics and partitions."""
-    limit = MOST_TOPICS_AND_PARTITIONS
-    return TooMuchError(f"a Fetch request holds {held} topics and partitions or more; the limit is {limit}")
+def fetch_work() -> Work:
+    """What one Fetch request may hold."""
+    return Work(_FETCH, MOST_TOPICS_AND_PARTITIONS)
 
 
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
+    lists_at = offset + _head_of(version).size
+    # Most requests of a fetch session name no partition, so that case has a fast path.
+    if version >= 12 and frame[lists_at] == frame[lists_at + 1] == 1:
+        return _request(version, frame, offset, ([], []), lists_at + 2)
+    lists, end = in_one_go(_lists(version, frame, lists_at, fetch_work()))
+    return _request(version, frame, offset, lists, end)
+
+
+def fetch_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+    """As ``decode_fetch_request``, but yields after each slice."""
+    lists, end = yield from _lists(version, frame, offset + _head_of(version).size, work)
+    return _request(version, frame, offset, lists, end)
+
+
+def _head_of(version: int) -> Struct:
+    return _HEAD_15 if version >= 15 else _HEAD_7 if version >= 7 else _HEAD_4
+
+
+def _lists(version: int, frame: Frame, offset: int, work: Work) -> Decoding[_Lists]:
+    forgotten: list[ForgottenTopic] = []
+    if version >= 12:
+        topics, offset = yield from _flexible_topics(version, frame, offset, work)
+        forgotten, offset = yield from _flexible_forgotten(version, frame, offset, work)
+    else:
+        topics, offset = yield from _legacy_topics(version, frame, offset, work)
+        if version >= 7:
+            forgotten, offset = yield from _legacy_forgotten(frame, offset, work)
+    return (topics, forgotten), offset
+
+
+def _request(version: int, frame: Frame, head_at: int, lists: _Lists, offset: int) -> tuple[FetchRequest, int]:
+    """``offset`` is behind the lists."""
     replica_id, session_id, session_epoch = -1, 0, -1
     if version >= 15:
-        numbers = _HEAD_15.unpack_from(frame, offset)
+        numbers = _HEAD_15.unpack_from(frame, head_at)
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = numbers
-        offset += _HEAD_15.size
     elif version >= 7:
-        numbers = _HEAD_7.unpack_from(frame, offset)
+        numbers = _HEAD_7.unpack_from(frame, head_at)
         replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = numbers
-        offset += _HEAD_7.size
     else:
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_4.unpack_from(frame, offset)
-        offset += _HEAD_4.size
-    topics: list[FetchTopic] = []
-    forgotten: list[ForgottenTopic] = []
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_4.unpack_from(frame, head_at)
     rack_id, cluster_id, replica_epoch = "", None, -1
-    if version < 12:
-        topics, forgotten, rack_id, offset = _legacy_rest(version, frame, offset)
-    else:
-        # Most requests of a fetch session name no partition, so that case has a fast path.
-        if frame[offset] == 1:
-            offset += 1
-        else:
-            topics, offset = _flexible_topics(version, frame, offset)
-        if frame[offset] == 1:
-            offset += 1
-        else:
-            forgotten, offset = _flexible_forgotten(version, frame, offset, _held_by(topics))
+    if version >= 12:
         if frame[offset] == 1:
             offset += 1
         else:
@@ -97,6 +115,9 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
             tags, offset = read_known_tags(frame, offset, REQUEST_TAGS_15 if version >= 15 else REQUEST_TAGS_12)
             cluster_id = tags.get(0)
             replica_id, replica_epoch = tags.get(1, (replica_id, -1))
+    elif version == 11:
+        rack_id, offset = read_legacy_string(frame, offset)
+    topics, forgotten = lists
     request = FetchRequest(
         replica_id,
         max_wait_ms,
@@ -114,75 +135,65 @@ def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
     return request, offset
 
 
-def _legacy_rest(version: int, frame: Frame, offset: int) -> _Rest:
-    topics: list[FetchTopic] = []
-    forgotten: list[ForgottenTopic] = []
-    rack_id = ""
-    read_partitions = _partitions_4 if version == 4 else _partitions_5 if version < 9 else _partitions_9
+def _legacy_topics(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
+    read_rows, row_bytes = _LEGACY_ROWS[version]
+    topics = []
     count, offset = read_legacy_count(frame, offset, 6)
-    held = count
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held)
+    work.announce(count, False)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
-        partitions, offset = read_partitions(frame, offset, held)
-        held += len(partitions)
+        partition_count, offset = read_legacy_count(frame, offset, row_bytes)
+        partitions, offset = yield from partitions_in_slices(read_rows, frame, offset, partition_count, work)
         topics.append(FetchTopic(topic, NO_TOPIC_ID, partitions))
-    if version >= 7:
-        count, offset = read_legacy_count(frame, offset, 6)
-        held += count
-        if held > MOST_TOPICS_AND_PARTITIONS:
-            raise too_much(held)
-        for _ in range(count):
-            topic, offset = read_legacy_string(frame, offset)
-            indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4), held)
-            held += len(indexes)
-            forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
-    if version >= 11:
-        rack_id, offset = read_legacy_string(frame, offset)
-    return topics, forgotten, rack_id, offset
+    return topics, offset
 
 
-def _held_by(topics: list[FetchTopic]) -> int:
-    return len(topics) + sum(len(topic.partitions) for topic in topics)
+def _legacy_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[ForgottenTopic]]:
+    forgotten = []
+    count, offset = read_legacy_count(frame, offset, 6)
+    work.announce(count, False)
+    for _ in range(count):
+        topic, offset = read_legacy_string(frame, offset)
+        indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4), work)
+        forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
+        if work.spend(1):
+            yield
+    return forgotten, offset
 
 
-def _indexes(frame: Frame, count: int, offset: int, held: int) -> tuple[list[int], int]:
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
-    return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
-
-
-def _flexible_topics(version: int, frame: Frame, offset: int) -> tuple[list[FetchTopic], int]:
+def _flexible_topics(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
     by_id = version >= 13
-    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
-    held = count
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held)
+    read_rows = partial(_rows_12, version)
     topics = []
+    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
+    work.announce(count, False)
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
-        partitions, offset = _partitions_12(version, frame, offset, held)
-        held += len(partitions)
+        partition_count, offset = read_compact_count(frame, offset, 33)
+        partitions, offset = yield from partitions_in_slices(read_rows, frame, offset, partition_count, work)
         topics.append(FetchTopic(topic, topic_id, partitions))
         offset = offset + 1 if frame[offset] == 0 else skip_tagged_fields(frame, offset)
     return topics, offset
 
 
-def _flexible_forgotten(version: int, frame: Frame, offset: int, held: int) -> tuple[list[ForgottenTopic], int]:
+def _flexible_forgotten(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[ForgottenTopic]]:
     by_id = version >= 13
-    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
-    held += count
-    if held > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held)
     forgotten = []
+    count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
+    work.announce(count, False)
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
-        indexes, offset = _indexes(frame, *read_compact_count(frame, offset, 4), held)
-        held += len(indexes)
+        indexes, offset = _indexes(frame, *read_compact_count(frame, offset, 4), work)
         forgotten.append(ForgottenTopic(topic, topic_id, indexes))
         offset = skip_tagged_fields(frame, offset)
+        if work.spend(1):
+            yield
     return forgotten, offset
+
+
+def _indexes(frame: Frame, count: int, offset: int, work: Work) -> tuple[list[int], int]:
+    work.announce(count, False)
+    return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 
 
 def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]:
@@ -195,18 +206,30 @@ def read_topic(by_id: bool, frame: Frame, offset: int) -> tuple[str, bytes, int]
     return topic, NO_TOPIC_ID, offset
 
 
-def _partitions_4(frame: Frame, offset: int, held: int) -> Partitions:
-    count, offset = read_legacy_count(frame, offset, 16)
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
+def partitions_in_slices(
+    read_rows: RowReader, frame: Frame, offset: int, count: int, work: Work
+) -> Decoding[list[FetchPartition]]:
+    """Reads the partitions of one topic. Yields after each slice."""
+    work.announce(count, False)
+    if count <= UNITS_PER_SLICE:
+        partitions, offset = read_rows(frame, offset, count)
+        if work.spend(count + 1):
+            yield
+        return partitions, offset
+    partitions = []
+    for done in range(0, count, UNITS_PER_SLICE):
+        rows, offset = read_rows(frame, offset, min(UNITS_PER_SLICE, count - done))
+        partitions += rows
+        yield
+    return partitions, offset
+
+
+def _rows_4(frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + 16 * count
     return [FetchPartition(*row) for row in _PARTITION_4.iter_unpack(frame[offset:end])], end
 
 
-def _partitions_5(frame: Frame, offset: int, held: int) -> Partitions:
-    count, offset = read_legacy_count(frame, offset, 24)
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
+def _rows_5(frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + 24 * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, -1, -1, log_start)
@@ -214,10 +237,7 @@ def _partitions_5(frame: Frame, offset: int, held: int) -> Partitions:
     ], end
 
 
-def _partitions_9(frame: Frame, offset: int, held: int) -> Partitions:
-    count, offset = read_legacy_count(frame, offset, 28)
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
+def _rows_9(frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + 28 * count
     return [
         FetchPartition(index, fetch_offset, max_bytes, leader_epoch, -1, log_start)
@@ -225,10 +245,7 @@ def _partitions_9(frame: Frame, offset: int, held: int) -> Partitions:
     ], end
 
 
-def _partitions_12(version: int, frame: Frame, offset: int, held: int) -> Partitions:
-    count, offset = read_compact_count(frame, offset, 33)
-    if held + count > MOST_TOPICS_AND_PARTITIONS:
-        raise too_much(held + count)
+def _rows_12(version: int, frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + 33 * count
     rows = _PARTITION_12_AND_TAGS.iter_unpack(frame[offset:end])
     partitions = [
@@ -250,6 +267,14 @@ def _partitions_12(version: int, frame: Frame, offset: int, held: int) -> Partit
         numbers = (index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
         partitions.append(FetchPartition(*numbers, *replica))
     return partitions, offset
+
+
+_LEGACY_ROWS: Final[dict[int, tuple[RowReader, int]]] = {
+    4: (_rows_4, 16),
+    **dict.fromkeys((5, 6, 7, 8), (_rows_5, 24)),
+    **dict.fromkeys((9, 10, 11), (_rows_9, 28)),
+}
+"""What reads the partitions of a version before 12, and how many bytes each takes."""
 
 
 def encode_fetch_request(version: int, start: bytes, request: FetchRequest) -> Buffers:

@@ -4,7 +4,8 @@ A frame of 100 MiB has room for tens of millions of items, and each becomes an o
 before they are read, and large messages are decoded and encoded in slices.
 """
 
-from typing import Final
+from collections.abc import Generator
+from typing import Final, TypeAlias, TypeVar
 
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ProtocolError
@@ -68,6 +69,21 @@ settings leaves room for 10,000 of them. Where a handler works in slices the lim
 each item. Elsewhere it bounds the handler's one slice to 20 ms; a change of the settings of 20,000 resources takes 35.
 CreateTopics leaves room for settings and assignments, and its handler counts the topics. Fetch and Produce count their
 topics and partitions themselves."""
+
+
+ValueT = TypeVar("ValueT")
+Decoding: TypeAlias = Generator[None, None, tuple[ValueT, int]]
+"""Yields after each slice. Returns the value, and the offset behind it."""
+
+
+def in_one_go(decoding: Decoding[ValueT]) -> tuple[ValueT, int]:
+    """What the decoding returns, without a pause between its slices."""
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as end:
+            value: tuple[ValueT, int] = end.value
+            return value
 
 
 class TooMuchError(ProtocolError):

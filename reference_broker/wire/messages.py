@@ -20,10 +20,16 @@ from reference_broker.wire.fetch import FetchResponse
 from reference_broker.wire.fetch_drafts import (
     decode_draft_request,
     decode_draft_response,
+    draft_request_in_slices,
     encode_draft_request,
     encode_draft_response,
 )
-from reference_broker.wire.fetch_requests import decode_fetch_request, encode_fetch_request
+from reference_broker.wire.fetch_requests import (
+    decode_fetch_request,
+    encode_fetch_request,
+    fetch_request_in_slices,
+    fetch_work,
+)
 from reference_broker.wire.fetch_responses import decode_fetch_response, encode_fetch_response
 from reference_broker.wire.headers import (
     RequestHeader,
@@ -33,7 +39,7 @@ from reference_broker.wire.headers import (
     write_request_header,
     write_response_header,
 )
-from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, Work, check_request_bytes
+from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, Decoding, Work, check_request_bytes
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
@@ -88,17 +94,27 @@ def decode_request_in_slices(
     api_key: int, version: int, frame: Frame, offset: int
 ) -> Generator[None, None, tuple[object, int]]:
     """As ``decode_request``, for a frame of more than LARGE_FRAME_BYTES. Yields after each slice. Returns the body, and
-    how many items it holds. Raises TooMuchError, too. Fetch and Produce, whose codecs are fast, take a single slice."""
-    if api_key in (_FETCH, _PRODUCE) or not is_known(api_key, version):
+    how many items it holds. Raises TooMuchError, too. Produce, whose codec is fast, takes a single slice."""
+    if api_key == _PRODUCE or not is_known(api_key, version):
         return decode_request(api_key, version, frame, offset), 0
     check_request_bytes(api_key, len(frame))
-    work = Work.of_request(api_key)
+    decoding, work = _request_in_slices(api_key, version, frame, offset)
     try:
-        body, end = yield from _codec(api_key, version, "request").read_in_slices(frame, offset, work)
+        body, end = yield from decoding
     except BAD_BYTES as failure:
         raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
     _check_end(api_key, frame, end)
     return body, work.items
+
+
+def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) -> tuple[Decoding[Any], Work]:
+    if api_key == _FETCH:
+        work = fetch_work()
+        if version >= FIRST_DRAFT_VERSION:
+            return draft_request_in_slices(frame, offset, work), work
+        return fetch_request_in_slices(version, frame, offset, work), work
+    work = Work.of_request(api_key)
+    return _codec(api_key, version, "request").read_in_slices(frame, offset, work), work
 
 
 def _check_end(api_key: int, frame: Frame, end: int) -> None:

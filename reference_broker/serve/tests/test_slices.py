@@ -209,7 +209,7 @@ def test_an_answer_is_encoded_before_further_requests_of_its_size_are_decoded(wo
     asking, waiting = world.connected(), [world.connected() for _ in range(3)]
     for each in waiting:
         world.ask(each, ApiKey.METADATA, 9, names(20_000))
-    world.driver._reply(_answer_to(asking, groups(20_000)))
+    world.driver._answers.give(_answer_to(asking, groups(20_000)))
     while asking.busy:
         world.step()
     assert len(world.node.requests) <= 1
@@ -333,7 +333,7 @@ def groups(count: int, last: str = "") -> ListGroupsResponse:
 def reply(world: World, connection: Any, version: int, body: object) -> None:
     request = world.ask(connection, ApiKey.LIST_GROUPS, version, _list_groups())
     assert request is not None
-    world.driver._reply(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
+    world.driver._answers.give(Reply(connection.number, 9, ApiKey.LIST_GROUPS, version, body, request.tag))
 
 
 def _answer_to(connection: Any, body: object) -> Reply:

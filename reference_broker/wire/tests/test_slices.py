@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 
 from reference_broker.core.tests.test_any_request import Anything
-from reference_broker.wire import fetch_drafts, fetch_requests
+from reference_broker.wire import fetch_requests
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
 from reference_broker.wire.drafts import LAYOUTS
 from reference_broker.wire.encoding import encoder
@@ -193,7 +193,7 @@ def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, pa
         frame = memoryview(b"".join(encode_request(ApiKey.PRODUCE, version, 9, "c", body)))[4:]
         offset = read_request_header(frame)[1]
         if refused:
-            with pytest.raises(TooMuchError, match="the limit is 20000"):
+            with pytest.raises(TooMuchError, match=f"the limit is {MOST_TOPICS_AND_PARTITIONS}"):
                 decode_request(ApiKey.PRODUCE, version, frame, offset)
         else:
             decode_request(ApiKey.PRODUCE, version, frame, offset)
@@ -204,8 +204,7 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, most, few = FetchPartition(0, 0, 1), 2000, 100
-    for module in (fetch_drafts, fetch_requests):
-        monkeypatch.setattr(module, "MOST_TOPICS_AND_PARTITIONS", most)
+    monkeypatch.setattr(fetch_requests, "MOST_TOPICS_AND_PARTITIONS", most)
 
     def named(topics: int, partitions: int) -> list[FetchTopic]:
         return [FetchTopic("", bytes(16), [one] * partitions)] * topics
@@ -235,6 +234,29 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
         else:
             with pytest.raises(TooMuchError, match=f"the limit is {most}"):
                 decode_request(ApiKey.FETCH, version, frame, offset)
+
+
+@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000])
+@pytest.mark.parametrize(("topics", "partitions"), [(4000, 1), (20, 500), (2, 4500)])
+def test_a_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
+    version: int, topics: int, partitions: int
+) -> None:
+    rows = [FetchPartition(index, 7, 8) for index in range(partitions)]
+    ids = [number.to_bytes(16, "big") if version >= 13 else bytes(16) for number in range(topics)]
+    names = ["" if 13 <= version < FIRST_DRAFT_VERSION else f"topic-{number}" for number in range(topics)]
+    body = FetchRequest(topics=[FetchTopic(name, topic_id, rows) for name, topic_id in zip(names, ids, strict=True)])
+    lost = 4000 if 7 <= version < FIRST_DRAFT_VERSION else 0
+    if lost:
+        body = replace(body, forgotten=[ForgottenTopic(names[0], ids[0], [1, 2])] * lost)
+    frame = memoryview(b"".join(encode_request(ApiKey.FETCH, version, 9, "c", body)))[4:]
+    offset = read_request_header(frame)[1]
+    (read, items), slices = finished(decode_request_in_slices(ApiKey.FETCH, version, frame, offset))
+    assert read == decode_request(ApiKey.FETCH, version, frame, offset)
+    assert isinstance(read, FetchRequest)
+    assert [[each.fetch_offset for each in topic.partitions] for topic in read.topics] == [[7] * partitions] * topics
+    assert len(read.forgotten) == lost
+    assert items == topics * (partitions + 1) + 3 * lost
+    assert slices >= (topics * partitions + lost) / UNITS_PER_SLICE
 
 
 @pytest.mark.parametrize("where", ["header", "body"])

@@ -1,0 +1,89 @@
+"""Encodes answers, large ones in slices, and hands them to their connections."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from reference_broker.core.effects import Reply
+from reference_broker.serve.connection import Connection
+from reference_broker.serve.crash_words import told
+from reference_broker.serve.log_lines import LogLines
+from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.items import ITEM_BYTES, LARGE_ANSWER_ITEMS, LEAST_ITEM_BYTES
+from reference_broker.wire.messages import (
+    empty_response,
+    encode_response,
+    encode_response_in_slices,
+    has_error_code,
+    items_of_response,
+)
+from reference_broker.wire.writing import Buffers
+
+if TYPE_CHECKING:
+    from reference_broker.serve.driver import Driver
+
+
+class Answers:
+    """Carries out Reply effects."""
+
+    def __init__(self, driver: "Driver", log: LogLines) -> None:
+        self._driver = driver
+        self._log = log
+
+    def give(self, reply: Reply) -> None:
+        connection = self._driver.connections.get(reply.connection)
+        if connection is None:
+            return  # It closed meanwhile, or it is a hook's own connection that nobody listens to.
+        if reply.body is None or connection.discarding:
+            connection.done()
+            return
+        try:
+            items = items_of_response(reply.api_key, reply.api_version, reply.body)
+        except Exception as bug:
+            self._send(connection, reply, self._encoded_instead(reply, bug))
+            return
+        if items > LARGE_ANSWER_ITEMS:
+            connection.making_bytes = items * ITEM_BYTES
+            self._driver.memory.changed(connection)
+            work = self._in_slices(connection, reply)
+            self._driver.slices.add(connection, work, items * LEAST_ITEM_BYTES, has_begun=True)
+        else:
+            self._send(connection, reply, self._encoded(reply))
+
+    def _in_slices(self, connection: Connection, reply: Reply) -> Generator[None, None, None]:
+        slices = encode_response_in_slices(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+        while not (connection.closed or connection.closing or self._driver.has_ended):
+            try:
+                next(slices)
+            except StopIteration as end:
+                self._send(connection, reply, end.value)
+                return
+            except Exception as bug:
+                self._send(connection, reply, self._encoded_instead(reply, bug))
+                return
+            yield
+
+    def _send(self, connection: Connection, reply: Reply, buffers: Buffers | None) -> None:
+        if buffers is None:
+            self._driver.close(connection, "an answer could not be encoded")
+            return
+        connection.send(buffers)
+        if self._driver.meter is not None:
+            self._driver.meter.sent(reply, sum(len(each) for each in buffers))
+        connection.done()
+
+    def _encoded(self, reply: Reply) -> Buffers | None:
+        try:
+            return encode_response(reply.api_key, reply.api_version, reply.correlation_id, reply.body)
+        except Exception as bug:
+            return self._encoded_instead(reply, bug)
+
+    def _encoded_instead(self, reply: Reply, bug: Exception) -> Buffers | None:
+        """The frame of an answer with UNKNOWN_SERVER_ERROR, for an answer that cannot be encoded. None if the API has
+        no place for that error."""
+        key, version = reply.api_key, reply.api_version
+        self._log.limited("error", "answer_not_encoded", api=api_name(key), version=version, reason=told(bug))
+        if not has_error_code(key, version):
+            return None
+        instead = empty_response(key, version, ErrorCode.unknown_server_error)
+        return encode_response(key, version, reply.correlation_id, instead)
