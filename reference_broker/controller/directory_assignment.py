@@ -78,7 +78,7 @@ class DirectoryAssignment:
 
         def announced(answer: object) -> None:
             assert isinstance(answer, versions_response.ApiVersionsResponse), f"versions were answered by {answer!r}"
-            if any(each.api_key == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in answer.api_keys):
+            if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in answer.api_keys):
                 again()
                 return
             self._surroundings.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))

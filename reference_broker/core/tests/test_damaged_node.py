@@ -172,3 +172,25 @@ def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
     disk.delete("t-0/quarantine")
     restored = NodeWorld(disk)
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).base_offset == 9, "a person brought the records back"
+
+
+def test_a_partition_whose_directory_is_gone_after_a_clean_stop_is_offline_and_not_empty() -> None:
+    world = stopped(cleanly=True)
+    for path in [path for path in world.disk.files if path.startswith("t-0/")]:
+        world.disk.delete(path)
+    again = NodeWorld(world.disk)
+    refused = again.produce("t", 0, sent_batch(7, 0, b"new"))
+    assert refused.error_code == ErrorCode.kafka_storage_error
+    (told,) = notes(again, "log_quarantined")
+    assert (told["partition"], told["until"]) == ("t-0", 9)
+    assert "gone" in told["why"]
+
+
+def test_a_topic_that_was_deleted_and_made_again_begins_empty_after_a_clean_stop() -> None:
+    world = stopped(cleanly=False)
+    world.delete("t")
+    world.create("t")
+    world.shut_down()
+    world.settle()
+    again = NodeWorld(world.disk)
+    assert again.produce("t", 0, sent_batch(again.producer_id(), 0)).error_code == 0

@@ -79,6 +79,7 @@ class Leaders:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
             log = partition.log
+            self.high_watermarks.leads_alone(log)
             if not must_be_durable(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
                 partition.changed()
             return
