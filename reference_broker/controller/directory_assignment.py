@@ -7,7 +7,7 @@ eligible leader is not elected with what is left of its log. The node's other re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from kio.schema.assign_replicas_to_dirs.v0.request import (
@@ -23,8 +23,16 @@ from kio.static.primitive import i32, i64
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
 from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.ports.node_ports import Surroundings
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.lazy_schema import LazySchema
+
+if TYPE_CHECKING:
+    from kio.schema.api_versions.v4 import request as versions_request
+    from kio.schema.api_versions.v4 import response as versions_response
+else:
+    versions_request = LazySchema("api_versions.v4.request")
+    versions_response = LazySchema("api_versions.v4.response")
 
 RETRY_MS = 200
 MOST_REPLICAS: Final = 500
@@ -46,7 +54,8 @@ class DirectoryAssignment:
     def tell(self, replicas: Mapping[ReplicaKey, bool], done: Callable[[], None]) -> None:
         """Tells of each replica whether it is lost, in requests of MOST_REPLICAS, one after the other. Asks until an
         active controller has made all changes, and then calls ``done``. A cluster whose metadata.version is too low for
-        directories refuses, and that ends it, too."""
+        directories refuses, and that ends it, too. So does a controller whose ApiVersions does not name this API: it
+        closes the connection of whoever asks."""
         if not replicas:
             done()
             return
@@ -64,7 +73,19 @@ class DirectoryAssignment:
             else:
                 again()
 
-        self._lifecycle.channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(told), replied, again)
+        def failed() -> None:
+            channel.ask(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], _versions_request(), announced, again)
+
+        def announced(answer: object) -> None:
+            assert isinstance(answer, versions_response.ApiVersionsResponse), f"versions were answered by {answer!r}"
+            if any(int(each.api_key) == ApiKey.ASSIGN_REPLICAS_TO_DIRS for each in answer.api_keys):
+                again()
+                return
+            self._surroundings.ports.note("lost_replicas_not_told", ("replicas", len(replicas)))
+            done()
+
+        channel = self._lifecycle.channel
+        channel.ask(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, self._request(told), replied, failed)
 
     def _request(self, replicas: Mapping[ReplicaKey, bool]) -> AssignReplicasToDirsRequest:
         return AssignReplicasToDirsRequest(
@@ -79,6 +100,10 @@ class DirectoryAssignment:
                 if keys
             ),
         )
+
+
+def _versions_request() -> "versions_request.ApiVersionsRequest":
+    return versions_request.ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
 
 
 def _topics(keys: Sequence[ReplicaKey]) -> tuple[TopicData, ...]:

@@ -388,6 +388,9 @@ class Node:
         return is_registered_node(client_id, self.broker.loader.image)
 
     def _request_failed(self, call: ActiveCall, request: Request, bug: Exception) -> None:
+        if self.broker.quorum.is_half_changed:
+            bug.add_note("in the quorum, whose state may be half changed")
+            raise bug
         if self.on_bug is None or isinstance(bug, ENDS_THE_NODE):
             raise bug
         self.on_bug(request, bug)

@@ -98,6 +98,13 @@ def set_all_aside(disk: Disk, directory: str, cause: str, why: str) -> None:
     disk.rename(path, _free(disk, path))
 
 
+def begin_lost(disk: Disk, directory: str, until: int) -> None:
+    """Begins a log in quarantine. Its directory is gone, and it held the records up to the offset ``until`` when the
+    node stopped cleanly. Waits for the disk. Raises DiskError."""
+    path = new_segment(directory, 0, 0).path
+    set_aside(disk, directory, Damage(path, 0, 0, "the directory is gone, although the node stopped cleanly"), until)
+
+
 def _free(disk: Disk, path: str) -> str:
     """A name for the file that is kept aside. One from an earlier time stays."""
     found, number = f"{path}{ASIDE_SUFFIX}", 1

@@ -97,6 +97,12 @@ class Quorum:
         return self.state.role is Role.LEADER
 
     @property
+    def is_half_changed(self) -> bool:
+        """Whether a step of this quorum has begun and not ended. If that is still so after an exception has left it,
+        nobody knows what holds, and the node must end."""
+        return self.gate.running > 0
+
+    @property
     def shown_leader_id(self) -> int:
         """The leader that clients are told. It is also -1 while this node seeks to replace a leader that it has
         lost."""
@@ -156,7 +162,7 @@ class Quorum:
         if not isinstance(state, Leader) or not state.live or state.start_offset < 0:
             raise NotLeader(f"node {self.leader_id} leads epoch {self.epoch}")
         last = self.log.append(self.ports.now(), values, self.epoch)
-        state.appended()
+        self.gate.run_whole(state.appended)
         return last
 
     def contacted(self, replica_id: int) -> None:

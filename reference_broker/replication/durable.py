@@ -49,7 +49,9 @@ def sync_led_then(ports: Ports, partitions: Sequence[Partition], done: Callable[
         nonlocal missing
         if not partition.deleted:  # After deletion the directory may belong to another topic.
             partition.log.mark_synced(point)
-            if partition.followers is None and partition.log.advance_high_watermark(point.end_offset):
+            if partition.followers is not None:
+                partition.synced()
+            elif partition.log.advance_high_watermark(point.end_offset):
                 partition.changed()
         missing -= 1
         if missing == 0:

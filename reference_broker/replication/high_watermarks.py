@@ -3,7 +3,8 @@
 A restarted replica learns from the file what was committed. If the file is old or misses an entry, a follower soon
 learns the high watermark from its leader, and a leader from its followers. The file is written every
 ``replica.high.watermark.checkpoint.interval.ms`` if a high watermark moved, and at a clean end, so a node at rest
-writes nothing. Partitions with one replica need no entry: everything in their log is committed.
+writes nothing. Partitions with one replica need no entry while the node runs, since everything in their log is
+committed. A clean end writes theirs, too: then a log whose directory is gone at the next start is known to be lost.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,6 +46,7 @@ class HighWatermarks:
             for (topic, index), offset in read_high_watermarks(disk).items()
         }
         self._moved: dict[PartitionLog, None] = {}
+        self._lone: dict[PartitionLog, None] = {}
         self._is_stale = False
         """The file has a row that must be removed, since a new topic of the same name must not find it."""
         self._timer: int | None = None
@@ -55,9 +57,19 @@ class HighWatermarks:
         if self._timer is None:
             self._plan(self._interval_ms)
 
+    def leads_alone(self, log: PartitionLog) -> None:
+        """The log is the only replica of its partition."""
+        self._lone[log] = None
+
+    def write_last(self) -> None:
+        """Writes the file at a clean end. Raises DiskError."""
+        self._moved.update((log, None) for log in self._lone if log.high_watermark > 0)
+        self.write()
+
     def forget(self, log: PartitionLog) -> None:
         """The log's partition is deleted, or no longer has a replica here."""
         self._moved.pop(log, None)
+        self._lone.pop(log, None)
         if self._rows.pop(log.directory, None) is not None:
             self._rewrite_soon()
 

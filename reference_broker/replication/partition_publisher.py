@@ -29,7 +29,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
 from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
-from reference_broker.log.quarantine import set_all_aside, was_quarantined
+from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
 from reference_broker.log.told import note_recovery
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.directories import directory_of as directory_of_replica
@@ -150,10 +150,12 @@ class PartitionPublisher:
             for index, state in enumerate(topic.partitions):
                 if self.node_id in state.replicas:
                     directory = self._directory(topic, index)
+                    known = high_watermarks.get((topic.name, index), 0)
+                    if clean and known > 0 and not self.disk.exists(directory):
+                        begin_lost(self.disk, directory, known)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id
                     note_recovery(log, self.note)
-                    known = high_watermarks.get((topic.name, index), 0)
                     log.advance_high_watermark(known)
                     if known > log.log_end_offset:  # It is of another topic of this name, or the tail is lost.
                         self.roles.forgets(log)

@@ -1,5 +1,6 @@
 """The partitions that this node leads, and the watchers that are told when one changes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +39,8 @@ class Partition:
     """The state in which the replication metrics count it (``replication.leader.replica_metrics``)."""
     flush_planned: bool = False
     """True while a timer is set that will sync the appended records (flush.ms)."""
+    synced: Callable[[], None] = lambda: None
+    """Is called when more of the log is durable, if there are other replicas."""
     watchers: dict[Watcher, None] = field(default_factory=dict)
 
     def watch(self, watcher: Watcher) -> None:

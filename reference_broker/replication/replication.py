@@ -32,7 +32,7 @@ class Replication:
     def halt(self) -> None:
         """Called at a clean end. Nothing is fetched or appended after it. Raises DiskError."""
         self.fetchers.halt()
-        self.leaders.high_watermarks.write()
+        self.leaders.high_watermarks.write_last()
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         self.leaders.leads(partition, state)

@@ -20,6 +20,8 @@ class Election(IntEnum):
     """Any replica in sync. The leader stays if it can."""
     UNCLEAN = 2
     """As ONLINE, but if no replica in sync can lead, a replica that may lack records does."""
+    GIVING_UP = 3
+    """As UNCLEAN, but if no such replica can lead either, one that is in no directory does, with what is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ def elect(
 
     The ELR counts only when the ISR is empty (E-3). When both are, the sole last known leader is elected, because no
     replica is known to hold more than it (E-5). Each of these must have the replica's directory (E-6). Nobody leads a
-    replica that its broker has told to be in no directory.
+    replica that its broker has told to be in no directory, unless its records are given up.
     """
     eligible = isr or elr
 
@@ -61,9 +63,13 @@ def elect(
         last = partition.last_known_elr[0]
         if last in live and has_directory(partition, last, live[last]):
             return Elected(last, unclean=True)
-    if election is Election.UNCLEAN:
+    if election in (Election.UNCLEAN, Election.GIVING_UP):
         for replica in partition.replicas:
             if replica in live and directory_of(partition, replica) != LOST_DIRECTORY:
+                return Elected(replica, unclean=True)
+    if election is Election.GIVING_UP:
+        for replica in partition.replicas:
+            if replica in live:
                 return Elected(replica, unclean=True)
     return Elected(NO_LEADER)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.leader_election import (
     Directories,
+    Elected,
     Election,
     active_brokers,
     elect,
@@ -99,7 +100,7 @@ class PartitionChanges:
             leader_recovery_state=NO_STATE_CHANGE if state == partition.leader_recovery_state else state,
             eligible_leader_replicas=None if elr == partition.elr else elr,
             last_known_elr=self._last_known(partition, target, elected.leader),
-            directories=self._directories(partition, target, topic.partitions[index].directories),
+            directories=self._directories(partition, target, topic.partitions[index].directories, elected),
         )
         return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic.topic_id) else record
 
@@ -173,7 +174,7 @@ class PartitionChanges:
         return bool(self.homes) and NO_DIRECTORY in (partition.directories or (NO_DIRECTORY,))
 
     def _directories(
-        self, partition: PartitionImage, isr: tuple[int, ...], written: tuple[bytes, ...]
+        self, partition: PartitionImage, isr: tuple[int, ...], written: tuple[bytes, ...], elected: Elected
     ) -> tuple[bytes, ...] | None:
         """The directories of the replicas, None if they stay as they are ``written`` (E-6).
 
@@ -184,7 +185,9 @@ class PartitionChanges:
         if not self.homes:
             return None
         before = partition.directories or (NO_DIRECTORY,) * len(partition.replicas)
-        settled = tuple(each for each in isr if each not in partition.isr)
+        settled = tuple(
+            each for each in isr if each not in partition.isr or (elected.unclean and each == elected.leader)
+        )
         after = tuple(
             self.homes.get(replica, known) if known == NO_DIRECTORY or replica in settled else known
             for replica, known in zip(partition.replicas, before, strict=True)

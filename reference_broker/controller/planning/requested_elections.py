@@ -1,4 +1,8 @@
-"""Elections on request: preferred leaders, or unclean leaders for partitions without one (ElectLeaders, KIP-460)."""
+"""Elections on request: preferred leaders, or unclean leaders for partitions without one (ElectLeaders, KIP-460).
+
+Who asks for an unclean election accepts the loss, so that a replica in no directory is elected if no other can be.
+The setting unclean.leader.election.enable does not do that, since a person may still bring back its records.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -73,7 +77,8 @@ def _elect(
         return NOT_NEEDED
     if election is Election.UNCLEAN and partition.leader != NO_LEADER:
         return NOT_NEEDED
-    record = changes.change(topic, index, election=election)
+    wanted = Election.GIVING_UP if election is Election.UNCLEAN else election
+    record = changes.change(topic, index, election=wanted)
     if record is None or record.leader == NO_LEADER_CHANGE:
         return NO_PREFERRED if election is Election.PREFERRED else NO_ELIGIBLE
     return record

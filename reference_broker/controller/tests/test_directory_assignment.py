@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 from kio.schema.assign_replicas_to_dirs.v0.response import AssignReplicasToDirsResponse
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i16, i32Timedelta
 
 from reference_broker.controller.directory_assignment import DirectoryAssignment, ReplicaKey
 from reference_broker.metadata.tests.metadata_world import ManualPorts
@@ -33,6 +34,7 @@ class Teller:
         self.ports = ManualPorts()
         self.open: list[tuple[Any, Callable[[object], None], Callable[[], None]]] = []
         self.told: list[tuple[ReplicaKey, bool]] = []
+        self.versions: list[tuple[Callable[[object], None], Callable[[], None]]] = []
         self.done = 0
         channel = SimpleNamespace(ask=self._ask)
         lifecycle: Any = SimpleNamespace(registered_epoch=50, channel=channel)
@@ -41,6 +43,9 @@ class Teller:
     def _ask(
         self, api_key: int, version: int, body: Any, replied: Callable[[object], None], failed: Callable[[], None]
     ) -> None:
+        if api_key == ApiKey.API_VERSIONS:
+            self.versions.append((replied, failed))
+            return
         frame = memoryview(b"".join(encode_request(api_key, version, 9, "node-3", body)))[4:]
         finished(decode_request_in_slices(api_key, version, frame, read_request_header(frame)[1]))
         assert api_key == ApiKey.ASSIGN_REPLICAS_TO_DIRS
@@ -90,6 +95,7 @@ def test_only_what_the_controller_did_not_take_is_told_again() -> None:
     assert not teller.open
     teller.ports.advance(200)
     teller.open.pop()[2]()
+    teller.versions.pop()[1]()
     teller.ports.advance(200)
     while teller.open:
         teller.answer()
@@ -105,3 +111,21 @@ def test_nothing_and_a_cluster_without_directories_end_it_at_once() -> None:
     teller.tell(replicas(5000))
     teller.answer(ErrorCode.unsupported_version)
     assert (teller.done, teller.open) == (2, [])
+
+
+@pytest.mark.parametrize("knows_it", [True, False])
+def test_a_controller_that_does_not_know_the_request_is_asked_once(knows_it: bool) -> None:
+    teller = Teller()
+    teller.tell(replicas(3))
+    teller.open.pop()[2]()
+    keys = (ApiKey.FETCH, ApiKey.ASSIGN_REPLICAS_TO_DIRS) if knows_it else (ApiKey.FETCH,)
+    teller.versions.pop()[0](
+        ApiVersionsResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.none,
+            api_keys=tuple(ApiVersion(api_key=i16(key), min_version=i16(0), max_version=i16(0)) for key in keys),
+        )
+    )
+    teller.ports.advance(200)
+    assert (len(teller.open), teller.done) == ((1, 0) if knows_it else (0, 1))
+    assert teller.ports.told("lost_replicas_not_told") == ([] if knows_it else [{"replicas": 3}])

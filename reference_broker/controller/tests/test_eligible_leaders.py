@@ -333,6 +333,27 @@ def test_a_sole_holder_whose_log_is_damaged_stays_offline_until_it_is_whole(elr:
 
 
 @pytest.mark.clause("E-6")
+@pytest.mark.parametrize("elr", [0, 1])
+def test_a_person_gives_up_the_records_of_a_lost_replica_by_an_unclean_election(elr: int) -> None:
+    """The setting alone does not. Else the partition would stay offline until its topic is deleted, as on a replaced
+    disk."""
+    cluster = Cluster(1, elr=elr)
+    cluster.apply(
+        ConfigRecord(resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"),
+    )
+    cluster.stop(1)
+    cluster.register(1, cleanly=True)
+    cluster.tell(1, LOST_DIRECTORY)
+    cluster.register(1, cleanly=False, number=9)
+    cluster.unfence(1)
+    assert cluster.state()[0] == -1
+    elections = RequestedElections(Election.UNCLEAN, [("t", [0])])
+    cluster.apply(*records_of(elections, cluster.situation()))
+    assert cluster.state() == (1, (1,), (), ())
+    assert cluster.partition.directories == (directory(1, 9),)
+
+
+@pytest.mark.clause("E-6")
 def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
     cluster = Cluster(1, 2)
     cluster.apply(

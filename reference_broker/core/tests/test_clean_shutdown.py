@@ -3,8 +3,12 @@
 import pytest
 
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, write_mark
+from reference_broker.core.errors import NodeFailed
+from reference_broker.core.events import SyncFailed
+from reference_broker.core.tests.node_world import NodeWorld, batch, produce_request
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
+from reference_broker.wire.apis import ApiKey
 
 
 def test_a_mark_tells_the_broker_epoch_of_that_life() -> None:
@@ -20,3 +24,26 @@ def test_a_mark_of_another_kind_is_a_clean_end_of_an_unknown_life(content: bytes
     disk = MemoryDisk()
     disk.write(CLEAN_SHUTDOWN_FILE, content)
     assert read_mark(disk) == LastEnd(clean=True, broker_epoch=-1)
+
+
+@pytest.mark.parametrize("when", ["before the end", "in the end"])
+def test_a_node_whose_sync_failed_leaves_no_mark(when: str) -> None:
+    """Nobody knows what of those bytes is on the disk. No later sync of the file ends either, whatever the driver says
+    of the others."""
+    world = NodeWorld(log_flush_interval_messages="1")
+    world.create("t")
+    world.create("u")
+    world.hold_syncs = True
+    world.send(ApiKey.PRODUCE, 9, produce_request("t", 0, batch(), 1))
+    if when == "in the end":
+        world.shut_down()
+    token, _ = next(each for each in world.syncs)
+    world.syncs.popleft()
+    with pytest.raises(NodeFailed, match="what is durable is unknown"):
+        world.give(SyncFailed(token, "EIO"))
+    world.shut_down()
+    world.complete_syncs()
+    world.hold_syncs = False
+    world.advance(60_000)
+    assert not world.node.stopped
+    assert read_mark(world.disk) == LastEnd(clean=False)

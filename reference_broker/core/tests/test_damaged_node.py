@@ -1,17 +1,23 @@
 """A node whose files were damaged while it was away."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.types import TopicName
+from kio.static.primitive import i8, i32, i32Timedelta
 
 from reference_broker.core.effects import Note
 from reference_broker.core.tests.node_world import NodeWorld, sent_batch
 from reference_broker.log.offset_checkpoints import SYNCED_FILE
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, METADATA_DIRECTORY, StartRefused
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
+MINUTE = timedelta(minutes=1)
 METADATA_LOG = f"{METADATA_DIRECTORY}/00000000000000000000.log"
 
 
@@ -172,3 +178,46 @@ def test_a_topic_id_that_was_damaged_costs_no_records() -> None:
     disk.delete("t-0/quarantine")
     restored = NodeWorld(disk)
     assert restored.produce("t", 0, sent_batch(0, 9, b"new")).base_offset == 9, "a person brought the records back"
+
+
+def test_a_partition_whose_directory_is_gone_after_a_clean_stop_is_offline_and_not_empty() -> None:
+    world = stopped(cleanly=True)
+    for path in [path for path in world.disk.files if path.startswith("t-0/")]:
+        world.disk.delete(path)
+    again = NodeWorld(world.disk)
+    refused = again.produce("t", 0, sent_batch(7, 0, b"new"))
+    assert refused.error_code == ErrorCode.kafka_storage_error
+    (told,) = notes(again, "log_quarantined")
+    assert (told["partition"], told["until"]) == ("t-0", 9)
+    assert "gone" in told["why"]
+
+
+def test_a_topic_that_was_deleted_and_made_again_begins_empty_after_a_clean_stop() -> None:
+    world = stopped(cleanly=False)
+    world.delete("t")
+    world.create("t")
+    world.shut_down()
+    world.settle()
+    again = NodeWorld(world.disk)
+    assert again.produce("t", 0, sent_batch(again.producer_id(), 0)).error_code == 0
+
+
+@pytest.mark.parametrize("wiped", [False, True], ids=["kept aside", "wiped after that"])
+def test_an_unclean_election_that_is_asked_for_brings_a_lost_partition_back_with_what_is_left(wiped: bool) -> None:
+    world = stopped(cleanly=True)
+    flip(world.disk, "t-0/00000000000000000000.log", 16)
+    lost = NodeWorld(world.disk)
+    assert lost.produce("t", 0, sent_batch(7, 0, b"new")).error_code == ErrorCode.kafka_storage_error
+    if wiped:
+        lost.shut_down()
+        lost.settle()
+        for path in [path for path in lost.disk.files if path.startswith("t-0/")]:
+            lost.disk.delete(path)
+        lost = NodeWorld(lost.disk)
+        assert lost.produce("t", 0, sent_batch(7, 0, b"new")).error_code != 0
+    partitions = (TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
+    elect = ElectLeadersRequest(election_type=i8(1), topic_partitions=partitions, timeout=i32Timedelta.parse(MINUTE))
+    answer = lost.ask(ApiKey.ELECT_LEADERS, 2, elect)
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.none
+    again = lost.produce("t", 0, sent_batch(lost.producer_id(), 0, b"new"))
+    assert (again.error_code, again.base_offset) == (0, 0)

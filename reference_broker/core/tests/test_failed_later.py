@@ -20,6 +20,9 @@ from reference_broker.groups.membership import rebalances
 from reference_broker.groups.offsets.commits import OFFSETS_A_SLICE, Commits
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataFault
+from reference_broker.quorum.fetch_messages import fetch
+from reference_broker.quorum.leader import Leader
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.crash_words import told as crash_words
 from reference_broker.wire.apis import ApiKey
@@ -290,6 +293,20 @@ def test_a_bug_in_what_all_members_of_a_group_share_ends_the_node_and_says_where
         world.advance(500)
     assert costs == []
     assert crash_words(bug.value).endswith(", in a timer")
+
+
+@pytest.mark.parametrize("step", ["a fetch", "an append"])
+def test_a_bug_in_a_step_of_the_quorum_ends_the_node(monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """It came with a request of a node, or with a client's change. The state of the quorum may be half changed."""
+    world = NodeWorld()
+    world.node.on_bug = lambda *_: pytest.fail("the bug was contained")
+
+    monkeypatch.setattr(Leader, "fetch" if step == "a fetch" else "appended", broken)
+    quorum = world.node.broker.quorum
+    fetched = fetch(quorum.cluster_id, 2, quorum.epoch, OffsetAndEpoch(0, 0), 0, 1000, 0)
+    with pytest.raises(BugError) as ended:
+        world.ask(ApiKey.FETCH, 17, fetched) if step == "a fetch" else world.create("t")
+    assert ended.value.__notes__
 
 
 def test_a_bug_in_making_a_sync_known_ends_the_node_and_says_where_it_was() -> None:

@@ -1,12 +1,14 @@
 """Where flush.messages asks for a sync, no consumer reads records that a power loss could take."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request, produce_request
 from reference_broker.log.partition_log import Origin, PartitionLog
 from reference_broker.ports.now import Now
+from reference_broker.replication.tests.leader_world import World as LeaderWorld
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
@@ -38,6 +40,35 @@ def test_what_the_broker_itself_appends_waits_for_the_sync_too() -> None:
         partition.log.append(Now(0, 0), batch(), partition.leader_epoch, origin=Origin.BROKER)
         world.node.broker.replication.leaders.appended(partition)
     assert (partition.log.high_watermark, partition.log.log_end_offset) == (1, 2)
+
+
+@pytest.mark.parametrize("isr", [(1,), (1, 2)])
+def test_the_high_watermark_of_a_leader_waits_for_its_own_sync(isr: tuple[int, ...]) -> None:
+    """Also if it is alone in sync, and if the others have the records already."""
+    world = LeaderWorld()
+    partition = world.lead(isr=isr, replicas=(1, 2))
+    log = partition.log
+    log.config = replace(log.config, flush_messages=2)
+    world.append(partition)
+    world.fetch(2, partition, 1)
+    assert log.high_watermark == 1, "the first record need not be durable"
+    world.append(partition)
+    world.fetch(2, partition, 2)
+    assert (log.high_watermark, log.log_end_offset) == (1, 2)
+    log.mark_synced(log.sync_point())
+    partition.synced()
+    assert log.high_watermark == 2
+
+
+def test_a_new_leader_makes_durable_what_it_holds() -> None:
+    world = LeaderWorld()
+    partition = world.lead(isr=(1,), replicas=(1, 2), records=1)
+    partition.log.config = replace(partition.log.config, flush_messages=1)
+    world.append(partition)
+    assert partition.log.high_watermark == 1
+    world.state(partition, (1,), replicas=(1, 2), leader_epoch=1, partition_epoch=1)
+    world.pass_ms(1)
+    assert (partition.log.high_watermark, partition.log.synced_offset) == (2, 2)
 
 
 def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_read(

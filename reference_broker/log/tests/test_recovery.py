@@ -8,56 +8,21 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log
+from reference_broker.log.partition_log import open_log
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
     START_MS,
     all_bytes,
     appended,
-    at,
     batch_of,
     headers_of,
     opened,
     sent,
 )
-from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, synced
+from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
-
-SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
-FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"
-
-
-def headers_moved(batch: bytes, offset: int) -> bytes:
-    """The batch at an offset, which lies outside its CRC."""
-    return offset.to_bytes(8, "big") + batch[8:]
-
-
-def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
-    log = opened(disk, config)
-    for number in range(batches):
-        appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)
-    return log
-
-
-def synced(disk: SimDisk, log: PartitionLog) -> None:
-    point = log.sync_point()
-    disk.finish_sync(disk.begin_sync(point.paths))
-    log.mark_synced(point)
-
-
-def log_files(disk: MemoryDisk) -> list[str]:
-    return sorted(path for path in disk.files if path.endswith(".log"))
-
-
-def same(one: PartitionLog, other: PartitionLog) -> None:
-    assert (one.log_start_offset, one.log_end_offset) == (other.log_start_offset, other.log_end_offset)
-    assert (one.epochs.epochs, one.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
-    assert one.bases == other.bases
-    assert all_bytes(one) == all_bytes(other)
-    for timestamp in range(at(0).wall_ms - 1, at(20).wall_ms):
-        assert one.offset_for_timestamp(timestamp) == other.offset_for_timestamp(timestamp)
-    assert one.offset_of_max_timestamp() == other.offset_of_max_timestamp()
 
 
 @pytest.mark.parametrize("config", [SMALL, LogConfig()])
@@ -252,29 +217,6 @@ def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> N
     appended(again, batch_of(1, timestamps=[60]))
 
 
-def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
-    disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for number in range(12):
-        sent(log, 1, number)
-    log.close_cleanly()
-    damaged, last = log.segments[1:]
-    second = headers_of(bytes(disk.files[damaged.path]))[0].size_bytes
-    disk.files[damaged.path][second + 10] ^= 1  # The length of its second batch.
-    files = {path: bytes(disk.files[path]) for path in (damaged.path, last.path)}
-    again = opened(disk, SMALL)
-    assert again.log_end_offset == damaged.base_offset
-    assert again.recovered.cut_bytes == 0
-    assert {path: bytes(disk.files[f"{path}.damaged"]) for path in files} == files
-    assert again.quarantine is not None
-    assert (again.quarantine.until, again.quarantine.why.split(" (")[0]) == (
-        last.base_offset,
-        f"{damaged.path} is damaged at byte {second}",
-    )
-    assert [mark.first_sequence for mark in again.producers.by_id[1].marks] == [0, 1, 2, 3]
-    assert opened(disk.copy(), SMALL, clean=False).quarantine == again.quarantine
-
-
 def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start_dies_early() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -289,61 +231,6 @@ def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start
     again = opened(disk, SMALL, clean=False)
     assert again.quarantine is not None
     assert disk.exists(f"{last.path}.damaged")
-
-
-def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
-    disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
-    assert log.bases[2] <= log.recovery_point
-    for damaged, position in ((0, 16), (1, 0), (1, 10)):
-        torn = disk.copy()
-        segment = log.segments[damaged]
-        torn.files[segment.path][position] ^= 0x40
-        again = opened(torn, SMALL, clean=False)
-        assert again.quarantine is not None
-        assert again.log_end_offset == segment.base_offset
-        kept = sorted(path for path in torn.files if path.endswith(".damaged"))
-        assert kept == [f"{each.path}.damaged" for each in log.segments[damaged:]]
-
-
-def test_a_quarantine_ends_when_the_log_holds_everything_again() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.close_cleanly()
-    until, records = log.segments[-1].base_offset, all_bytes(log)
-    first = headers_of(records)[0].size_bytes
-    disk.files[log.segments[0].path][16] ^= 1
-    again = opened(disk, SMALL)
-    assert (again.log_start_offset, again.log_end_offset) == (0, 0)
-    again.append_replicated(NOW, records[:first])
-    assert not again.release(again.log_end_offset)
-    again.append_replicated(NOW, records[first:])
-    assert again.log_end_offset > until
-    assert not again.release(again.log_end_offset + 1)
-    assert again.quarantine is not None
-    assert again.release(again.log_end_offset)
-    assert again.quarantine is None
-    assert opened(disk.copy(), SMALL, clean=False).quarantine is None
-    assert [path for path in disk.files if path.endswith(".damaged")], "they are for whoever asks what happened"
-
-
-def test_no_power_loss_brings_a_quarantine_back_that_has_ended() -> None:
-    """The replica may be elected, and takes records that nobody else has."""
-    disk = SimDisk(Random(1))
-    log = filled(disk)
-    disk.make_durable(log.segments[-1].path)
-    log.close_cleanly()
-    disk.flip(log.segments[0].path, 16 * 8)
-    records = all_bytes(filled(MemoryDisk()))
-    again = opened(disk, SMALL)
-    again.append_replicated(NOW, records)
-    assert again.release(again.log_end_offset)
-    disk.power_loss()
-    disk.process_started()
-    assert opened(disk, SMALL, clean=False).quarantine is None
 
 
 def test_what_is_synced_is_not_noted_before_the_new_start_of_a_log_that_began_anew_is_durable() -> None:
@@ -377,91 +264,6 @@ def test_what_is_synced_is_noted_while_a_deletion_waits_for_its_log_start() -> N
     assert log.has_retired
     log.note_synced()
     assert log.durable_end == log.log_end_offset
-
-
-def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.close_cleanly()
-    disk.files[FIRST_FILE][16] ^= 1
-    first = bytes(disk.files[FIRST_FILE])
-    again = opened(disk, SMALL)
-    again.append_replicated(NOW, all_bytes(filled(MemoryDisk())))
-    again.close_cleanly()
-    disk.files[FIRST_FILE][16] ^= 2
-    opened(disk, SMALL)
-    assert disk.files[f"{FIRST_FILE}.damaged"] == first
-    assert disk.exists(f"{FIRST_FILE}.2.damaged")
-
-
-def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None:
-    """The first segment is read with its CRCs only once the second one, whose header is bad, is gone."""
-    disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
-    first, second = log.segments[:2]
-    assert second.next_offset <= log.recovery_point
-    disk.files[first.path][-1] ^= 1
-    disk.files[second.path][10] ^= 0x40
-    again = opened(disk, SMALL, clean=False)
-    assert again.log_end_offset == first.base_offset
-    assert again.quarantine is not None
-    assert again.quarantine.until >= log.recovery_point, "the later finding may not forget what the earlier one knew"
-    assert {f"{each.path}.damaged" for each in (first, second)} <= set(disk.files)
-
-
-@pytest.mark.parametrize("is_whole_file", [True, False])
-def test_an_end_that_was_durable_and_is_gone_is_damage(is_whole_file: bool) -> None:
-    """All batches that are left are good, so only the recovery point tells."""
-    disk = MemoryDisk()
-    log = filled(disk)
-    for _ in range(2):
-        log.close_cleanly()
-        log.mark_synced(log.sync_point())
-    last = log.segments[-1]
-    if is_whole_file:
-        for path in (last.path, last.offsets.path, last.times.path):
-            disk.delete(path)
-    else:
-        *_, final = headers_of(bytes(disk.files[last.path]))
-        disk.truncate(last.path, last.size_bytes - final.size_bytes)
-    again = opened(disk, SMALL)
-    assert again.log_end_offset < log.log_end_offset
-    assert again.quarantine is not None
-    assert again.quarantine.until == log.log_end_offset
-
-
-def test_a_deleted_segment_that_comes_back_is_refused() -> None:
-    """Below the recovery point nothing comes back by itself. Above it, it is what an unsynced deletion leaves."""
-    disk = MemoryDisk()
-    log = filled(disk, LogConfig())
-    old = bytes(disk.files[FIRST_FILE])[: 71 * 2]
-    log.close_cleanly()
-    back = f"{DIRECTORY}/{7:020d}.log"
-    disk.append(back, [old])
-    closed = opened(disk.copy(), clean=True)
-    assert closed.quarantine is not None
-    assert "overlaps" in closed.quarantine.why
-    assert closed.log_end_offset == log.log_end_offset
-    torn = opened(disk, clean=False)
-    assert torn.quarantine is None
-    assert [cut.path for cut in torn.recovered.cuts] == [back]
-    assert all_bytes(torn) == all_bytes(log)
-
-
-def test_an_epoch_that_goes_back_is_refused() -> None:
-    disk = MemoryDisk()
-    log = filled(disk, LogConfig())
-    end, size = log.log_end_offset, log.size_bytes
-    log.append_replicated(NOW, headers_moved(batch_of(1, leader_epoch=1), end))
-    log.close_cleanly()
-    closed = opened(disk.copy(), clean=True)
-    assert closed.quarantine is not None
-    assert f"byte {size} (offset {end}: its leader epoch goes back from 2 to 1)" in closed.quarantine.why
-    torn = opened(disk, clean=False)
-    assert (torn.log_end_offset, torn.latest_epoch, torn.recovered.cut_bytes) == (end, 2, log.size_bytes - size)
 
 
 @pytest.mark.parametrize("bit", range(64))
@@ -533,50 +335,3 @@ def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
     assert (again.log_start_offset, again.log_end_offset) == (20, 20)
     assert appended(again, batch_of(2)).first_offset == 20
     same(opened(disk.copy(), clean=False), again)
-
-
-@pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
-def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
-    same(opened(disk.copy(), SMALL, clean=False), log)
-    same(opened(disk.copy(), SMALL, clean=True), log)
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        b"0\n4\n0 0\n1 10\n2 20\n5 24\n",  # Of records that were cut off, before others came in their place.
-        b"0\n3\n0 0\n1 10\n3 20\n",  # Of records that a power loss took, while the ones that they replaced came back.
-        b"0\n3\n0 0\n1 10\n2 26\n",
-        b"0\n3\n0 4\n1 6\n2 20\n",
-        b"0\n2\n0 0\n2 20\n",
-        b"0\n1\n7 0\n",
-        b"0\n3\n1 10\n2 20\n9 22\n",
-    ],
-)
-@pytest.mark.parametrize("clean", [False, True])
-def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clean: bool) -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
-    same(opened(disk, SMALL, clean=clean), log)
-    assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
-
-
-def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_start() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.delete_records_before(11)
-    before = disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"]
-    assert before == b"0\n2\n1 11\n2 20\n"
-    for clean in (True, False):
-        assert opened(disk, SMALL, clean=clean).epochs.starts == [11, 20]
-        assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] is before
-
-
-def test_the_epoch_file_has_kafkas_format() -> None:
-    disk = MemoryDisk()
-    filled(disk)
-    assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"

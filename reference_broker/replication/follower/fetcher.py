@@ -89,7 +89,10 @@ class Fetcher:
     # What is followed
 
     def follow(self, one: Followed) -> None:
-        """Follows ``one`` from now on, or from now on under another epoch. Any pause of it ends."""
+        """Follows ``one`` from now on, or from now on under another epoch. Any pause of it ends. What a start has found
+        in its log may have to be durable first."""
+        if must_be_durable(one.log):
+            self._undurable.append(one.log)
         self.followed[one.name] = one
         one.resumes_us = one.errors = 0
         self._begin(one)
@@ -128,6 +131,10 @@ class Fetcher:
     def _ask(self) -> None:
         self._timer = None
         if self._busy or self._ended:
+            return
+        if self._undurable:
+            self._busy = True
+            self._taken()
             return
         if self.followed and self._asks_revision:
             self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._versions_told)

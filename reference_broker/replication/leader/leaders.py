@@ -8,13 +8,15 @@ An append or a fetch costs the number of followers. The lag check visits only pa
 behind. A partition at rest is not visited at all.
 """
 
+from functools import partial
+
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.metadata_replica import MetadataReplica
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.node_ports import Ports
-from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.durable import must_be_durable, nobody_waits, sync_led_then
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.acknowledgements import (
     Abandon,
@@ -77,6 +79,7 @@ class Leaders:
             partition.partition_epoch = state.partition_epoch
             self._metrics.count(partition)
             log = partition.log
+            self.high_watermarks.leads_alone(log)
             if not must_be_durable(log) and log.advance_high_watermark(log.log_end_offset):  # Everything is committed.
                 partition.changed()
             return
@@ -89,6 +92,8 @@ class Leaders:
             followers.assign(state.replicas, self._now_us())
             self._forget_restarted(followers)
             self._commit(partition, followers, state.isr)
+        if new_epoch and must_be_durable(partition.log):
+            sync_led_then(self._ports, [partition], nobody_waits)
 
     def resigns(self, partition: Partition) -> None:
         """This node no longer leads the partition. Requests that wait for it are answered at once."""
@@ -130,6 +135,7 @@ class Leaders:
             followers.assign(state.replicas, now_us)
             followers.begin_leadership(state.isr)
             partition.followers = followers
+            partition.synced = partial(self._synced, partition)
             self.high_watermarks.moved(log)
         else:
             followers.begin_epoch(state.leader_epoch, end, state.isr, now_us)
@@ -172,6 +178,11 @@ class Leaders:
             self._lag_check.watch(partition, followers)
         if not followers.in_sync:
             self._advance(partition, followers)
+
+    def _synced(self, partition: Partition) -> None:
+        """More of this node's log is durable."""
+        if partition.followers is not None and self._advance(partition, partition.followers):
+            partition.changed()
 
     def fetched(self, partition: Partition, cached: Cached, replica_id: int, replica_epoch: int) -> Error:
         """Notes that a follower's accepted request asks for records from ``cached.fetch_offset`` on.
@@ -267,11 +278,12 @@ class Leaders:
     # --- high watermark ---------------------------------------------------------------------------------------------
 
     def _advance(self, partition: Partition, followers: Followers) -> bool:
-        """Moves the high watermark as far as it may go, and answers the requests that waited for it."""
+        """Moves the high watermark as far as it may go, and answers the requests that waited for it. Where
+        flush.messages asks for a sync, this node's own log counts only as far as it is durable."""
         log = partition.log
         if not self._may_advance(partition, followers):
             return False
-        end = log.log_end_offset
+        end = log.synced_offset if must_be_durable(log) else log.log_end_offset
         mark = followers.high_watermark(end, self._now_us(), self._max_lag_ms, self._brokers.is_eligible)
         if not log.advance_high_watermark(mark):
             return False

@@ -87,6 +87,10 @@ class World(TimedPorts):
     ) -> None:
         self.asked.append((body, replied, failed))
 
+    def sync(self, paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        assert paths
+        done()
+
     # partitions
 
     def lead(

@@ -254,6 +254,19 @@ def test_records_are_durable_before_the_leader_is_told_where_flush_messages_says
     assert log.synced_offset == 1
 
 
+def test_what_a_start_found_is_durable_before_the_leader_is_told_of_it() -> None:
+    world = World(hold_syncs=True)
+    log = world.follow(0, records=2)
+    log.config = type(log.config)(flush_messages=1)
+    world.fetch()
+    world.follow(0, leader=3, epoch=1)
+    world.pass_ms(5)
+    assert not world.asked
+    world.syncs.pop()()
+    assert [each.fetch_offset for each in named(world.fetch(leader=3)[1])] == [2]
+    assert log.synced_offset == 2
+
+
 def test_nothing_is_appended_after_the_end() -> None:
     world = World()
     log = world.follow(0)

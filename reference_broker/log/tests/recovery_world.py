@@ -1,0 +1,50 @@
+"""Logs of several small segments, as a start finds them."""
+
+from chaos.sim.disk import SimDisk
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import (
+    DIRECTORY,
+    all_bytes,
+    appended,
+    at,
+    batch_of,
+    opened,
+)
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.memory_disk import MemoryDisk
+
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
+FIRST_FILE = f"{DIRECTORY}/{0:020d}.log"
+
+
+def headers_moved(batch: bytes, offset: int) -> bytes:
+    """The batch at an offset, which lies outside its CRC."""
+    return offset.to_bytes(8, "big") + batch[8:]
+
+
+def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
+    log = opened(disk, config)
+    for number in range(batches):
+        appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)
+    return log
+
+
+def synced(disk: SimDisk, log: PartitionLog) -> None:
+    point = log.sync_point()
+    disk.finish_sync(disk.begin_sync(point.paths))
+    log.mark_synced(point)
+
+
+def log_files(disk: MemoryDisk) -> list[str]:
+    return sorted(path for path in disk.files if path.endswith(".log"))
+
+
+def same(one: PartitionLog, other: PartitionLog) -> None:
+    assert (one.log_start_offset, one.log_end_offset) == (other.log_start_offset, other.log_end_offset)
+    assert (one.epochs.epochs, one.epochs.starts) == (other.epochs.epochs, other.epochs.starts)
+    assert one.bases == other.bases
+    assert all_bytes(one) == all_bytes(other)
+    for timestamp in range(at(0).wall_ms - 1, at(20).wall_ms):
+        assert one.offset_for_timestamp(timestamp) == other.offset_for_timestamp(timestamp)
+    assert one.offset_of_max_timestamp() == other.offset_of_max_timestamp()

@@ -1,0 +1,57 @@
+"""Leader epochs after a start: from their file, or from the batches where that is lost or wrong."""
+
+import pytest
+
+from reference_broker.log.tests.log_world import (
+    DIRECTORY,
+    opened,
+)
+from reference_broker.log.tests.recovery_world import SMALL, filled, same
+from reference_broker.ports.memory_disk import MemoryDisk
+
+
+@pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
+def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
+    same(opened(disk.copy(), SMALL, clean=False), log)
+    same(opened(disk.copy(), SMALL, clean=True), log)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        b"0\n4\n0 0\n1 10\n2 20\n5 24\n",  # Of records that were cut off, before others came in their place.
+        b"0\n3\n0 0\n1 10\n3 20\n",  # Of records that a power loss took, while the ones that they replaced came back.
+        b"0\n3\n0 0\n1 10\n2 26\n",
+        b"0\n3\n0 4\n1 6\n2 20\n",
+        b"0\n2\n0 0\n2 20\n",
+        b"0\n1\n7 0\n",
+        b"0\n3\n1 10\n2 20\n9 22\n",
+    ],
+)
+@pytest.mark.parametrize("clean", [False, True])
+def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clean: bool) -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    disk.write(f"{DIRECTORY}/leader-epoch-checkpoint", rows)
+    same(opened(disk, SMALL, clean=clean), log)
+    assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
+
+
+def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_start() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.delete_records_before(11)
+    before = disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"]
+    assert before == b"0\n2\n1 11\n2 20\n"
+    for clean in (True, False):
+        assert opened(disk, SMALL, clean=clean).epochs.starts == [11, 20]
+        assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] is before
+
+
+def test_the_epoch_file_has_kafkas_format() -> None:
+    disk = MemoryDisk()
+    filled(disk)
+    assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
