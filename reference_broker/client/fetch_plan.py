@@ -24,6 +24,7 @@ from reference_broker.wire.fetch import (
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
+FIRST_EPOCH: Final = 1
 NO_SESSION_ID: Final = 0
 LAST_VERSION_BY_NAME: Final = 12
 """Fetch requests name topics by ID from version 13."""
@@ -149,8 +150,10 @@ class SessionHandler(ABC):
 
     ``session_id`` is 0 before there is a session. ``partitions`` holds what the broker will hold for the session once
     it has accepted all requests sent so far. ``in_flight`` is the plan that was built and not handled yet.
+    ``first_epoch`` is the first epoch, or sequence number, of each session.
     """
 
+    first_epoch: int = FIRST_EPOCH
     session_id: int = NO_SESSION_ID
     partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
     in_flight: FetchPlan | None = None

@@ -115,9 +115,9 @@ class FirstSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _take_up(self, session_id: int) -> None:
-        """Continues in the answer's session. A new session begins with number 1."""
+        """Continues in the answer's session. A new session begins with ``first_epoch``."""
         if session_id not in (NO_SESSION_ID, self.session_id):
-            self.sequence_number = 1
+            self.sequence_number = self.first_epoch
         self.session_id = session_id
 
     def _problem(

@@ -139,7 +139,7 @@ class SessionFetcher(ClusterScript):
 
     def _new_session(self) -> NodeSession:
         revision = "final" if self.plan.revision == NO_SESSIONS else self.plan.revision
-        return NodeSession(make_session_handler(revision, self.plan.sessionless))
+        return NodeSession(make_session_handler(revision, self.plan.sessionless, self.plan.first_epoch))
 
     def _attend_leaders(self) -> None:
         """Begins a strand for each leader that has none. Wakes the strands of the other leaders."""
