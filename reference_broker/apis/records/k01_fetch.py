@@ -6,7 +6,13 @@
   it, too: FETCH_SESSION_ID_NOT_FOUND.
 * A partition whose next batch does not fit into what is left gets nothing, and what is left goes on to the next one.
 * Unlike Kafka: records end with a whole batch. Kafka fills up what is left with the beginning of the next one.
-* A partition that sent data moves to the end of the session's list, also in the full response that opens the session.
+* A request that forgets the last partitions closes the session. What it names itself is answered all the same.
+* Unlike Kafka: a partition that sent data moves to the end of the session's list also in the full response that opens
+  the session, and partitions in error keep their place there. Kafka begins with the readable ones, as they were asked.
+* Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
+  ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND. Kafka has no such limit.
+* Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
+  of the new one. Kafka looks for the replica first.
 * The ID of a deleted topic is unknown in a session, too.
 * Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
   changed or was asked for. Kafka answers each such fetch at once, in a loop.
@@ -85,8 +91,13 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchRespons
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
+    return _fetch_named(broker, call, request, creates)
+
+
+def _fetch_named(broker: Needs, call: Call, request: FetchRequest, creates: bool) -> FetchResponse | None:
+    """Answers with every partition that the request names. ``creates`` says that it asks for a session."""
     with_ids = call.api_version >= TOPIC_IDS_FROM
-    draft = sessions.draft(call.client_id, request.replica_id, with_ids)
+    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, with_ids)
     draft.touch(broker.now)
     _name_partitions(draft, request, with_ids)
     return Fetch(broker, call, draft, request, creates).begin()
@@ -110,7 +121,7 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
         return refusal(ErrorCode.fetch_session_id_not_found, request)
     if not session.partitions:
         sessions.close(session.session_id, "no partition left")
-        return FetchResponse()
+        return _fetch_named(broker, call, request, creates=False)
     return Fetch(broker, call, session, request).begin()
 
 
