@@ -1,4 +1,4 @@
-"""Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000).
+"""Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000, and 1002 for followers).
 
 A full request without a session ID opens a session. The first incremental request of a session has number 1. Request
 N+1 tells the broker that answer N was processed. So a request whose answer was lost is sent again with its number. To

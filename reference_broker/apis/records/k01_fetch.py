@@ -27,7 +27,8 @@ Version notes:
 * v16: the answer has the addresses of leaders that are elsewhere.
 * v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is sent again with
   its sequence number is answered again, with at least the partitions of its first answer. A full request is answered
-  in its own order. A follower tells topic IDs, too. What a reader may not read yet counts as the log end.
+  in its own order. What a reader may not read yet counts as the log end.
+* v1002: the same for followers, who tell topic IDs and epochs and hear where their logs diverge.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
@@ -133,7 +134,7 @@ def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: boo
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Answers a request of the first revision (Fetch 1000). Refusals tell the session's ID while there is one."""
+    """Answers a request of the first revision. Refusals tell the ID of the session while there is one."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):
