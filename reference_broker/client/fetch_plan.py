@@ -204,6 +204,11 @@ class SessionHandler(ABC):
         """Continues as if the request in flight, which got no answer, had been answered with no partitions. Returns
         False, and changes nothing, if that is impossible."""
 
+    def farewell(self) -> FetchPlan | None:
+        """Makes the last request of the session, which closes it at the broker (F-8). None if there is no session, or
+        if its revision has no such request: the first one's sessions go by eviction."""
+        return None
+
     def _take_in_flight(self) -> FetchPlan:
         plan, self.in_flight = self.in_flight, None
         assert plan is not None, "an answer without a request"

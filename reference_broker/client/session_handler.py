@@ -202,9 +202,12 @@ class FetchSessionHandler(SessionHandler):
         self.session_epoch = next_epoch(self.session_epoch)
         return True
 
-    def close_session(self) -> None:
-        """Makes the next request the session's last: (ID, -1)."""
+    def farewell(self) -> FetchPlan | None:
+        """As ``SessionHandler.farewell``: (ID, -1), naming nothing."""
+        if self.session_id == NO_SESSION_ID or self.in_flight is not None:
+            return None
         self.session_epoch = FINAL_EPOCH
+        return self.build({})
 
     def _restart(self) -> None:
         self.session_id, self.session_epoch = NO_SESSION_ID, INITIAL_EPOCH
