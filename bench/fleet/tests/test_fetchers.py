@@ -87,7 +87,7 @@ def test_a_fetcher_closes_its_session_when_it_leaves(
     world: World, broker: FakeBroker, settings: ClientSettings
 ) -> None:
     live(world, settings, fetcher("incremental", settings))
-    last = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH][-1]
+    last: Any = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH][-1]
     assert (last.session_id, last.session_epoch, last.topics) == (fetches(world)[-1].session_id, -1, [])
     assert not broker.sessions
 
