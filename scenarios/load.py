@@ -51,7 +51,8 @@ class Fetchers:
     """A group of like fetchers. Each reads ``partitions`` partitions of ``topic`` and an idle one of its own, which is
     appended to once. The partitions are taken in a ring, so that each is read by about the same number of fetchers.
     Fetchers are numbered through all groups, and a client ID is ``fetcher-<behaviour>-<number>``.
-    ``revision`` is that of the fetch session.
+    ``revision`` is that of the fetch session. ``first_epoch`` is a session's first epoch, 1 unless the nodes have the
+    state ``fetch_session_epoch``.
     """
 
     name: str = "fetcher"
@@ -66,6 +67,7 @@ class Fetchers:
     max_bytes: Bytes = 8 << 20
     partition_max_bytes: Bytes = 1 << 20
     revision: Annotated[str, text(FETCHER_REVISIONS)] = "final"
+    first_epoch: Annotated[int, whole(1)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,7 @@ from bench.fleet.processes import LocustProcesses, WorkerDiedError
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec, SpecError, address_of, call_prelude, parse_spec, write_spec
 from bench.fleet.web import wait_for_page
-from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
-from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION, ApiKey
 
 EXIT_OK: Final = 0
 EXIT_SETUP: Final = 2
@@ -203,7 +202,7 @@ def _resolved(path: Path) -> FleetSpec:
     spec = parse_spec(path.read_bytes())
     dialled = [address_of(spec.dial.get(each, each)) for each in spec.bootstrap]
     versions = negotiate(dialled, spec.reach_ms / 1000)
-    draft = DRAFTS[ApiKey.FETCH, FIRST_REVISION_VERSION]
+    draft = DRAFTS[ApiKey.FETCH, FETCH_FIRST_REVISION]
     speaks_first = any(each.revision == "first" for each in spec.load.fetchers)
     if speaks_first and not announces(dialled, draft, spec.reach_ms / 1000):
         raise SpecError(f"The broker does not announce {draft}, which fetchers of the first revision speak.")

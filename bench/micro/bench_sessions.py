@@ -11,10 +11,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.micro.node import FETCH_VERSION, PRODUCE_VERSION, MemoryNode
-from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import FETCH_FIRST_REVISION, ApiKey
 from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
@@ -36,7 +35,7 @@ class Fetcher:
 
     def __init__(self, cached: int, changed: int, revision: str = "final") -> None:
         self.node = MemoryNode()
-        self.version = FETCH_VERSION if revision == "final" else FIRST_REVISION_VERSION
+        self.version = FETCH_VERSION if revision == "final" else FETCH_FIRST_REVISION
         for first in range(0, cached, PARTITIONS_PER_TOPIC):
             self.node.create_topic(_place(first)[0], min(PARTITIONS_PER_TOPIC, cached - first))
         self.cached, self.changed, self.next = cached, changed, 0
@@ -76,7 +75,7 @@ class Fetcher:
             FetchTopic(topic, NO_TOPIC_ID, [FetchPartition(_place(e)[1], self.positions[e], 1 << 20) for e in each])
             for topic, each in _by_topic(numbers)
         ]
-        first = self.version == FIRST_REVISION_VERSION
+        first = self.version == FETCH_FIRST_REVISION
         kind = INCREMENTAL_FETCH if first and epoch > 0 else FULL_FETCH
         return FetchRequest(-1, 0, 0, 0x7FFFFFFF, 0, session_id, epoch, topics, fetch_type=kind)
 

@@ -139,7 +139,7 @@ class EvictionRules(Check):
 
 
 def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _Asked:
-    is_first = version == FIRST_REVISION
+    is_first = version >= FIRST_REVISION
     if is_first:
         full = body.fetch_type != INCREMENTAL
         opening = wants = full and body.session_id not in alive

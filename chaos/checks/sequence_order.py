@@ -25,7 +25,7 @@ class SequenceOrder(OrderTrace):
     FIRST_NUMBER = 0
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version == FIRST_REVISION and (row.session_id != 0 or row.session_epoch != 0)
+        return row.api_version >= FIRST_REVISION and (row.session_id != 0 or row.session_epoch != 0)
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if row.session_epoch == 0:

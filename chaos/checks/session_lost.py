@@ -36,7 +36,7 @@ class SessionLost(SessionTrace):
     def _reply(self, row: TraceRow) -> None:
         if row.api_key != FETCH:
             return
-        if row.session_epoch in (0, -1) and row.api_version != FIRST_REVISION:
+        if row.session_epoch in (0, -1) and row.api_version < FIRST_REVISION:
             self._judge_full(row)
         if row.session_id != 0:
             closed = self._closed_by.pop((row.node, row.connection), 0)
@@ -74,7 +74,7 @@ class SessionLost(SessionTrace):
     def _judge(self, row: TraceRow, closed: int) -> None:
         who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
         known = (row.node, row.session_id) in self._alive
-        if row.api_version == FIRST_REVISION:
+        if row.api_version >= FIRST_REVISION:
             if row.error == INVALID_FETCH_SESSION and closed == row.session_id:
                 self.violated(row.at_us, f"{who} was refused for its number, and that closed the session")
             elif row.error == 0 and not known and row.answered_session_id == row.session_id:

@@ -24,7 +24,7 @@ class SessionOrder(OrderTrace):
     guarantee = "session-epoch-order"
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version != FIRST_REVISION and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
+        return row.api_version < FIRST_REVISION and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:

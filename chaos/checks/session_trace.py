@@ -12,7 +12,7 @@ from reports.rows import TraceRow
 
 FETCH = 1
 FIRST_REVISION = 1000
-"""The version of Fetch that carries the first revision. Its numbers have an order of their own."""
+"""The least version of Fetch that carries the first revision. Its numbers have an order of their own."""
 LARGEST_EPOCH = 2**31 - 1
 
 

@@ -1,19 +1,16 @@
 """Preset ``fetch_session_epoch = N``: each fetch session expects epoch N as its first, not 1.
 
-With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. Clients need not know of this:
-they send the epochs 1, 2, 3, ..., and the preset turns them into N, N + 1, ... in the ring 1..2^31-1. In the first
-revision the epochs are sequence numbers of 64 bits, which pass 2^31-1 and do not wrap.
+With N near 2^31-1 a session wraps after a few fetches instead of two thousand million. The fetchers of such a scenario
+begin there, too (``first_epoch``). In the first revision the epochs are sequence numbers of 64 bits, which pass 2^31-1
+and do not wrap.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Event
 from reference_broker.ports.now import Now
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
-from reference_broker.wire.fetch import FetchRequest
 from reports.rows import FaultRow
 
 if TYPE_CHECKING:
@@ -26,8 +23,7 @@ LARGEST_EPOCH = 2**31 - 1
 
 
 class FetchSessionEpoch:
-    """Implements core.hooks.Hooks. It must be the last hook. Then the hooks before it get requests with the client's
-    epoch, and replies with the node's. ``built`` must be called before the node's first event."""
+    """Implements core.hooks.Hooks. ``built`` must be called before the node's first event."""
 
     def __init__(self, first_epoch: int) -> None:
         self.first_epoch = first_epoch
@@ -42,14 +38,7 @@ class FetchSessionEpoch:
         return FaultRow(NAME, KIND, at_us, at_us, f"node-{node_id}", 1, session_epoch=self.first_epoch, detail=detail)
 
     def before(self, now: Now, event: Event) -> Sequence[Event]:  # noqa: ARG002
-        if type(event) is not Request or not isinstance(event.body, FetchRequest):
-            return (event,)
-        body = event.body
-        if body.session_id == 0 or body.session_epoch < 1:
-            return (event,)
-        epoch = self.at_node(body.session_epoch, event.api_version)
-        tag = event.tag._replace(session_epoch=epoch)
-        return (event._replace(body=replace(body, session_epoch=epoch), tag=tag),)
+        return (event,)
 
     def after(self, now: Now, event: Event, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         node = self._node
@@ -70,9 +59,3 @@ class FetchSessionEpoch:
             for cached in session.partitions.values():
                 cached.change_number += more
                 cached.named_number += more
-
-    def at_node(self, epoch: int, version: int = 0) -> int:
-        """Returns the node's number for what the client calls ``epoch``. The first revision's numbers have 64 bits."""
-        if version == FIRST_DRAFT_VERSION:
-            return epoch - 1 + self.first_epoch
-        return (epoch - 1 + self.first_epoch - 1) % LARGEST_EPOCH + 1

@@ -34,7 +34,7 @@ PLAYED = (
     "swarm",
 )
 """They are quick, and together use every version of every API that any scenario uses."""
-VERSIONS_PLAYED = 35
+VERSIONS_PLAYED = 36
 NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000)}
 
 
@@ -135,11 +135,11 @@ def test_every_message_of_every_kind_stays_what_it_was(monkeypatch: pytest.Monke
 
 
 def test_a_version_that_drops_what_followers_tell_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(frame: memoryview, offset: int) -> tuple[FetchRequest, int]:
-        request, end = decode_draft_request(frame, offset)
+    def forgetful(version: int, frame: memoryview, offset: int) -> tuple[FetchRequest, int]:
+        request, end = decode_draft_request(version, frame, offset)
         return replace(request, replica_epoch=-1), end
 
     monkeypatch.setattr("reference_broker.wire.messages.decode_draft_request", forgetful)
     outcome, _ = play(loader.find("leader-killed-under-acks-all@first"), 1)
     assert outcome.outcome is Outcome.CRASHED
-    assert "request.replica_epoch of API 1 v1000" in outcome.reasons[0]
+    assert "request.replica_epoch of API 1 v1002" in outcome.reasons[0]

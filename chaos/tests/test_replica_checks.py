@@ -348,7 +348,7 @@ def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
     assert list(cluster.view.excused) == []
     cluster.change(isr=(1,), leader=1, leader_epoch=2)
     cluster.lead(1, 2)
-    cluster.logs[1].log_start_offset = start_offset
+    cluster.logs[1].log_start_offset = cluster.logs[1].high_watermark = start_offset
     cluster.look(1)
     del cluster.logs[2].held[1:]
     cluster.logs[2].high_watermark = 1

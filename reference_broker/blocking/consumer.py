@@ -320,6 +320,9 @@ class BlockingConsumer:
         while membership is not None and not membership.is_over and _now_us() < deadline_us:
             self._handle_events()
             self._turn(deadline_us)
+        self.consumer.end_fetches()
+        while not self.consumer.has_ended_fetches and _now_us() < deadline_us:
+            self._turn(deadline_us)
 
 
 def _now_us() -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.wire.apis import FETCH_FIRST_REVISION, FETCH_FIRST_REVISION_REPLICAS
 from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
@@ -24,12 +25,10 @@ from reference_broker.wire.fetch import (
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
+FIRST_EPOCH: Final = 1
 NO_SESSION_ID: Final = 0
 LAST_VERSION_BY_NAME: Final = 12
 """Fetch requests name topics by ID from version 13."""
-FIRST_REVISION_VERSION: Final = 1000
-"""The private draft of Fetch that speaks KIP-227's first revision. It names topics by name, and followers add the topic
-ID."""
 
 
 class Wanted(NamedTuple):
@@ -62,11 +61,11 @@ class FetchPlan:
     def is_full(self) -> bool:
         return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
-    def version(self, newest: int) -> int:
+    def version(self, newest: int, of_replica: bool = False) -> int:
         """Returns the version of the request, at most ``newest``. It is at most 12 if the ID of a topic is unknown. In
-        the first revision it is the draft's."""
+        the first revision it is that of the draft for followers or for clients."""
         if self.first_revision:
-            return FIRST_REVISION_VERSION
+            return FETCH_FIRST_REVISION_REPLICAS if of_replica else FETCH_FIRST_REVISION
         return newest if self.uses_topic_ids else min(newest, LAST_VERSION_BY_NAME)
 
     def request(
@@ -79,9 +78,11 @@ class FetchPlan:
         replica_epoch: int = -1,
     ) -> FetchRequest:
         """Makes a new request each time, so that the receiver may keep it. Topics carry the name or the ID, whichever
-        ``version`` has. In the first revision they carry the name, and those of a follower the ID too."""
+        ``version`` has. In the first revision they carry the name. Those of a follower carry the ID, too, and only
+        they carry epochs."""
         with_names = version <= LAST_VERSION_BY_NAME or self.first_revision
-        with_ids = replica_id >= 0 if self.first_revision else not with_names
+        with_ids = version == FETCH_FIRST_REVISION_REPLICAS if self.first_revision else not with_names
+        with_epochs = version != FETCH_FIRST_REVISION
         return FetchRequest(
             replica_id=replica_id,
             max_wait_ms=max_wait_ms,
@@ -89,14 +90,16 @@ class FetchPlan:
             max_bytes=max_bytes,
             session_id=self.session_id,
             session_epoch=self.session_epoch,
-            topics=_grouped_topics(self.to_send, with_names, with_ids),
+            topics=_grouped_topics(self.to_send, with_names, with_ids, with_epochs),
             forgotten=_grouped_forgotten(self.to_forget, with_names, with_ids),
             replica_epoch=replica_epoch,
             fetch_type=INCREMENTAL_FETCH if self.first_revision and not self.is_full else FULL_FETCH,
         )
 
 
-def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, with_ids: bool) -> list[FetchTopic]:
+def _grouped_topics(
+    to_send: Mapping[TopicPartition, Wanted], with_names: bool, with_ids: bool, with_epochs: bool
+) -> list[FetchTopic]:
     """Groups partitions by topic, in the order in which they are wanted."""
     topics: dict[tuple[str, bytes], list[FetchPartition]] = {}
     for (name, partition), wanted in to_send.items():
@@ -105,8 +108,8 @@ def _grouped_topics(to_send: Mapping[TopicPartition, Wanted], with_names: bool, 
                 partition,
                 wanted.fetch_offset,
                 wanted.max_bytes,
-                wanted.current_leader_epoch,
-                wanted.last_fetched_epoch,
+                wanted.current_leader_epoch if with_epochs else -1,
+                wanted.last_fetched_epoch if with_epochs else -1,
                 wanted.log_start_offset,
             )
         )
@@ -149,8 +152,10 @@ class SessionHandler(ABC):
 
     ``session_id`` is 0 before there is a session. ``partitions`` holds what the broker will hold for the session once
     it has accepted all requests sent so far. ``in_flight`` is the plan that was built and not handled yet.
+    ``first_epoch`` is the first epoch, or sequence number, of each session.
     """
 
+    first_epoch: int = FIRST_EPOCH
     session_id: int = NO_SESSION_ID
     partitions: dict[TopicPartition, Wanted] = field(default_factory=dict)
     in_flight: FetchPlan | None = None
@@ -198,6 +203,11 @@ class SessionHandler(ABC):
     def presume_processed(self) -> bool:
         """Continues as if the request in flight, which got no answer, had been answered with no partitions. Returns
         False, and changes nothing, if that is impossible."""
+
+    def farewell(self) -> FetchPlan | None:
+        """Makes the last request of the session, which closes it at the broker (F-8). None if there is no session, or
+        if its revision has no such request: the first one's sessions go by eviction."""
+        return None
 
     def _take_in_flight(self) -> FetchPlan:
         plan, self.in_flight = self.in_flight, None

@@ -1,4 +1,4 @@
-"""Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000).
+"""Client side of incremental fetch sessions in KIP-227's first revision (Fetch 1000, and 1002 for followers).
 
 A full request without a session ID opens a session. The first incremental request of a session has number 1. Request
 N+1 tells the broker that answer N was processed. So a request whose answer was lost is sent again with its number. To
@@ -115,9 +115,9 @@ class FirstSessionHandler(SessionHandler):
         return Handled(None, found)
 
     def _take_up(self, session_id: int) -> None:
-        """Continues in the answer's session. A new session begins with number 1."""
+        """Continues in the answer's session. A new session begins with ``first_epoch``."""
         if session_id not in (NO_SESSION_ID, self.session_id):
-            self.sequence_number = 1
+            self.sequence_number = self.first_epoch
         self.session_id = session_id
 
     def _problem(

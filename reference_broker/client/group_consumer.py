@@ -265,6 +265,15 @@ class GroupConsumer:
             self.membership.leave()
             self._collect()
 
+    def end_fetches(self) -> None:
+        """Fetches nothing more and closes the fetch sessions, so that the brokers need not keep them (F-8)."""
+        self._fetches.leaves = True
+
+    @property
+    def has_ended_fetches(self) -> bool:
+        """Whether all fetch sessions were closed, or given up."""
+        return self._fetches.has_left
+
     @property
     def is_away(self) -> bool:
         """Whether the member has stepped out."""

@@ -36,7 +36,7 @@ _STALE_METADATA: Final = (
 
 @dataclass(slots=True)
 class LeaderFetches:
-    """``failures`` collects errors that no retry cures."""
+    """``failures`` collects errors that no retry cures. Once ``leaves`` is set, only sessions are closed."""
 
     settings: FetchSettings
     partitions: HeldPartitions
@@ -44,6 +44,7 @@ class LeaderFetches:
     backoff_us: int
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     failures: list[Error | int] = field(default_factory=list)
+    leaves: bool = False
     _lanes: dict[int, NodeLane] = field(default_factory=dict)
 
     @property
@@ -57,6 +58,8 @@ class LeaderFetches:
         for lane in self._lanes.values():
             if lane.retry_at_us <= now_us:  # This includes nodes that lead nothing any more: they must wake nobody.
                 lane.retry_at_us = 0
+        if self.leaves:
+            return self._farewells()
         found = []
         for node_id, partitions in self._by_leader().items():
             request = self._request(now_us, node_id, partitions)
@@ -64,10 +67,30 @@ class LeaderFetches:
                 found.append((node_id, request))
         return found
 
+    @property
+    def has_left(self) -> bool:
+        """Whether all sessions were closed, or given up where a node was not reached."""
+        return all(lane.has_left and lane.in_flight is None for lane in self._lanes.values())
+
+    def _farewells(self) -> list[tuple[int, GroupRequest]]:
+        """What closes the sessions of the nodes that have answered the request before (F-8)."""
+        found = []
+        for node_id, lane in self._lanes.items():
+            node = self.metadata.cache.nodes.get(node_id)
+            if lane.in_flight is not None or lane.has_left:
+                continue
+            request = None if node is None else lane.farewell(node)
+            lane.has_left = True
+            if request is not None:
+                found.append((node_id, request))
+        return found
+
     def answered(self, node_id: int, now_us: int, body: object) -> None:
         """Applies the answer to that node's request."""
         lane = self._lanes[node_id]
-        if lane.in_flight == LIST_OFFSETS:
+        if lane.has_left:
+            lane.in_flight = None
+        elif lane.in_flight == LIST_OFFSETS:
             self._listed(now_us, lane, body)
         else:
             self._fetched(now_us, node_id, cast(FetchResponse, body))

@@ -43,7 +43,7 @@ class NodeLane:
 
     ``in_flight`` is the API key of the request in flight, or None. ``asked`` holds the position of each partition in
     the Fetch in flight. The answer for a partition whose position has moved since is not used. Nothing is sent before
-    ``retry_at_us``.
+    ``retry_at_us``. ``has_left`` says that the session was closed, after which nothing else is sent.
     """
 
     settings: FetchSettings
@@ -51,6 +51,7 @@ class NodeLane:
     in_flight: int | None = None
     retry_at_us: int = 0
     asked: dict[TopicPartition, int] = field(default_factory=dict)
+    has_left: bool = False
 
     def list_offsets(self, node: NodeAddress, partitions: Mapping[TopicPartition, int]) -> GroupRequest:
         """Makes ListOffsets. ``partitions`` maps each to its current leader epoch, or to -1 if that is not sent."""
@@ -70,6 +71,15 @@ class NodeLane:
         body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
         return GroupRequest(FETCH, version, body, timeout_us, node), plan
+
+    def farewell(self, node: NodeAddress) -> GroupRequest | None:
+        """Makes the Fetch that closes the session, once. None if there is no session."""
+        plan, self.has_left = None if self.has_left else self.handler.farewell(), True
+        if plan is None:
+            return None
+        self.in_flight, self.asked = FETCH, {}
+        version = plan.version(self.settings.fetch_version)
+        return GroupRequest(FETCH, version, plan.request(version, 0, 0, 0), self.settings.request_timeout_us, node)
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:
         """Applies the answer to ListOffsets. Returns error, offset and leader epoch by partition."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from reference_broker.client.fetch_plan import (
     FINAL_EPOCH,
+    FIRST_EPOCH,
     INITIAL_EPOCH,
     NO_SESSION_ID,
     FetchPlan,
@@ -41,14 +42,15 @@ MAX_EPOCH: Final = 2**31 - 1
 ID_NOT_FOUND: Final = 70
 
 
-def make_session_handler(revision: str, sessionless: bool = False) -> SessionHandler:
+def make_session_handler(revision: str, sessionless: bool = False, first_epoch: int = FIRST_EPOCH) -> SessionHandler:
     """Makes the handler of a revision, which is ``final`` or ``first`` (``fetch.session.revision``). With
     ``sessionless`` every fetch is a full one outside any session. Only the final revision has such fetches, so the
-    handler is then the same for both revisions."""
+    handler is then the same for both revisions. ``first_epoch`` is the first one of each session. It is 1, but in tests
+    of what comes after the largest one."""
     assert revision in ("final", "first"), f"no revision {revision!r} of fetch sessions"
     if revision == "first" and not sessionless:
-        return FirstSessionHandler()
-    return FetchSessionHandler(sessionless=sessionless)
+        return FirstSessionHandler(first_epoch=first_epoch)
+    return FetchSessionHandler(first_epoch=first_epoch, sessionless=sessionless)
 
 
 def next_epoch(epoch: int) -> int:
@@ -169,7 +171,7 @@ class FetchSessionHandler(SessionHandler):
         if response.session_id == NO_SESSION_ID:
             self._restart()
         else:
-            self.session_id, self.session_epoch = response.session_id, 1
+            self.session_id, self.session_epoch = response.session_id, self.first_epoch
         return Handled(None, found)
 
     def _named(self, response: FetchResponse) -> tuple[Found, tuple[TopicPartition, ...]]:
@@ -200,9 +202,12 @@ class FetchSessionHandler(SessionHandler):
         self.session_epoch = next_epoch(self.session_epoch)
         return True
 
-    def close_session(self) -> None:
-        """Makes the next request the session's last: (ID, -1)."""
+    def farewell(self) -> FetchPlan | None:
+        """As ``SessionHandler.farewell``: (ID, -1), naming nothing."""
+        if self.session_id == NO_SESSION_ID or self.in_flight is not None:
+            return None
         self.session_epoch = FINAL_EPOCH
+        return self.build({})
 
     def _restart(self) -> None:
         self.session_id, self.session_epoch = NO_SESSION_ID, INITIAL_EPOCH

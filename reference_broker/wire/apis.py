@@ -133,9 +133,21 @@ _NAMES: Final[Mapping[int, str]] = {
     int(key): "".join(part.capitalize() for part in key.name.split("_")) for key in ApiKey
 }
 
+FETCH_FIRST_REVISION: Final = 1000
+"""The draft of Fetch that has KIP-227's first revision exactly as its page does."""
+FETCH_FIRST_REVISION_REPLICAS: Final = 1002
+"""The same with what followers must tell since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
+
 DRAFTS: Final[Mapping[tuple[int, int], str]] = {
     (key, version): f"crucible.{api_name(key)}.{version}"
-    for key, version in sorted({(ApiKey.FETCH, 1000), (ApiKey.FETCH_SNAPSHOT, 1000), *METADATA_EPOCH_DRAFTS})
+    for key, version in sorted(
+        {
+            (ApiKey.FETCH, FETCH_FIRST_REVISION),
+            (ApiKey.FETCH, FETCH_FIRST_REVISION_REPLICAS),
+            (ApiKey.FETCH_SNAPSHOT, 1000),
+            *METADATA_EPOCH_DRAFTS,
+        }
+    )
 }
 """Every draft's API key and version, with the feature by which ApiVersions announces it. Drafts lie outside the
 announced range of versions, so no unmodified client asks for one. Their layouts are in ``drafts``; Fetch's is in

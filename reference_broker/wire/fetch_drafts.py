@@ -1,11 +1,11 @@
-"""Codec of Fetch 1000: KIP-227's first revision on the layout of Fetch 6, with leader epochs and topic IDs.
+"""Codec of Fetch 1000 and 1002: KIP-227's first revision, as its page has it, and with what followers must tell.
 
-Source: the page's FetchRequest and FetchResponse. As in Fetch 6, replica_id comes first and max_bytes is present.
-partition_id is INT32, though the page says STRING. error_string is nullable. Only full requests change the set of
-partitions, so there is no list of forgotten ones. The layout is never flexible.
+Source of Fetch 1000: the page's FetchRequest and FetchResponse, on the layout of Fetch 6. As there, replica_id comes
+first and max_bytes is present. partition_id is INT32, though the page says STRING. error_string is nullable. Only full
+requests change the set of partitions, so there is no list of forgotten ones. The layout is never flexible.
 
-Replication needs fields that Fetch has from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903). They
-follow the fields of Fetch 6:
+Replication needs fields that Fetch has from versions 9, 12, 13 and 15 on (KIP-320, KIP-595, KIP-516, KIP-903). Fetch
+1002 has them in these places:
 - In a request, a UUID topic_id follows each topic's name; it is zero if not given. It tells a topic from one that was
   deleted and created again with the same name and leader epoch.
 - In a request, each partition ends with INT32 current_leader_epoch and INT32 last_fetched_epoch, -1 if not given.
@@ -18,6 +18,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import Final
 
+from reference_broker.wire.apis import FETCH_FIRST_REVISION_REPLICAS
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     EpochEndOffset,
@@ -49,8 +50,10 @@ _THROTTLE_AND_ERROR: Final = Struct(">ih")
 _SESSION: Final = Struct(">qb")
 """Session ID, response_flags."""
 _UUID: Final = Struct("16s")
-_PARTITION: Final = Struct(">iqqiii")
-"""partition, fetch_offset, log_start_offset, max_bytes, current_leader_epoch, last_fetched_epoch."""
+_PARTITION: Final = Struct(">iqqi")
+"""partition, fetch_offset, log_start_offset, max_bytes."""
+_REPLICAS_PARTITION: Final = Struct(">iqqiii")
+"""The same, then current_leader_epoch, last_fetched_epoch."""
 _DIVERGING: Final = Struct(">iq")
 """diverging_epoch, and the offset where it ends."""
 _NO_DIVERGENCE: Final = (-1, -1)
@@ -58,7 +61,7 @@ _AS_IN: Final = 6
 """The version of Fetch whose layout the partitions of a response have."""
 
 
-def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
+def encode_draft_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
     """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
     output = Output(start)
     out, r = output.small, request
@@ -73,37 +76,39 @@ def encode_draft_request(start: bytes, request: FetchRequest) -> Buffers:
         r.session_epoch,
     )
     out += _INT32.pack(len(r.topics))
+    of_replica = version == FETCH_FIRST_REVISION_REPLICAS
     for topic in r.topics:
-        out += legacy_string(topic.topic) + topic.topic_id + _INT32.pack(len(topic.partitions))
+        out += legacy_string(topic.topic) + (topic.topic_id if of_replica else b"") + _INT32.pack(len(topic.partitions))
         for partition in topic.partitions:
-            out += _packed(partition)
-    out += _INT64.pack(r.replica_epoch)
+            out += _packed(partition, of_replica)
+    if of_replica:
+        out += _INT64.pack(r.replica_epoch)
     return output.finish()
 
 
-def _packed(p: FetchPartition) -> bytes:
-    return _PARTITION.pack(
-        p.partition,
-        p.fetch_offset,
-        p.log_start_offset,
-        p.partition_max_bytes,
-        p.current_leader_epoch,
-        p.last_fetched_epoch,
-    )
+def _packed(p: FetchPartition, of_replica: bool) -> bytes:
+    told = p.partition, p.fetch_offset, p.log_start_offset, p.partition_max_bytes
+    if of_replica:
+        return _REPLICAS_PARTITION.pack(*told, p.current_leader_epoch, p.last_fetched_epoch)
+    return _PARTITION.pack(*told)
 
 
-def decode_draft_request(frame: Frame, offset: int) -> tuple[FetchRequest, int]:
+def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
-    return in_one_go(draft_request_in_slices(frame, offset, fetch_work()))
+    return in_one_go(draft_request_in_slices(version, frame, offset, fetch_work()))
 
 
-def draft_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
+def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
     """As ``decode_draft_request``, but yields after each slice."""
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
         _REQUEST.unpack_from(frame, offset)
     )
-    topics, offset = yield from _read_topics(frame, offset + _REQUEST.size, work)
-    (replica_epoch,) = _INT64.unpack_from(frame, offset)
+    of_replica = version == FETCH_FIRST_REVISION_REPLICAS
+    topics, offset = yield from _read_topics(frame, offset + _REQUEST.size, of_replica, work)
+    replica_epoch = -1
+    if of_replica:
+        (replica_epoch,) = _INT64.unpack_from(frame, offset)
+        offset += _INT64.size
     request = FetchRequest(
         replica_id,
         max_wait_ms,
@@ -116,33 +121,39 @@ def draft_request_in_slices(frame: Frame, offset: int, work: Work) -> Decoding[F
         replica_epoch=replica_epoch,
         fetch_type=fetch_type,
     )
-    return request, offset + _INT64.size
+    return request, offset
 
 
-def _read_topics(frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
+def _read_topics(frame: Frame, offset: int, of_replica: bool, work: Work) -> Decoding[list[FetchTopic]]:
     topics = []
-    count, offset = read_legacy_count(frame, offset, 6 + len(NO_TOPIC_ID))
+    layout, read_rows = (_REPLICAS_PARTITION, _replicas_rows) if of_replica else (_PARTITION, _rows)
+    count, offset = read_legacy_count(frame, offset, 6 + of_replica * len(NO_TOPIC_ID))
     work.announce(count, False)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
-        (topic_id,) = _UUID.unpack_from(frame, offset)
-        partition_count, offset = read_legacy_count(frame, offset + _UUID.size, _PARTITION.size)
-        partitions, offset = yield from partitions_in_slices(_read_rows, frame, offset, partition_count, work)
+        topic_id = NO_TOPIC_ID
+        if of_replica:
+            (topic_id,) = _UUID.unpack_from(frame, offset)
+            offset += _UUID.size
+        partition_count, offset = read_legacy_count(frame, offset, layout.size)
+        partitions, offset = yield from partitions_in_slices(read_rows, frame, offset, partition_count, work)
         topics.append(FetchTopic(topic, topic_id, partitions))
     return topics, offset
 
 
-def _read_rows(frame: Frame, offset: int, count: int) -> Partitions:
+def _rows(frame: Frame, offset: int, count: int) -> Partitions:
     end = offset + _PARTITION.size * count
-    return [
-        FetchPartition(index, fetch_offset, max_bytes, leader_epoch, fetched_epoch, log_start)
-        for index, fetch_offset, log_start, max_bytes, leader_epoch, fetched_epoch in _PARTITION.iter_unpack(
-            frame[offset:end]
-        )
-    ], end
+    rows = _PARTITION.iter_unpack(frame[offset:end])
+    return [FetchPartition(at, start, most, log_start_offset=log) for at, start, log, most in rows], end
 
 
-def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffers:
+def _replicas_rows(frame: Frame, offset: int, count: int) -> Partitions:
+    end = offset + _REPLICAS_PARTITION.size * count
+    rows = _REPLICAS_PARTITION.iter_unpack(frame[offset:end])
+    return [FetchPartition(at, start, most, known, fetched, log) for at, start, log, most, known, fetched in rows], end
+
+
+def encode_draft_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
     """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
     output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
     output.small += legacy_string(response.error_string)
@@ -152,12 +163,14 @@ def encode_draft_response(correlation_id: int, response: FetchResponse) -> Buffe
         output.small += legacy_string(topic.topic) + _INT32.pack(len(topic.partitions))
         for partition in topic.partitions:
             write_legacy_partition(_AS_IN, output, partition)
+            if version != FETCH_FIRST_REVISION_REPLICAS:
+                continue
             end = partition.diverging_epoch
             output.small += _DIVERGING.pack(*(_NO_DIVERGENCE if end is None else (end.epoch, end.end_offset)))
     return output.finish()
 
 
-def decode_draft_response(frame: Frame, offset: int) -> tuple[FetchResponse, int]:
+def decode_draft_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
     """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
     one of BAD_BYTES."""
     topics: list[FetchTopicResponse] = []
@@ -167,7 +180,7 @@ def decode_draft_response(frame: Frame, offset: int) -> tuple[FetchResponse, int
     count, offset = read_legacy_count(frame, offset + _SESSION.size, 6)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
-        partitions, offset = _read_answers(frame, offset)
+        partitions, offset = _read_answers(frame, offset, version == FETCH_FIRST_REVISION_REPLICAS)
         topics.append(FetchTopicResponse(topic, NO_TOPIC_ID, partitions))
     response = FetchResponse(
         error_code, session_id, topics, throttle_time_ms, error_string=error_string, response_flags=flags
@@ -175,14 +188,15 @@ def decode_draft_response(frame: Frame, offset: int) -> tuple[FetchResponse, int
     return response, offset
 
 
-def _read_answers(frame: Frame, offset: int) -> tuple[list[PartitionData], int]:
-    count, offset = read_legacy_count(frame, offset, MIN_PARTITION_5 + _DIVERGING.size)
+def _read_answers(frame: Frame, offset: int, of_replica: bool) -> tuple[list[PartitionData], int]:
+    count, offset = read_legacy_count(frame, offset, MIN_PARTITION_5 + of_replica * _DIVERGING.size)
     partitions = []
     for _ in range(count):
         data, offset = read_legacy_partition(_AS_IN, frame, offset)
-        end = _DIVERGING.unpack_from(frame, offset)
-        if end != _NO_DIVERGENCE:
-            data = replace(data, diverging_epoch=EpochEndOffset(*end))
-        offset += _DIVERGING.size
+        if of_replica:
+            end = _DIVERGING.unpack_from(frame, offset)
+            if end != _NO_DIVERGENCE:
+                data = replace(data, diverging_epoch=EpochEndOffset(*end))
+            offset += _DIVERGING.size
         partitions.append(data)
     return partitions, offset

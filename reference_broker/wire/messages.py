@@ -77,7 +77,7 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     try:
         if api_key == _FETCH:
             if version >= FIRST_DRAFT_VERSION:
-                body, end = decode_draft_request(frame, offset)
+                body, end = decode_draft_request(version, frame, offset)
             else:
                 body, end = decode_fetch_request(version, frame, offset)
         elif api_key == _PRODUCE:
@@ -111,7 +111,7 @@ def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) ->
     if api_key == _FETCH:
         work = fetch_work()
         if version >= FIRST_DRAFT_VERSION:
-            return draft_request_in_slices(frame, offset, work), work
+            return draft_request_in_slices(version, frame, offset, work), work
         return fetch_request_in_slices(version, frame, offset, work), work
     work = Work.of_request(api_key)
     return _codec(api_key, version, "request").read_in_slices(frame, offset, work), work
@@ -157,7 +157,7 @@ def encode_response(api_key: int, version: int, correlation_id: int, body: Any) 
     """The frame with its length, as buffers to be written one after the other."""
     if api_key == _FETCH:
         if version >= FIRST_DRAFT_VERSION:
-            return encode_draft_response(correlation_id, body)
+            return encode_draft_response(version, correlation_id, body)
         return encode_fetch_response(version, correlation_id, body)
     if api_key == _PRODUCE:
         return encode_produce_response(version, correlation_id, body)
@@ -171,7 +171,7 @@ def encode_request(api_key: int, version: int, correlation_id: int, client_id: s
     start = _NO_LENGTH + write_request_header(RequestHeader(api_key, version, correlation_id, client_id))
     if api_key == _FETCH:
         if version >= FIRST_DRAFT_VERSION:
-            return encode_draft_request(start, body)
+            return encode_draft_request(version, start, body)
         return encode_fetch_request(version, start, body)
     if api_key == _PRODUCE:
         return encode_produce_request(version, start, body)
@@ -190,7 +190,7 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
     try:
         if api_key == _FETCH:
             if version >= FIRST_DRAFT_VERSION:
-                body, end = decode_draft_response(frame, offset)
+                body, end = decode_draft_response(version, frame, offset)
             else:
                 body, end = decode_fetch_response(version, frame, offset)
         elif api_key == _PRODUCE:

@@ -61,6 +61,7 @@ class FetcherPlan:
     max_bytes: int = 8 << 20
     partition_max_bytes: int = 1 << 20
     revision: str = "final"
+    first_epoch: int = 1
 
     @property
     def sessionless(self) -> bool:

@@ -139,7 +139,7 @@ class SessionFetcher(ClusterScript):
 
     def _new_session(self) -> NodeSession:
         revision = "final" if self.plan.revision == NO_SESSIONS else self.plan.revision
-        return NodeSession(make_session_handler(revision, self.plan.sessionless))
+        return NodeSession(make_session_handler(revision, self.plan.sessionless, self.plan.first_epoch))
 
     def _attend_leaders(self) -> None:
         """Begins a strand for each leader that has none. Wakes the strands of the other leaders."""
@@ -192,6 +192,16 @@ class SessionFetcher(ClusterScript):
                 due_us = max(due_us + interval, self.now.mono_us)
                 if self.stopping or session.refusals == 1:
                     due_us = self.now.mono_us  # A top-level error is answered by a full fetch at once.
+        yield from self._close(session)
+
+    def _close(self, session: NodeSession) -> Steps[None]:
+        """Closes the session where the fetcher is still connected and has time, as Kafka's consumer does (F-8)."""
+        if self.connected_to is None or self.leaving or self.out_of_time:
+            return
+        plan = session.handler.farewell()
+        if plan is not None:
+            version = plan.version(self.settings.versions.fetch)
+            yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)
 
     def _done(self) -> bool:
         """Whether the fetcher has ended. All strands see the same answer."""

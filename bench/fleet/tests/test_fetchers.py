@@ -82,6 +82,16 @@ def test_the_full_variant_never_uses_a_session(world: World, broker: FakeBroker,
     assert not broker.sessions
 
 
+@pytest.mark.clause("F-8")
+def test_a_fetcher_closes_its_session_when_it_leaves(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
+    live(world, settings, fetcher("incremental", settings))
+    last: Any = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH][-1]
+    assert (last.session_id, last.session_epoch, last.topics) == (fetches(world)[-1].session_id, -1, [])
+    assert not broker.sessions
+
+
 @pytest.mark.clause("F-10", "F-11")
 def test_the_resending_fetcher_sends_the_same_epoch_again_and_after_71_a_full_fetch(
     world: World, broker: FakeBroker, settings: ClientSettings

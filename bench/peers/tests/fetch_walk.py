@@ -153,10 +153,10 @@ def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
     return Answer(answer.error_code, session, tuple(rows)), answer.session_id
 
 
-def produce(side: Side, topic: str, partition: int, batches: int) -> None:
+def produce(side: Side, topic: str, partition: int, batches: int, batch: bytes = BATCH) -> None:
     """Each batch in a request of its own, as brokers take one a partition."""
     for _ in range(batches):
-        request = ProduceRequest(-1, 5000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, BATCH)])])
+        request = ProduceRequest(-1, 5000, [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])])
         answer = side.connection.call(ApiKey.PRODUCE, 9, request)
         assert isinstance(answer, ProduceResponse)
         assert answer.responses[0].partitions[0].error_code == 0

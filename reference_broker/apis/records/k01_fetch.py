@@ -6,7 +6,15 @@
   it, too: FETCH_SESSION_ID_NOT_FOUND.
 * A partition whose next batch does not fit into what is left gets nothing, and what is left goes on to the next one.
 * Unlike Kafka: records end with a whole batch. Kafka fills up what is left with the beginning of the next one.
-* A partition that sent data moves to the end of the session's list, also in the full response that opens the session.
+* A request that forgets the last partitions closes the session. What it names itself is answered all the same.
+* Unlike Kafka: a partition that sent data moves to the end of the session's list also in the full response that opens
+  the session, and partitions in error keep their place there. Kafka begins with the readable ones, as they were asked.
+* Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
+  ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND. Kafka has no such limit.
+* Unlike Kafka: where a session that told last fetched epochs goes on in a version below 12, a divergence is left out of
+  the answer. Kafka fails to write it and answers UNSUPPORTED_VERSION.
+* Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica
+  of the new one. Kafka looks for the replica first.
 * The ID of a deleted topic is unknown in a session, too.
 * Unlike Kafka: a partition in error rides in each incremental answer, but ends a wait only when its error is new, has
   changed or was asked for. Kafka answers each such fetch at once, in a loop.
@@ -21,7 +29,8 @@ Version notes:
 * v16: the answer has the addresses of leaders that are elsewhere.
 * v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is sent again with
   its sequence number is answered again, with at least the partitions of its first answer. A full request is answered
-  in its own order. A follower tells topic IDs, too. What a reader may not read yet counts as the log end.
+  in its own order. What a reader may not read yet counts as the log end.
+* v1002: the same for followers, who tell topic IDs and epochs and hear where their logs diverge.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
@@ -85,8 +94,13 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchRespons
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
+    return _fetch_named(broker, call, request, creates)
+
+
+def _fetch_named(broker: Needs, call: Call, request: FetchRequest, creates: bool) -> FetchResponse | None:
+    """Answers with every partition that the request names. ``creates`` says that it asks for a session."""
     with_ids = call.api_version >= TOPIC_IDS_FROM
-    draft = sessions.draft(call.client_id, request.replica_id, with_ids)
+    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, with_ids)
     draft.touch(broker.now)
     _name_partitions(draft, request, with_ids)
     return Fetch(broker, call, draft, request, creates).begin()
@@ -110,7 +124,7 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
         return refusal(ErrorCode.fetch_session_id_not_found, request)
     if not session.partitions:
         sessions.close(session.session_id, "no partition left")
-        return FetchResponse()
+        return _fetch_named(broker, call, request, creates=False)
     return Fetch(broker, call, session, request).begin()
 
 
@@ -122,7 +136,7 @@ def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: boo
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
-    """Answers a request of the first revision (Fetch 1000). Refusals tell the session's ID while there is one."""
+    """Answers a request of the first revision. Refusals tell the ID of the session while there is one."""
     sessions, named = broker.fetch_sessions, _named_first(broker, call, request)
     if request.fetch_type == FULL_FETCH:
         if request.session_epoch != 0 or (request.session_id != 0 and named is None):

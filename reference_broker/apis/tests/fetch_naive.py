@@ -5,6 +5,7 @@ come from the batches of the fake logs, which are the test's own.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from reference_broker.apis.tests.fetch_naive_first import NaiveFirst
@@ -62,8 +63,8 @@ class Naive:
         self.apply(session, request)
         if request.session_epoch > 0 and not session.parts:  # F-7
             self.drop(request.session_id)
-            assert (call.answer.error_code, call.answer.session_id, call.answer.responses) == (0, 0, [])
-            return None
+            session = Session(by_id, request.replica_id >= 0)
+            self.apply(session, replace(request, forgotten=[]))  # Kafka: what it names is answered without a session
         fetch = Waiting(call, request, session, self.world.broker.now.mono_us + request.max_wait_ms * 1000)
         states = [self.state(session, part, request) for part in session.parts]
         urgent = any(is_urgent(part, state) for part, state in zip(session.parts, states, strict=True))

@@ -209,6 +209,17 @@ def test_naming_a_partition_overwrites_all_its_fields(world: World) -> None:
     assert cached.log_start_offset == -1
 
 
+@pytest.mark.clause("F-7")
+def test_what_the_request_names_that_forgets_the_last_partitions_is_answered_outside_the_session(world: World) -> None:
+    """As Kafka does."""
+    session_id = world.open_session({A0: 0})
+    world.append("a")
+    answer = world.fetch(session_id, 1, {A0: 0, B0: 0}, forget=[A0, B0]).answer
+    assert (answer.session_id, names(answer)) == (0, [A0, B0])
+    assert told(answer)[A0].records
+    assert world.fetch(session_id, 2).answer.error_code == ErrorCode.fetch_session_id_not_found
+
+
 @pytest.mark.clause("F-12")
 def test_one_request_forgets_and_adds(world: World) -> None:
     session_id = world.open_session({A0: 0, A1: 0})

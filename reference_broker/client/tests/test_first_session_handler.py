@@ -12,6 +12,7 @@ from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     INCREMENTAL_FETCH_RESPONSE,
     NO_TOPIC_ID,
+    FetchPartition,
     FetchResponse,
     FetchTopicResponse,
     PartitionData,
@@ -74,7 +75,7 @@ def test_another_epoch_names_the_partition_again(epoch: str) -> None:
     new: dict[str, Any] = {epoch: 7}
     plan = handler.build({A: at(0), B: at(0)._replace(**new)})
     assert shown(plan) == (ID, 1, [B])
-    assert getattr(plan.request(1000, 1, 1, 1).topics[0].partitions[0], epoch) == 7
+    assert getattr(plan.request(1002, 1, 1, 1, replica_id=3).topics[0].partitions[0], epoch) == 7
 
 
 @pytest.mark.clause("G-3", "G-6")
@@ -313,11 +314,13 @@ def test_whoever_presumes_a_lost_answer_goes_on_with_the_next_number_and_names_a
 
 
 @pytest.mark.clause("G-12")
-def test_only_a_follower_says_topic_ids() -> None:
+def test_only_a_follower_says_topic_ids_and_epochs() -> None:
     handler = make_session_handler("first")
-    plan = handler.build({A: Wanted(b"i" * 16, 0, 100)})
-    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1).topics] == [NO_TOPIC_ID]
-    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1, replica_id=2).topics] == [b"i" * 16]
+    plan = handler.build({A: Wanted(b"i" * 16, 0, 100, 4, 3, 2)})
+    assert (plan.version(17), plan.version(17, of_replica=True)) == (1000, 1002)
+    (client,), (follower,) = plan.request(1000, 1, 1, 1).topics, plan.request(1002, 1, 1, 1, replica_id=2).topics
+    assert (client.topic_id, client.partitions) == (NO_TOPIC_ID, [FetchPartition(0, 0, 100, -1, -1, 2)])
+    assert (follower.topic_id, follower.partitions) == (b"i" * 16, [FetchPartition(0, 0, 100, 4, 3, 2)])
     handler.handle_response(answer(ID, OK, A))
     plan = handler.build({A: Wanted(b"j" * 16, 0, 100)})
-    assert [topic.topic_id for topic in plan.request(1000, 1, 1, 1, replica_id=2).topics] == [b"j" * 16]
+    assert [topic.topic_id for topic in plan.request(1002, 1, 1, 1, replica_id=2).topics] == [b"j" * 16]

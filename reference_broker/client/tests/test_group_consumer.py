@@ -104,6 +104,28 @@ def reading() -> Driver:
     return driver
 
 
+@pytest.mark.clause("F-8")
+def test_who_ends_its_fetches_closes_the_session_once_the_fetch_under_way_is_answered(reading: Driver) -> None:
+    opened = fetched(b"x", first=5)
+    opened.session_id = 7  # type: ignore[misc]  # Only mypy takes the fields as frozen.
+    reading.consumer.end_fetches()
+    assert not reading.consumer.has_ended_fetches
+    request = reading.answer("node-0", opened)["node-0"]
+    assert (request.body.session_id, request.body.session_epoch, request.body.topics) == (7, -1, [])
+    assert "node-0" not in reading.answer("node-0", FetchResponse())
+    assert reading.consumer.has_ended_fetches
+
+
+def test_who_has_no_session_ends_its_fetches_without_a_request() -> None:
+    driver = Driver()
+    driver.consumer.assign([T0])
+    driver.go()
+    driver.consumer.end_fetches()
+    driver.answer("metadata", metadata())
+    assert driver.sent == {}
+    assert driver.consumer.has_ended_fetches
+
+
 def test_without_a_position_the_reset_policy_decides() -> None:
     driver = Driver(reset="latest")
     driver.consumer.assign([T0])

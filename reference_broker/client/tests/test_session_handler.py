@@ -175,11 +175,22 @@ def test_a_session_emptied_by_forgetting_ends_with_id_zero() -> None:
 
 
 @pytest.mark.clause("F-8")
-def test_a_closing_request_is_full_and_opens_no_session() -> None:
+def test_a_farewell_closes_the_session_and_names_nothing() -> None:
     handler = opened(FOO0)
-    handler.close_session()
-    plan = handler.build(wanted(FOO0))
-    assert (plan.session_id, plan.session_epoch, list(plan.to_send)) == (123, -1, [FOO0])
+    plan = handler.farewell()
+    assert plan is not None
+    assert (plan.session_id, plan.session_epoch, list(plan.to_send), plan.to_forget) == (123, -1, [], ())
+    assert handler.handle_response(response(0)).problem is None
+    assert handler.farewell() is None
+
+
+@pytest.mark.clause("F-8")
+def test_without_a_session_or_with_a_request_under_way_there_is_no_farewell() -> None:
+    assert FetchSessionHandler().farewell() is None
+    assert FetchSessionHandler(sessionless=True).farewell() is None
+    handler = opened(FOO0)
+    handler.build(wanted(FOO0))
+    assert handler.farewell() is None
 
 
 @pytest.mark.clause("F-4")

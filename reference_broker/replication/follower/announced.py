@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from reference_broker.client.fetch_plan import FIRST_REVISION_VERSION
-from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -22,5 +21,5 @@ def announces_first_revision(answer: object) -> bool:
     assert isinstance(answer, response_schema.ApiVersionsResponse), (
         f"ApiVersions was answered by {type(answer).__name__}"
     )
-    draft = DRAFTS[ApiKey.FETCH, FIRST_REVISION_VERSION]
+    draft = DRAFTS[ApiKey.FETCH, FETCH_FIRST_REVISION_REPLICAS]
     return any(feature.name == draft for feature in answer.supported_features)

@@ -206,7 +206,7 @@ class Fetcher:
         if newcomers or self._unsaid:
             wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
-        version = plan.version(VERSIONS[ApiKey.FETCH][1])
+        version = plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
         request = plan.request(
             version,
             wait_ms,

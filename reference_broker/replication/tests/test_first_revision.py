@@ -32,7 +32,7 @@ def versions(*features: str) -> ApiVersionsResponse:
 
 
 def granted(world: World) -> None:
-    world.question(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1000"))
+    world.question(ApiKey.API_VERSIONS).replied(versions("crucible.Fetch.1002"))
 
 
 def response(data: PartitionData, flags: int) -> FetchResponse:
@@ -44,7 +44,7 @@ def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> No
     world.follow(0)
     granted(world)
     asked, request = world.fetch()
-    assert (asked.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1000, [("t", TOPIC_ID)])
+    assert (asked.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1002, [("t", TOPIC_ID)])
     assert not world.told("fetch_revision_not_served")
 
 

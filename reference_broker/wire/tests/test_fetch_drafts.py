@@ -1,5 +1,6 @@
-"""Fetch 1000, KIP-227's first revision: its bytes."""
+"""Fetch 1000 and 1002, KIP-227's first revision: their bytes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,13 +27,74 @@ from reference_broker.wire.messages import decode_request, decode_response, enco
 from reference_broker.wire.tests.strategies import INT8, INT16, INT32, INT64, TEXT, fetch_requests, fetch_responses
 
 QUICK = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-FETCH, DRAFT = ApiKey.FETCH, 1000
+FETCH, PAGE, DRAFT = ApiKey.FETCH, 1000, 1002
 DIVERGENCES = st.builds(EpochEndOffset, INT32, INT64).filter(lambda end: (end.epoch, end.end_offset) != (-1, -1))
-HEADER_V1 = "0001 03e8 00000009 0002 6d65"
+HEADER_V1 = "0001 03ea 00000009 0002 6d65"
+HEADER_V0 = "00000009"
 
 
 @pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
-def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_what_followers_tell() -> None:
+def test_a_request_written_from_the_page_and_version_6_is_read_and_written_so() -> None:
+    """Each line is one line of the page's schema. replica_id comes first and max_bytes is there, as in version 6."""
+    fields = [
+        ("replica_id", "ffffffff"),
+        ("max_wait_time", "000001f4"),
+        ("min_bytes", "00000001"),
+        ("max_bytes", "00100000"),
+        ("isolation_level", "01"),
+        ("fetch_type", "01"),
+        ("fetch_session_id", "0102030405060708"),
+        ("fetch_session_sequence_number", "7000000000000002"),
+        ("topics", "00000001"),
+        ("topic_name", "0001 74"),
+        ("partitions", "00000001"),
+        ("partition_id", "00000005"),
+        ("fetch_offset", "0000000000000007"),
+        ("start_offset", "0000000000000006"),
+        ("max_bytes", "00001000"),
+    ]
+    text = bytes.fromhex("".join(value for _, value in fields))
+    partition = FetchPartition(5, 7, 4096, log_start_offset=6)
+    topics = [FetchTopic("t", NO_TOPIC_ID, [partition])]
+    asked = FetchRequest(-1, 500, 1, 1 << 20, 1, 0x0102030405060708, 0x7000000000000002, topics)
+    asked = replace(asked, fetch_type=INCREMENTAL_FETCH)
+    assert decode_request(FETCH, PAGE, memoryview(text), 0) == asked
+    frame = b"".join(encode_request(FETCH, PAGE, 9, "me", asked))
+    assert frame[4:] == bytes.fromhex("0001 03e8 00000009 0002 6d65") + text
+
+
+@pytest.mark.clause("G-12", "G-9", "D-1")
+def test_a_response_is_written_as_the_page_and_version_6_have_it_and_read_so() -> None:
+    fields = [
+        ("throttle_time_ms", "00000001"),
+        ("error_code", "2711"),
+        ("error_string", "0003 616263"),
+        ("fetch_session_id", "0102030405060708"),
+        ("response_flags", "03"),
+        ("topics", "00000001"),
+        ("topic_name", "0001 74"),
+        ("partitions", "00000001"),
+        ("partition_id", "00000005"),
+        ("error_code", "0000"),
+        ("high_watermark", "0000000000000009"),
+        ("last_stable_offset", "0000000000000008"),
+        ("log_start_offset", "0000000000000001"),
+        ("aborted_transactions", "00000001"),
+        ("producer_id", "0000000000000004"),
+        ("first_offset", "0000000000000002"),
+        ("records", "00000002 7879"),
+    ]
+    text = bytes.fromhex(HEADER_V0 + "".join(value for _, value in fields))
+    data = PartitionData(5, 0, 9, 8, 1, [AbortedTransaction(4, 2)], records=b"xy")
+    flags = INCREMENTAL_FETCH_RESPONSE | INCREMENTAL_FETCH_OK
+    topics = [FetchTopicResponse("t", NO_TOPIC_ID, [data])]
+    told = FetchResponse(10001, 0x0102030405060708, topics, 1, error_string="abc", response_flags=flags)
+    assert b"".join(encode_response(FETCH, PAGE, 9, told))[4:] == text
+    assert decode_response(FETCH, PAGE, memoryview(text)) == (9, told)
+
+
+@pytest.mark.clause("G-12", "G-1", "G-3", "G-4", "D-1")
+def test_a_follower_s_request_has_the_page_s_fields_and_what_followers_tell() -> None:
     text = (
         "00000003 000001f4 00000001 00100000 00 01 0102030405060708 7000000000000002"
         "00000001 0001 74 69696969696969696969696969696969 00000001"
@@ -57,7 +119,7 @@ def test_a_request_has_the_page_s_fields_on_the_layout_of_version_6_and_what_fol
 
 
 @pytest.mark.clause("G-12", "G-9", "D-1")
-def test_a_response_has_header_0_an_error_string_and_flags() -> None:
+def test_a_follower_s_response_has_header_0_an_error_string_and_flags() -> None:
     text = (
         "00000009 00000001 2711 0003 616263 0102030405060708 03"
         "00000001 0001 74 00000001 00000005 0000 0000000000000009 0000000000000008 0000000000000001"
@@ -78,7 +140,7 @@ def test_a_response_has_header_0_an_error_string_and_flags() -> None:
 
 
 @pytest.mark.clause("G-12", "D-1")
-def test_a_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -> None:
+def test_a_follower_s_response_tells_where_the_logs_part_behind_the_fields_of_version_6() -> None:
     text = (
         "00000009 00000000 0000 ffff 0000000000000007 03 00000001 0001 74 00000001"
         "00000005 0000 0000000000000009 ffffffffffffffff 0000000000000000 ffffffff 00000000 00000003 0000000000000004"
@@ -117,22 +179,23 @@ def test_both_round_trip(data: st.DataObject) -> None:
 
 
 @QUICK
-@given(st.booleans(), st.binary(max_size=80))
-def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, frame: bytes) -> None:
+@given(st.booleans(), st.sampled_from([PAGE, DRAFT]), st.binary(max_size=80))
+def test_any_bytes_are_a_fetch_or_a_protocol_error(asks: bool, version: int, frame: bytes) -> None:
     try:
         if asks:
-            decode_request(FETCH, DRAFT, memoryview(frame), 0)
+            decode_request(FETCH, version, memoryview(frame), 0)
         else:
-            decode_response(FETCH, DRAFT, memoryview(frame))
+            decode_response(FETCH, version, memoryview(frame))
     except ProtocolError:
         pass  # The other outcome that is allowed.
 
 
-def test_what_ends_inside_a_field_or_runs_on_is_refused() -> None:
+@pytest.mark.parametrize("version", [PAGE, DRAFT])
+def test_what_ends_inside_a_field_or_runs_on_is_refused(version: int) -> None:
     asked = FetchRequest(topics=[FetchTopic("t", NO_TOPIC_ID, [FetchPartition(0, 1, 2)])])
-    body = b"".join(encode_request(FETCH, DRAFT, 9, "me", asked))[4 + 12 :]
+    body = b"".join(encode_request(FETCH, version, 9, "me", asked))[4 + 12 :]
     for size in range(len(body)):
         with pytest.raises(ProtocolError):
-            decode_request(FETCH, DRAFT, memoryview(body[:size]), 0)
+            decode_request(FETCH, version, memoryview(body[:size]), 0)
     with pytest.raises(ProtocolError):
-        decode_request(FETCH, DRAFT, memoryview(body + b"x"), 0)
+        decode_request(FETCH, version, memoryview(body + b"x"), 0)

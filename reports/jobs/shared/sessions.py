@@ -36,7 +36,7 @@ _ROW = (
 )
 _FOLLOWS_ITS_REQUEST = (
     "asked.what = 'request' and asked.session_epoch = session_epoch "
-    f"and (api_version != {FIRST_REVISION} or asked.connection = connection)"
+    f"and (api_version < {FIRST_REVISION} or asked.connection = connection)"
 )
 """In the first revision a request on the same connection ends the waiting request that it repeats. In the final
 revision only a refusal, or an epoch that is accepted twice, follows its request."""
@@ -81,4 +81,4 @@ def answered_requests(tables: Tables) -> DataFrame:
         f"when error in ({SESSION_ID_NOT_FOUND}, {INVALID_FETCH_SESSION}) then 'unknown_id' else 'untold' end"
     )
     found = requests.join(replies, key, "left").withColumn("outcome", outcome)
-    return found.withColumn("resends", F.col("api_version") == FIRST_REVISION).drop("api_version")
+    return found.withColumn("resends", F.col("api_version") >= FIRST_REVISION).drop("api_version")
