@@ -72,7 +72,7 @@ def epoch_outlives_older_commit(
     return errors, accepted
 
 
-@mutant("reference_broker.groups.offsets.judging:_epoch_refusal")
+@mutant("reference_broker.groups.offsets.judging:epoch_refusal")
 def last_write_wins(original: Function, metadata_epoch: int, last: Any) -> Error:
     """The coordinator does not compare a commit's metadata epoch with the stored one (M-7)."""
     return ErrorCode.none

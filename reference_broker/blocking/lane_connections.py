@@ -16,8 +16,9 @@ from reference_broker.client.draft_versions import (
     API_VERSIONS_VERSION,
     announces_drafts,
 )
-from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
+from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 
 
 class NoDraftError(Exception):
@@ -65,7 +66,7 @@ class LaneConnections:
 
     def _send(self, held: _Lane, request: GroupRequest) -> None:
         assert held.sent is None, "two requests in flight on one lane"
-        if request.api_version == DRAFT_VERSION and not held.speaks_drafts:
+        if request.api_version >= FIRST_DRAFT_VERSION and not held.speaks_drafts:
             raise NoDraftError
         held.deadline = time.monotonic() + request.timeout_us / 1e6
         held.sent = held.connection.send(

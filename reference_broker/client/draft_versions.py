@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
-from reference_broker.client.group_requests import DRAFT_VERSION
+from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION
 from reference_broker.wire.apis import DRAFTS, ApiKey
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 API_VERSIONS_VERSION: Final = 3
 API_VERSIONS_REQUEST: Final = ApiVersionsRequest(client_software_name="crucible-client", client_software_version="1")
 NEEDED_DRAFTS: Final = tuple(
-    DRAFTS[key, DRAFT_VERSION] for key in (ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
+    DRAFTS[key, version]
+    for key in (ApiKey.METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
+    for version in (PAGE_VERSION, DRAFT_VERSION)
 )
 
 

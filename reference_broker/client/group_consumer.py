@@ -26,7 +26,7 @@ from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPart
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent, Lost, Revoked
 from reference_broker.client.group_membership import GroupMembership
-from reference_broker.client.group_requests import GroupRequest, MemberIdentity
+from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, GroupRequest, MemberIdentity
 from reference_broker.client.leader_fetches import LeaderFetches
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
 from reference_broker.client.metadata_refresher import MetadataRefresher, MetadataSource
@@ -81,6 +81,12 @@ class ConsumerConfig:
     commit_deadline_us: int = 60_000_000
     metadata_source: MetadataSource | None = None
 
+    @property
+    def draft_version(self) -> int:
+        """The version of KIP-232's drafts. Without leader epochs and an instance ID, it is the page's own."""
+        is_static = self.group is not None and self.group.instance_id is not None
+        return DRAFT_VERSION if self.fetch.leader_epochs or is_static else PAGE_VERSION
+
 
 @dataclass(slots=True)
 class GroupConsumer:
@@ -113,6 +119,7 @@ class GroupConsumer:
             config.backoff_us,
             config.metadata_max_age_us,
             config.request_timeout_us,
+            draft_version=config.draft_version,
             source=config.metadata_source,
             observer=self.observer,
         )
@@ -396,7 +403,8 @@ class GroupConsumer:
         coordinator, group = self.coordinator, self.config.group
         if coordinator is not None and group is not None:
             drafts = coordinator.node is not None and self.metadata.speaks_drafts(coordinator.node)
-            coordinator.versions = group.versions.with_metadata_epoch() if drafts else group.versions
+            version = self.config.draft_version
+            coordinator.versions = group.versions.with_metadata_epoch(version) if drafts else group.versions
 
     # -- metadata and the group ---------------------------------------------------------------------------------
 

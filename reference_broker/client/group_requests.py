@@ -29,14 +29,16 @@ if TYPE_CHECKING:
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumer groups."""
+PAGE_VERSION: Final = 1000
+"""KIP-232's drafts as its page has them, without leader epochs and instance IDs."""
 DRAFT_VERSION: Final = WITH_LEADER_EPOCHS
-"""The version of Metadata, OffsetCommit and OffsetFetch that carries KIP-232's metadata epoch."""
+"""KIP-232's drafts for clients that use those, too."""
 NO_GENERATION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class GroupVersions:
-    """The API versions that a member speaks. ``offset_commit`` and ``offset_fetch`` may be DRAFT_VERSION."""
+    """The API versions that a member speaks. ``offset_commit`` and ``offset_fetch`` may be drafts."""
 
     find_coordinator: int = 6
     join_group: int = 9
@@ -46,9 +48,9 @@ class GroupVersions:
     offset_commit: int = 9
     offset_fetch: int = 9
 
-    def with_metadata_epoch(self) -> "GroupVersions":
+    def with_metadata_epoch(self, version: int = DRAFT_VERSION) -> "GroupVersions":
         """Returns the same versions, but with the drafts that carry the metadata epoch."""
-        return replace(self, offset_commit=DRAFT_VERSION, offset_fetch=DRAFT_VERSION)
+        return replace(self, offset_commit=version, offset_fetch=version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ class MetadataRefresher:
     due_at_us: int = 0
     min_metadata_epoch: int = NO_METADATA_EPOCH
     """Metadata is asked for again until this epoch is reached."""
+    draft_version: int = DRAFT_VERSION
     source: MetadataSource | None = None
     observer: ConsumerObserver = field(default_factory=ConsumerObserver)
     _once_more: bool = False
@@ -99,7 +100,7 @@ class MetadataRefresher:
             return None
         self.asking, self._once_more = True, False
         node = self.any_node() if self.source is None else self.source(tuple(self.cache.nodes.values()), self.bootstrap)
-        version = DRAFT_VERSION if self.speaks_drafts(node) else self.version
+        version = self.draft_version if self.speaks_drafts(node) else self.version
         return GroupRequest(METADATA, version, metadata_request(topics), self.request_timeout_us, node)
 
     def answered(self, now_us: int, body: object) -> bool:

@@ -15,9 +15,9 @@ The operation itself retries after a lost answer, and while the coordinator has 
 ``Committed.group_error`` or ``Fetched.error`` to ``GroupMembership.told``. INVALID_METADATA_EPOCH (KIP-232, spec M-7)
 is never retried; it is that partition's result.
 
-OffsetCommit 1001 (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6), and
-OffsetFetch 1001 returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached every
-partition's epoch.
+The draft of OffsetCommit (``GroupVersions.with_metadata_epoch``) sends the epoch of the last accepted metadata (M-6),
+and that of OffsetFetch returns it (M-9). ``may_consume`` is the wait of M-10: no fetch before the metadata has reached
+every partition's epoch.
 """
 
 from collections.abc import Iterable, Mapping

@@ -18,13 +18,17 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.client.consumer_protocol import by_topic
-from reference_broker.client.group_requests import DRAFT_VERSION, MemberIdentity, error_of
+from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.drafts import (
+    OffsetCommitRequest1000,
     OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1000,
     OffsetCommitRequestPartition1001,
+    OffsetCommitRequestTopic1000,
     OffsetCommitRequestTopic1001,
+    OffsetFetchRequest1000,
     OffsetFetchRequest1001,
     OffsetFetchRequestTopic1000,
 )
@@ -61,9 +65,22 @@ class CommittedOffset:
 
 def commit_request(
     offsets: Mapping[TopicPartition, OffsetToCommit], identity: MemberIdentity, version: int
-) -> OffsetCommitRequest | OffsetCommitRequest1001:
+) -> OffsetCommitRequest | OffsetCommitRequest1000 | OffsetCommitRequest1001:
     """The body of OffsetCommit in that version."""
     topics = by_topic(offsets)
+    if version == PAGE_VERSION:
+        return OffsetCommitRequest1000(
+            group_id=identity.group_id,
+            generation_id_or_member_epoch=identity.generation_id,
+            member_id=identity.member_id,
+            topics=tuple(
+                OffsetCommitRequestTopic1000(
+                    name=topic,
+                    partitions=tuple(_page_partition(each, offsets[TopicPartition(topic, each)]) for each in numbers),
+                )
+                for topic, numbers in topics.items()
+            ),
+        )
     if version == DRAFT_VERSION:
         return OffsetCommitRequest1001(
             group_id=identity.group_id,
@@ -103,6 +120,16 @@ def _draft_partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequest
     )
 
 
+def _page_partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartition1000:
+    draft = _draft_partition(number, offset)
+    return OffsetCommitRequestPartition1000(
+        partition_index=draft.partition_index,
+        committed_offset=draft.committed_offset,
+        metadata_epoch=draft.metadata_epoch,
+        committed_metadata=draft.committed_metadata,
+    )
+
+
 def _partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartition:
     return OffsetCommitRequestPartition(
         partition_index=i32(number),
@@ -123,18 +150,17 @@ def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
 
 def fetch_request(
     partitions: Iterable[TopicPartition], identity: MemberIdentity, version: int
-) -> OffsetFetchRequest | OffsetFetchRequest1001:
-    """The body of OffsetFetch in that version, for one group. It asks for stable offsets."""
+) -> OffsetFetchRequest | OffsetFetchRequest1000 | OffsetFetchRequest1001:
+    """The body of OffsetFetch in that version, for one group. It asks for stable offsets if the version can say so."""
     topics = by_topic(partitions)
-    if version == DRAFT_VERSION:
-        return OffsetFetchRequest1001(
-            group_id=identity.group_id,
-            topics=tuple(
-                OffsetFetchRequestTopic1000(name=topic, partition_indexes=tuple(numbers))
-                for topic, numbers in topics.items()
-            ),
-            require_stable=True,
+    if version in (PAGE_VERSION, DRAFT_VERSION):
+        wanted = tuple(
+            OffsetFetchRequestTopic1000(name=topic, partition_indexes=tuple(numbers))
+            for topic, numbers in topics.items()
         )
+        if version == PAGE_VERSION:
+            return OffsetFetchRequest1000(group_id=identity.group_id, topics=wanted)
+        return OffsetFetchRequest1001(group_id=identity.group_id, topics=wanted, require_stable=True)
     group = OffsetFetchRequestGroup(
         group_id=GroupId(identity.group_id),
         topics=tuple(

@@ -21,7 +21,6 @@ from reference_broker.client.fetch_plan import FetchPlan, Wanted
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
 from reference_broker.client.group_events import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (
-    DRAFT_VERSION,
     JOIN_GROUP,
     OFFSET_COMMIT,
     OFFSET_FETCH,
@@ -33,7 +32,7 @@ from reference_broker.client.group_requests import (
 from reference_broker.client.metadata_cache import MetadataUpdate
 from reference_broker.client.offset_commits import Committed, Fetched
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
-from reference_broker.wire.apis import api_name
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, api_name
 from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reports.rows import (
     END_OF_RUN_US,
@@ -135,7 +134,7 @@ class ConsumerHistory(ConsumerObserver):
         operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)))
         operation.node = node
         if lane == METADATA_LANE:
-            self._drafted = request.api_version == DRAFT_VERSION
+            self._drafted = request.api_version >= FIRST_DRAFT_VERSION
         elif request.api_key == FETCH:
             self._fetch_sent(operation, *self._planned[node])
         elif request.api_key == JOIN_GROUP and self._join_began_us < 0:
@@ -261,7 +260,7 @@ class ConsumerHistory(ConsumerObserver):
         error = name_of(fetched.error) if fetched.error else None
         self.journal.end(operation, "fail" if error else "ok", error)
         for where, at in fetched.offsets.items():
-            draft = fetched.version == DRAFT_VERSION
+            draft = fetched.version >= FIRST_DRAFT_VERSION
             self._record_offset("fetched", operation.index, where, at, fetched.asked_as, draft, None)
 
     def commit_begun(self, partitions: tuple[TopicPartition, ...]) -> None:
@@ -274,7 +273,7 @@ class ConsumerHistory(ConsumerObserver):
         kind = "ok" if not wrong else "info" if wrong is ErrorCode.request_timed_out else "fail"
         self.journal.end(operation, kind, name_of(wrong) if wrong else None)
         for where, error in committed.errors.items():
-            at, draft = committed.offsets[where], committed.version == DRAFT_VERSION
+            at, draft = committed.offsets[where], committed.version >= FIRST_DRAFT_VERSION
             name = name_of(error) if error else None
             self._record_offset("commit", operation.index, where, at, committed.asked_as, draft, name)
 

@@ -30,8 +30,9 @@ from reference_broker.client.draft_versions import (
     announces_drafts,
 )
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE, GroupConsumer
-from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
+from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 
 SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
 
@@ -142,7 +143,7 @@ class ConsumerLanes:
             lane.asking = True
             timeout_us = self.settings.request_timeout_us
             self._request(lane, API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST, timeout_us)
-        elif request.api_version == DRAFT_VERSION and not lane.drafts:
+        elif request.api_version >= FIRST_DRAFT_VERSION and not lane.drafts:
             self._fail(lane)
         else:
             self.history.sent(lane.name, request)

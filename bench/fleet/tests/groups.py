@@ -35,7 +35,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
 NO_WAIT = bodies.milliseconds(0)
-DRAFT_VERSION = 1001
+FIRST_DRAFT_VERSION = 1000
 INVALID_METADATA_EPOCH = 10003
 REBALANCE_US = 1_000_000
 """How long a rebalance waits for members that are known."""
@@ -124,7 +124,7 @@ class GroupsBroker(FakeBroker):
         )
 
     def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
-        if request.api_key != ApiKey.METADATA or request.api_version != DRAFT_VERSION:
+        if request.api_key != ApiKey.METADATA or request.api_version < FIRST_DRAFT_VERSION:
             return answer
         return drafts.MetadataResponse1001(
             brokers=tuple(
@@ -322,7 +322,7 @@ class GroupWorld(World):
         self, _behaviour: Behaviour, node: int, request: Request
     ) -> OffsetCommitResponse | drafts.OffsetCommitResponse1000:
         body: Any = request.body
-        draft = request.api_version == DRAFT_VERSION
+        draft = request.api_version >= FIRST_DRAFT_VERSION
         refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
         codes: dict[TopicPartition, int] = {}
         for topic in body.topics:
@@ -359,14 +359,14 @@ class GroupWorld(World):
         epoch = asked.metadata_epoch if draft else -1
         if draft and epoch < offsets.get(where, (0, 0, -1))[2]:
             return INVALID_METADATA_EPOCH
-        offsets[where] = (asked.committed_offset, asked.committed_leader_epoch, epoch)
+        offsets[where] = (asked.committed_offset, getattr(asked, "committed_leader_epoch", -1), epoch)
         self.commits.append((self.now_us, body.member_id, where, asked.committed_offset, epoch))
         return 0
 
     def offset_fetch(
         self, _behaviour: Behaviour, _node: int, request: Request
     ) -> OffsetFetchResponse | drafts.OffsetFetchResponse1001:
-        draft = request.api_version == DRAFT_VERSION
+        draft = request.api_version >= FIRST_DRAFT_VERSION
         body: Any = request.body
         asked = body if draft else body.groups[0]
         offsets = self._group(asked.group_id).offsets

@@ -21,7 +21,7 @@ from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.client import group_requests as requests
 from reference_broker.client.group_coordinator import GroupCoordinator
-from reference_broker.client.group_requests import DRAFT_VERSION, GroupVersions, MemberIdentity
+from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, GroupVersions, MemberIdentity
 from reference_broker.client.offset_commits import (
     Committed,
     CommittedOffsets,
@@ -114,6 +114,8 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() 
     assert [each.committed_leader_epoch for each in topic.partitions] == [2, -1]  # KIP-320 goes on beside it,
     assert draft.group_instance_id == "i"  # and so does the fencing of static members (KIP-345).
     assert (draft.group_id, draft.generation_id_or_member_epoch, draft.member_id) == ("g", 3, "me")
+    page = sent_over(8, PAGE_VERSION, commit_request(OFFSETS, ME, PAGE_VERSION))
+    assert [(each.committed_offset, each.metadata_epoch) for each in page.topics[0].partitions] == [(17, 5), (4, -1)]
     released = sent_over(8, 9, commit_request(OFFSETS, ME, 9))
     [topic] = released.topics
     assert [(each.committed_offset, each.committed_leader_epoch) for each in topic.partitions] == [(17, 2), (4, -1)]
@@ -124,6 +126,8 @@ def test_the_draft_carries_each_partitions_epoch_and_released_versions_do_not() 
 def test_fetched_offsets_have_an_epoch_in_the_draft_and_minus_one_elsewhere() -> None:
     asked = sent_over(9, DRAFT_VERSION, fetch_request([T0, T1], ME, DRAFT_VERSION))
     assert (asked.topics[0].partition_indexes, asked.require_stable) == ((0, 1), True)
+    page = sent_over(9, PAGE_VERSION, fetch_request([T0, T1], ME, PAGE_VERSION))
+    assert page.topics[0].partition_indexes == (0, 1)
     rows = (
         OffsetFetchResponsePartition1001(
             partition_index=0, committed_offset=17, committed_leader_epoch=2, metadata_epoch=5, metadata="x"

@@ -8,12 +8,13 @@ from typing import TypeAlias
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import OffsetKey
-from reference_broker.groups.offsets.judging import exists, judged, membership_error
+from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.offsets.judging import epoch_refusal, exists, judged, membership_error
 from reference_broker.groups.offsets.requests import CommitRequest, Committed, Deleted, Fetched, FetchedOffset
 from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE
+from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
+from reference_broker.groups.storage.log import KeyAndValue
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
@@ -26,12 +27,22 @@ _COUNTS_AS_HEARTBEAT = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 Contain: TypeAlias = Callable[[Callable[[], object]], bool]
 
 OFFSETS_A_SLICE = 250
-"""How many offsets of one commit are judged and written in one event. They cost some 3 ms."""
+"""How many offsets of one commit are judged in one event. They cost some 3 ms. To write them costs a third of that."""
 
 
 def _plainly(work: Callable[[], object]) -> bool:
     work()
     return True
+
+
+@dataclass(slots=True)
+class _Judged:
+    """What became of the offsets of one request so far: an error for each, and the accepted ones with their records.
+    ``with_epoch`` says whether metadata epochs were checked and are kept."""
+
+    with_epoch: bool
+    errors: list[Error] = field(default_factory=list)
+    accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -52,8 +63,8 @@ class Commits:
     # --- OffsetCommit -----------------------------------------------------------------------------------------------
 
     def commit(self, request: CommitRequest, answer: Committed, contain: Contain = _plainly) -> None:
-        """Answers once the accepted offsets are replicated. More than OFFSETS_A_SLICE are written in several events.
-        Each does its part through ``contain``, which returns False if that failed.
+        """Answers once the accepted offsets are replicated. More than OFFSETS_A_SLICE are judged in several events, and
+        all are written in one. Each event does its part through ``contain``, which returns False if that failed.
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
@@ -69,22 +80,40 @@ class Commits:
     def _commit_slices(
         self, target: OffsetsPartition, request: CommitRequest, answer: Committed, contain: Contain
     ) -> Slices:
-        """Each slice is judged and written by itself, since the group may be another one by then."""
-        offsets = request.offsets
-        slices = [offsets[at : at + OFFSETS_A_SLICE] for at in range(0, len(offsets), OFFSETS_A_SLICE)]
-        answers: dict[int, list[Error]] = {}
-
-        def told(at: int, errors: list[Error]) -> None:
-            answers[at] = errors
-            if len(answers) == len(slices):
-                answer([error for each in range(len(slices)) for error in answers[each]])
-
-        for at, some in enumerate(slices):
-            if not contain(partial(self._commit, target, replace(request, offsets=some), partial(told, at))):
+        """What was judged some events ago is looked at again, since other commits may have come between."""
+        found = _Judged(sends_metadata_epoch(self._image()))
+        for at in range(0, len(request.offsets), OFFSETS_A_SLICE):
+            some = replace(request, offsets=request.offsets[at : at + OFFSETS_A_SLICE])
+            if not contain(partial(self._judge, target, some, found)):
                 return
             yield
 
+        def write() -> None:
+            if found.with_epoch is not sends_metadata_epoch(self._image()):
+                self._commit(target, request, answer)  # The feature was switched on or off, which is rare.
+                return
+            _refuse_overtaken(target, request, found)
+            self._write(target, request, found, answer)
+
+        contain(write)
+
     def _commit(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> None:
+        found = _Judged(sends_metadata_epoch(self._image()))
+        self._judge(target, request, found)
+        self._write(target, request, found, answer)
+
+    def _judge(self, target: OffsetsPartition, request: CommitRequest, found: _Judged) -> None:
+        """Adds the verdicts on these offsets, and the records of the accepted ones."""
+        now_ms, with_epoch = self._ports.now().wall_ms, found.with_epoch
+        errors, accepted = judged(target, request, self._image(), self._config, now_ms, with_epoch=with_epoch)
+        found.errors += errors
+        version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
+        for one in accepted:
+            key = OffsetKey(request.group_id, one.topic, one.partition)
+            found.accepted[key] = one, (offset_key(*key), offset_value(one, version))
+
+    def _write(self, target: OffsetsPartition, request: CommitRequest, found: _Judged, answer: Committed) -> None:
+        """Writes what was accepted, in one batch, if the member may commit at this moment."""
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
             answer([error] * len(request.offsets))
@@ -92,19 +121,15 @@ class Commits:
         group = target.groups.get(request.group_id)
         if group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.heard(target, request.group_id, request.member_id)
-        image = self._image()
-        with_epoch = sends_metadata_epoch(image)
-        now_ms = self._ports.now().wall_ms
-        errors, accepted = judged(target, request, image, self._config, now_ms, with_epoch=with_epoch)
-        if not accepted:
-            answer(errors)
+        if not found.accepted:
+            answer(found.errors)
             return
 
         def written(refused: Error) -> None:
-            answer([error or refused for error in errors])
+            answer([error or refused for error in found.errors])
 
-        self._metrics.commits.value += len(accepted)
-        target.commit(request.group_id, accepted, EPOCH_VALUE if with_epoch else CLASSIC_VALUE, written)
+        self._metrics.commits.value += len(found.accepted)
+        target.commit(found.accepted, written)
         if group is None and target.is_led and request.group_id in target.groups:
             self._membership.serve(target, target.groups[request.group_id])
 
@@ -164,6 +189,18 @@ class Commits:
         self._metrics.deletions.value += len(doomed)
         target.retention.look_at(group_id, self._ports.now().wall_ms)
         target.remove_offsets(list(doomed), lambda refused: answer(refused, errors))
+
+
+def _refuse_overtaken(target: OffsetsPartition, request: CommitRequest, found: _Judged) -> None:
+    """Refuses the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
+    if not found.with_epoch:
+        return
+    for at, wanted in enumerate(request.offsets):
+        key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
+        if wanted.metadata_epoch is not None and not found.errors[at]:
+            found.errors[at] = epoch_refusal(wanted.metadata_epoch, target.offsets.latest(key))
+            if found.errors[at]:
+                found.accepted.pop(key, None)
 
 
 def _fetched(

@@ -40,7 +40,7 @@ def judged(
         epoch = wanted.metadata_epoch if with_epoch else None
         error = _refusal(image, config, wanted)
         if not error and epoch is not None:
-            error = _epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
+            error = epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
         errors.append(error)
         if not error:
             accepted[key] = _commit(wanted, epoch, now_ms)
@@ -78,7 +78,7 @@ def _is_too_large(config: BrokerConfig, metadata: str) -> bool:
     return len(metadata) > config.offset_metadata_max_bytes or len(metadata.encode()) > MOST_TEXT_BYTES
 
 
-def _epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
+def epoch_refusal(metadata_epoch: int, last: CommitOffset | None) -> Error:
     """M-7: the client knows older metadata than those under which the offset was committed."""
     known = NO_METADATA_EPOCH if last is None else last.metadata_epoch
     return DraftError.INVALID_METADATA_EPOCH if metadata_epoch < known else ErrorCode.none

@@ -6,7 +6,7 @@ acknowledgement.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import Origin, RecordsRefused
@@ -24,9 +24,6 @@ KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 Written: TypeAlias = Callable[[Error], None]
 """Told once, with NONE when the records are replicated, else with an error."""
 
-BATCH_RECORDS: Final = 500
-"""A consumer of many partitions commits them in one request. Its records must not be larger than a batch may be."""
-
 
 @dataclass(slots=True)
 class OffsetsLog:
@@ -38,7 +35,7 @@ class OffsetsLog:
     led: Partition
 
     def append(self, records: Sequence[KeyAndValue], taken: Callable[[int], None], written: Written) -> None:
-        """Appends all records or none, in batches of BATCH_RECORDS.
+        """Appends all records or none, in one batch. So a coordinator that takes over has all of them or none, too.
 
         If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
         are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after ``offsets.commit.timeout.ms``;
@@ -48,13 +45,13 @@ class OffsetsLog:
             written(refusal)
             return
         led, now = self.led, self._ports.now()
-        batches = _batches(records, now.wall_ms)
+        batch = build([Record(timestamp_ms=now.wall_ms, key=key, value=value) for key, value in records])
         config, segments = led.log.config, len(led.log.segments)
-        if max(map(len, batches)) > config.max_message_bytes or sum(map(len, batches)) > config.segment_bytes:
+        if len(batch) > min(config.max_message_bytes, config.segment_bytes):
             written(ErrorCode.record_list_too_large)
             return
         try:
-            appended = led.log.append(now, b"".join(batches), led.leader_epoch, origin=Origin.BROKER)
+            appended = led.log.append(now, batch, led.leader_epoch, origin=Origin.BROKER)
         except RecordsRefused as refused:
             written(refused.error)
             return
@@ -108,8 +105,3 @@ class OffsetsLog:
                 self._config.offsets_commit_timeout_ms,
                 lambda errors: written(errors.get(led, ErrorCode.none)),
             )
-
-
-def _batches(records: Sequence[KeyAndValue], now_ms: int) -> list[bytes]:
-    found = [Record(timestamp_ms=now_ms, key=key, value=value) for key, value in records]
-    return [build(found[at : at + BATCH_RECORDS]) for at in range(0, len(found), BATCH_RECORDS)]

@@ -10,7 +10,7 @@ from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
 from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
-from reference_broker.groups.storage.codec import group_key, group_value, offset_key, offset_value
+from reference_broker.groups.storage.codec import group_key, group_value, offset_key
 from reference_broker.groups.storage.log import KeyAndValue, OffsetsLog, Written
 from reference_broker.groups.storage.record_fields import TextTooLong
 from reference_broker.groups.storage.retention import Retention
@@ -122,13 +122,11 @@ class OffsetsPartition:
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    def commit(self, group_id: str, commits: Sequence[CommitOffset], value_version: int, written: Written) -> None:
-        """Appends commits whose values have this version of the schema (``codec``). A group that is not there, of
-        consumers that assign themselves, is there once something is written."""
-        keys = [OffsetKey(group_id, one.topic, one.partition) for one in commits]
-        records = [(offset_key(*key), offset_value(one, value_version)) for key, one in zip(keys, commits, strict=True)]
-        changes: list[Change] = list(zip(keys, commits, strict=True))
-        self._append(records, changes, written)
+    def commit(self, commits: Mapping[OffsetKey, tuple[CommitOffset, KeyAndValue]], written: Written) -> None:
+        """Appends commits of one group, each with its record (``encoded``). A group that is not there, of consumers
+        that assign themselves, is there once something is written."""
+        changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
+        self._append([record for _, record in commits.values()], changes, written)
 
     def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
         """Appends tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""

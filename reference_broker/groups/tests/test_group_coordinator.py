@@ -286,17 +286,20 @@ def test_a_disk_that_fails_is_told_and_nothing_is_kept() -> None:
 
 
 def test_a_commit_of_many_partitions_is_written_whole() -> None:
-    """More than one batch may hold."""
+    """As in Kafka, what is more than one batch may hold is refused whole."""
     world = CoordinatorWorld()
     world.lead_offsets(0)
     world.show(t=3000)
     group = world.group_in(0)
-    text = "x" * 400
     events = world.events
-    answers = world.commit(group, *range(3000), metadata=text)
+    answers = world.commit(group, *range(3000), metadata="x" * 400)
+    world.pass_ms(0)
+    assert answers == [[ErrorCode.unknown_server_error] * 3000]
+    assert world.fetched(group) == {}
+    answers = world.commit(group, *range(3000), metadata="x" * 200)
     world.pass_ms(0)
     assert answers == [[ErrorCode.none] * 3000]
-    assert world.events - events >= 12
+    assert world.events - events >= 24
     assert len(world.fetched(group)) == 3000
 
 

@@ -8,7 +8,8 @@ from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.loading import CHUNK_BYTES
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.records.batch import iterate
+from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 OK = [[ErrorCode.none]]
 
@@ -172,6 +173,34 @@ def test_offsets_on_their_way_go_with_their_topic() -> None:
     assert world.fetched(group) == {}
 
 
+def test_a_large_commit_is_in_the_log_whole_or_not_at_all() -> None:
+    """Whatever a coordinator that takes over has of it: one batch is replicated whole."""
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=600)
+    log = world.led[0].log
+    answers = world.commit(world.group_in(0), *range(600))
+    while not answers:
+        assert log.log_end_offset == 0
+        fire_next(world)
+    assert [header.record_count for _, header in iterate(memoryview(log.read(0, 1 << 20, log.log_end_offset)))] == [600]
+    assert answers == [[ErrorCode.none] * 600]
+    assert len(world.fetched(world.group_in(0))) == 600
+
+
+def test_a_large_commit_does_not_overtake_a_newer_epoch_that_came_between() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(level=1, t=600)
+    group = world.group_in(0)
+    large = world.commit(group, *range(600), epoch=5)
+    fire_next(world)
+    assert world.commit(group, 9, epoch=6) == [[ErrorCode.none]]
+    world.pass_ms(0)
+    assert large == [[DraftError.INVALID_METADATA_EPOCH, *[ErrorCode.none] * 599]]
+    assert world.fetched(group)["t", 0] == 9
+
+
 def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:
     world = CoordinatorWorld()
     world.lead_offsets(0)
@@ -181,7 +210,7 @@ def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:
     world.lose(0)
     world.pass_ms(0)
     (errors,) = answers
-    assert [errors.count(one) for one in (ErrorCode.none, ErrorCode.not_coordinator)] == [250, 350]
+    assert errors == [ErrorCode.not_coordinator] * 600
 
 
 def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
@@ -196,4 +225,4 @@ def test_a_commit_in_slices_stops_where_its_group_has_members() -> None:
     target.groups[group].state = GroupState.STABLE
     world.pass_ms(0)
     (errors,) = answers
-    assert [errors.count(one) for one in (ErrorCode.none, ErrorCode.unknown_member_id)] == [250, 350]
+    assert errors == [ErrorCode.unknown_member_id] * 600
