@@ -2,9 +2,9 @@
 
 import pytest
 
-from reference_broker.quorum.fetch_messages import METADATA_TOPIC_ID, read_fetched
+from reference_broker.quorum.fetch_messages import read_fetched
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover, Role
 from reference_broker.wire.apis import ApiKey
