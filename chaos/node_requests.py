@@ -138,7 +138,7 @@ class Forger:
         for api_key, forge in _FORGED.items():
             cluster_id, sender = self.cluster_id, self._someone()
             voter_id, lie = self.target, self.random.choice(("cluster ID", "no cluster ID", "voter ID", "epoch"))
-            epoch = self.recorded.epoch + self.random.choice(EPOCHS_AHEAD)
+            epoch = min(self.recorded.epoch + self.random.choice(EPOCHS_AHEAD), TOO_HIGH_EPOCHS[-1])
             named: str | None = cluster_id
             if lie == "epoch":
                 epoch = self.random.choice(TOO_HIGH_EPOCHS)

@@ -2,10 +2,13 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from contextlib import suppress
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
+from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
+
+CRC_BYTES = 4
 
 
 @mutant("reference_broker.log.recovery:Recovery._was_durable")
@@ -54,3 +57,16 @@ def batch_crc_unchecked(original: Function, view: memoryview, position: int, end
             raise
         header = read_header(view, position)
     return header
+
+
+@mutant("reference_broker.quorum.metadata_log:MetadataLog.append_fetched")
+def metadata_crc_unchecked(original: Function, self: Any, now: Any, data: Any, leader_epoch: int) -> int:
+    """A node appends batches of the metadata log whatever their CRC says, and acts on what they hold."""
+    believed = bytearray(data)
+    with suppress(InvalidRecords):
+        for position, header in iterate(memoryview(data)):
+            covered = believed[position + CRC_FROM : position + header.size_bytes]
+            believed[position + CRC_FROM - CRC_BYTES : position + CRC_FROM] = checksum(covered).to_bytes(
+                CRC_BYTES, "big"
+            )
+    return int(original(self, now, bytes(believed), leader_epoch))

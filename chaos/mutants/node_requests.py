@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.quorum.values import MAX_EPOCH
+from reference_broker.wire.errors import ErrorCode
 
 REQUESTS = "reference_broker.quorum.requests"
 
@@ -34,3 +36,29 @@ def old_registration_believed(original: Function, self: Any, known: Any) -> bool
     """A registration takes the ID of a broker that is alive, as an old one does that somebody sends again."""
     del original, self, known
     return False
+
+
+@mutant(f"{REQUESTS}:_voter_error")
+def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
+    """A voter believes any epoch. After the highest ones no election can follow."""
+    return original(
+        quorum, remote_id, max(quorum.epoch, min(epoch, MAX_EPOCH)) if epoch > MAX_EPOCH else epoch, voter_id
+    )
+
+
+@mutant("reference_broker.controller.broker_lifecycle:BrokerLifecycle._heartbeat_answered")
+def never_registers_again(original: Function, self: Any, answer: Any) -> None:
+    """A broker goes on with the epoch that the controller refuses. An old registration of it that came late has
+    replaced the one of its present life, and it is fenced for ever."""
+    if answer.error_code is ErrorCode.stale_broker_epoch:
+        answer = replace(answer, error_code=ErrorCode.not_controller)
+    original(self, answer)
+
+
+@mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heard", remembers=True)
+def broker_sessions_by_wall_clock(original: Function, ahead_us: dict[str, int], self: Any, broker_id: int) -> None:
+    """The sessions of brokers end by the wall clock. ``ahead_us`` holds how far it was ahead of the other at first."""
+    original(self, broker_id)
+    now = self.surroundings.ports.now()
+    ahead = now.wall_ms * 1000 - now.mono_us
+    self.deadlines_us[broker_id] -= ahead_us.setdefault("", ahead) - ahead

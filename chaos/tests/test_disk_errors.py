@@ -12,7 +12,7 @@ from chaos.checks.batches import read_batches
 from chaos.checks.trouble import Trouble
 from chaos.sim import link_faults
 from chaos.sim.world import World
-from chaos.tests.test_interceptor import NOW, Ended, Log, interceptor, request, rule
+from chaos.tests.intercepted import NOW, Ended, Log, interceptor, request, rule
 from reference_broker.core.effects import Note, Sync
 from reference_broker.core.events import SyncFailed
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed

@@ -123,14 +123,18 @@ class Quorum:
         return [check.guarantee for check in self.checks if check.violations]
 
 
-@pytest.fixture
-def quorum() -> Quorum:
+def settled() -> Quorum:
     """Node 0 leads epoch 1 and has committed three batches."""
     made = Quorum()
     made.elect(0, 1)
     made.append(*(batch(each, 1) for each in range(3)))
     made.commit(3)
     return made
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return settled()
 
 
 def test_a_right_history_breaks_nothing(quorum: Quorum) -> None:

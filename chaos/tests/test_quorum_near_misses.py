@@ -10,7 +10,7 @@ from chaos.checks.metrics_exact import FEW_SESSIONS, MetricsExact
 from chaos.checks.switch_respected import FEATURE, SwitchRespected
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
-from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch
+from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
 from reference_broker.core.effects import Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
@@ -22,12 +22,7 @@ SETTLED_US, SESSION_US = 6 * SECOND_US, 12 * SECOND_US
 
 @pytest.fixture
 def quorum() -> Quorum:
-    """Node 0 leads epoch 1 and has committed three batches."""
-    made = Quorum()
-    made.elect(0, 1)
-    made.append(*(batch(each, 1) for each in range(3)))
-    made.commit(3)
-    return made
+    return settled()
 
 
 @pytest.mark.parametrize("too_long_ago_us", [0, 1])

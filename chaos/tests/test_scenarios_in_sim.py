@@ -47,8 +47,9 @@ CAUGHT_FIRST = {
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("damaged-eligible", "other_id_starts_empty"): 5,
     ("damaged-segments", "stray_deleted"): 2,
-    ("leader-loses-power", "leader_from_outside_the_isr"): 11,
-    ("leader-loses-power@first", "leader_from_outside_the_isr"): 30,
+    ("damaged-bytes", "metadata_crc_unchecked"): 2,
+    ("leader-loses-power", "leader_from_outside_the_isr"): 8,
+    ("leader-loses-power@first", "leader_from_outside_the_isr"): 8,
 }
 """A seed that has caught the mutant before, where that was not the first one: it is tried first, to save time."""
 REPEATED = {
@@ -95,7 +96,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "divergence_unseen": "replicas-equal",
     "vote_told_before_its_name_is_durable": "monotonic-epoch",
     "unclean_restart_stays_in_sync": "replicas-equal",
-    "leader_from_outside_the_isr": "replicas-equal",
+    "leader_from_outside_the_isr": ("replicas-equal", "isr-honest"),
     "elr_not_kept": "replicas-equal",
     "unclean_restart_keeps_elr": "isr-honest",
     "high_watermark_below_min_isr": "isr-honest",
@@ -167,6 +168,10 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "voter_unchecked": "stable-leadership",
     "broker_epoch_unchecked": "replicas-converge",
     "old_registration_believed": "no-false-fencing",
+    "epoch_bound_unchecked": "quorum-converges",
+    "never_registers_again": "replicas-converge",
+    "broker_sessions_by_wall_clock": "no-false-fencing",
+    "metadata_crc_unchecked": "quorum-converges",
     "deleted_before_log_start_is_durable": "quorum-converges",
 }
 

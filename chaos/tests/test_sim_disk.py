@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from chaos.sim.disk import SimDisk
-from chaos.tests.test_interceptor import Log, interceptor, rule
+from chaos.tests.intercepted import Log, interceptor, rule
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.folder_changes import KnownFolder
 from scenarios.model import Match

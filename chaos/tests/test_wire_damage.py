@@ -8,7 +8,7 @@ from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
 from chaos.sim.codec_check import reply_bytes
 from chaos.sim.garbled import ReplyStream
-from chaos.tests.test_interceptor import NOW, Log, rule
+from chaos.tests.intercepted import NOW, Log, rule
 from chaos.wire_damage import RequestStream, damaged, frame_of, has_part
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Request

@@ -2,12 +2,14 @@
 
 import pytest
 
+from reference_broker.quorum.fetch_messages import read_fetched
 from reference_broker.quorum.metadata_log import CutBelowHighWatermark, Diverging, NeedsSnapshot
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
 from reference_broker.quorum.tests.quorum_alone import Alone, batch
 from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover, Role
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
 
 # Following
 
@@ -20,6 +22,15 @@ def test_a_follower_names_only_what_is_durable() -> None:
     node.sync_all()
     (asked,) = node.take(ApiKey.FETCH)
     assert (asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (2, 5)
+
+
+def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
+    """A newer node may send it, or a byte was damaged on its way. The follower asks again."""
+    data = PartitionData(0, 1024, 0)
+    body = FetchResponse(responses=[FetchTopicResponse("", METADATA_TOPIC_ID, [data])])
+    answer = read_fetched(body)
+    assert answer is not None
+    assert answer.error is ErrorCode.unknown_server_error
 
 
 def test_an_observer_does_not_wait_for_its_disk() -> None:

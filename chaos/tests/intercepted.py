@@ -1,0 +1,87 @@
+"""An interceptor with a driver that only notes what it is asked for, and frames for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from chaos.claims import Claims, SharedClaims
+from chaos.interceptor import Interceptor
+from chaos.rules import Rule
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.ports.now import Now
+from reference_broker.wire.tags import Tag
+from reports.rows import FaultRow
+from scenarios.model import Match, Range
+
+FETCH, PRODUCE = 1, 0
+NOW = Now(1_000_000, 0)
+
+
+class Ended(BaseException):
+    """What kill and power_off do in these tests."""
+
+
+@dataclass
+class Log:
+    """Implements Powers: everything that was asked for, in order."""
+
+    asked: list[tuple[object, ...]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[FaultRow]:
+        return [each[1] for each in self.asked if isinstance(each[1], FaultRow)]
+
+    def report(self, row: FaultRow) -> None:
+        self.asked.append(("report", row))
+
+    def kill(self) -> None:
+        self.asked.append(("kill", 0))
+        raise Ended
+
+    def power_off(self) -> None:
+        self.asked.append(("power_off", 0))
+        raise Ended
+
+    def pause(self, for_us: int) -> None:
+        self.asked.append(("pause", for_us))
+
+    def step_clock(self, by_ms: int) -> None:
+        self.asked.append(("step_clock", by_ms))
+
+    def discard_connection(self, connection: int) -> None:
+        self.asked.append(("discard", connection))
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        self.asked.append(("deliver_later", event, delay_us))
+
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        self.asked.append(("sync_fails", *paths))
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        self.asked.append(("reply_later", reply, delay_us))
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self.asked.append(("reply_bytes", reply, frame))
+
+
+def request(
+    epoch: int = 3, connection: int = 1, client: str = "fetcher-1", session: int = 9, api: int = FETCH
+) -> Request:
+    return Request(connection, 5, api, 12, client, None, Tag(api, 12, client, session, epoch))
+
+
+def reply(to: Request, error: int = 0) -> Reply:
+    return Reply(to.connection, to.correlation_id, to.api_key, to.api_version, None, to.tag._replace(error=error))
+
+
+def rule(kind: str, on: str = "request", match: Match | None = None, **more: object) -> Rule:
+    """``nth`` is a number here, and times are microseconds."""
+    nth = int(str(more.pop("nth", 1)))
+    times = {f"{name[:-2]}s": int(str(more.pop(name))) / 1_000_000 for name in list(more) if name.endswith("_us")}
+    fields = {"node": "any", "nth": Range(nth, nth), **times, **more}
+    return Rule("rule", kind, on, match or Match(), **fields)  # type: ignore[arg-type]
+
+
+def interceptor(log: Log, *rules: Rule, claims: Claims | None = None, node: int = 0, role: str = "") -> Interceptor:
+    return Interceptor(node, rules, log, Random(1), 0, claims or SharedClaims(), lambda: role)

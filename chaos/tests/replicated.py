@@ -1,0 +1,140 @@
+"""A cluster as the checks of replicated partitions see it, for their tests."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.checks.all_checks import check_kinds
+from chaos.checks.no_acked_lost import NoAckedLost
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.surroundings import Settings, Surroundings
+from chaos.checks.trouble import Trouble
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.log.config import LogConfig
+from reference_broker.metadata.delta import TopicChange
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+from reference_broker.wire.produce import (
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopicResponse,
+)
+from reference_broker.wire.tags import Tag
+
+TOPIC_ID = b"\x01" * 16
+KEY = (TOPIC_ID, 0)
+SECOND_US = 1_000_000
+IN_SYNC_US = 10 * SECOND_US
+
+
+def batch(offset: int, epoch: int, value: bytes = b"v") -> bytes:
+    made = bytes(build([Record(timestamp_ms=0, value=value)], leader_epoch=epoch))
+    return offset.to_bytes(8, "big") + made[8:]
+
+
+@dataclass
+class Log:
+    """Batch n stands at offset n."""
+
+    topic_id: bytes = TOPIC_ID
+    directory: str = "t-0"
+    high_watermark: int = 0
+    log_start_offset: int = 0
+    cleaned_offset: int = 0
+    held: list[bytes] = field(default_factory=list)
+    config: LogConfig = field(default_factory=LogConfig)
+    bases: list[int] = field(default_factory=lambda: [0])
+
+    @property
+    def log_end_offset(self) -> int:
+        return len(self.held)
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(self.held[offset:end])
+
+
+class Cluster:
+    """Three replicas of one partition, as the view looks at them."""
+
+    def __init__(self) -> None:
+        self.view = ReplicaView(Trouble(), min_insync=2)
+        settings = Settings(session_slots=1, in_sync_us=IN_SYNC_US)
+        around = Surroundings(settings, QuorumView(3, 0, Trouble()), self.view)
+        self.checks = [each(around) for each in check_kinds() if issubclass(each, ReplicaCheck)]
+        (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
+        self.logs = [Log() for _ in range(3)]
+        self.incarnations = [0, 0, 0]
+        self.epochs = [0, -1, -1]
+        self.now_us = 100 * SECOND_US
+        self.state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
+        self.view.image(self.now_us, 0, None, self.image())
+
+    def image(self) -> MetadataImage:
+        return MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (self.state,))})
+
+    def change(self, **fields: Any) -> None:
+        """The metadata has a newer state of the partition."""
+        before = self.image().topics["t"]
+        self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
+        after = self.image()
+        delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))], brokers={})
+        self.view.image(self.now_us, 0, delta, after)
+
+    def node(self, number: int) -> Any:
+        led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
+        leads = self.epochs[number] >= 0
+        partitions = SimpleNamespace(by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID})
+        publisher = SimpleNamespace(
+            resting_logs=lambda: [] if leads else [self.logs[number]], log_of=lambda _: self.logs[number]
+        )
+        broker = SimpleNamespace(node_id=number, partitions=partitions)
+        return SimpleNamespace(broker=broker, _publisher=publisher, ready=False)
+
+    def look(self, *numbers: int) -> None:
+        for number in numbers or (0, 1, 2):
+            self.now_us += 1
+            self.view.look(self.now_us, self.incarnations[number], self.node(number))
+
+    def append(self, *batches: bytes, to: tuple[int, ...] = (0, 1, 2)) -> None:
+        for number in to:
+            self.logs[number].held += batches
+        self.look(*to)
+
+    def commit(self, offset: int, *numbers: int) -> None:
+        for number in numbers or (0, 1, 2):
+            self.logs[number].high_watermark = offset
+            self.look(number)
+
+    def acknowledge(self, offset: int, acks: int = -1, by: int = 0) -> None:
+        node, tag = self.node(by), Tag(0, 9, "p")
+        answer = ProduceResponse([ProduceTopicResponse("t", b"", [ProducePartitionResponse(0, 0, offset)])])
+        request = Request(1, 7, 0, 9, "p", ProduceRequest(acks, 1000, []), tag)
+        self.acked.acted(self.now_us, node, request, [Reply(1, 7, 0, 9, answer, tag)])
+        self.look(by)
+        self.acked.viewed(self.now_us, node)
+
+    def restart(self, number: int) -> None:
+        self.view.gone(number)
+        self.logs[number] = replace(self.logs[number], held=list(self.logs[number].held))
+        self.incarnations[number] += 1
+
+    def lead(self, number: int, epoch: int) -> None:
+        self.epochs = [epoch if each == number else -1 for each in range(3)]
+
+    def broken(self) -> list[str]:
+        for each in self.checks:
+            each.quiet(self.now_us)
+        return [check.guarantee for check in self.checks if check.violations]
+
+
+def in_order() -> Cluster:
+    """Node 0 leads epoch 0; three batches are committed everywhere."""
+    made = Cluster()
+    made.append(*(batch(each, 0) for each in range(3)))
+    made.commit(3)
+    return made

@@ -1,0 +1,115 @@
+"""What the checks of replicated partitions say of compacted ones: a replica may lack what is superseded."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from chaos.tests.replicated import KEY, SECOND_US, Cluster, Log
+from reference_broker.log.config import LogConfig
+from reference_broker.records.builder import build
+from reference_broker.records.reader import Record
+
+COMPACTED = LogConfig(cleanup_policy="compact", delete_retention_ms=1000)
+
+
+def keyed(offset: int, key: bytes, value: bytes | None = b"v") -> bytes:
+    made = bytes(build([Record(timestamp_ms=0, key=key, value=value)], leader_epoch=0))
+    return offset.to_bytes(8, "big") + made[8:]
+
+
+@dataclass
+class CompactedLog(Log):
+    """Cleaned where ``gone`` says so. Its last record stands in the active segment."""
+
+    config: LogConfig = COMPACTED
+    gone: dict[int, None] = field(default_factory=dict)
+
+    def read(self, offset: int, max_bytes: int, end: int) -> bytes:  # noqa: ARG002
+        return b"".join(self.held[each] for each in range(offset, end) if each not in self.gone)
+
+    def clean(self, *gone: int) -> None:
+        self.gone.update(dict.fromkeys(gone))
+        self.cleaned_offset = self.bases[-1]
+
+
+@pytest.fixture
+def compacted() -> Cluster:
+    """Keys a, b, a, b (deleted), then c in the active segment; all committed everywhere."""
+    made = Cluster()
+    made.logs = [CompactedLog() for _ in range(3)]
+    made.append(keyed(0, b"a"), keyed(1, b"b"), keyed(2, b"a"), keyed(3, b"b", None), keyed(4, b"c"))
+    for log in made.logs:
+        log.bases = [0, 4]
+    made.commit(5)
+    return made
+
+
+def test_a_replica_lacks_what_is_superseded(compacted: Cluster) -> None:
+    cleaned = compacted.logs[1]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.clean(0, 1)
+    compacted.look(1)
+    late = compacted.logs[2]  # It copies what the other has cleaned, and has cleaned nothing itself.
+    assert isinstance(late, CompactedLog)
+    compacted.restart(2)
+    compacted.logs[2] = CompactedLog(held=late.held, gone={0: None, 1: None}, high_watermark=5, bases=[0])
+    compacted.look(2)
+    compacted.append(keyed(5, b"b"), to=(0, 1, 2))
+    for log, base in zip(compacted.logs, (5, 6, 6), strict=True):
+        log.bases = [0, base]
+    compacted.commit(6)
+    behind = compacted.logs[0]  # It had offset 1 itself, and what was to supersede it is no more where it copies.
+    assert isinstance(behind, CompactedLog)
+    behind.clean(0, 3)
+    compacted.look(0)
+    assert compacted.broken() == []
+    partition = compacted.view.partitions[KEY]
+    assert partition.compacted is not None
+    assert partition.compacted.cleanings == 2
+
+
+@pytest.mark.parametrize(
+    ("gone", "story"),
+    [
+        ((0, 1, 2), "lacks the record at offset 2, which is the newest of its key"),
+        ((0, 1, 3), "lacks the record at offset 3, which is the newest of its key"),
+        ((0,), "is cleaned up to 4, and has offset 1, which 3 supersedes"),
+        ((0, 1, 4), "lacks the record at offset 4, which is the newest of its key"),
+    ],
+)
+def test_a_replica_that_is_cleaned_wrongly(compacted: Cluster, gone: tuple[int, ...], story: str) -> None:
+    cleaned = compacted.logs[1]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.clean(*gone)
+    compacted.look(1)
+    assert compacted.broken() == ["replicas-equal"]
+    (found,) = {each.story for check in compacted.checks for each in check.violations}
+    assert story in found
+
+
+def test_a_tombstone_goes_when_its_time_is_over(compacted: Cluster) -> None:
+    compacted.now_us += 2 * SECOND_US
+    cleaned = compacted.logs[1]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.clean(0, 1, 3)
+    compacted.look(1)
+    assert compacted.broken() == []
+
+
+def test_another_record_at_an_offset_of_a_compacted_partition(compacted: Cluster) -> None:
+    compacted.restart(1)
+    compacted.logs[1].held[2] = keyed(2, b"a", b"other")
+    compacted.look(1)
+    assert compacted.broken() == ["replicas-equal"]
+
+
+def test_what_is_cleaned_is_committed(compacted: Cluster) -> None:
+    compacted.append(keyed(5, b"c"), keyed(6, b"d"), to=(0, 1, 2))
+    cleaned = compacted.logs[0]
+    assert isinstance(cleaned, CompactedLog)
+    cleaned.bases = [0, 4, 6]
+    cleaned.clean(0, 1, 4)
+    compacted.look(0)
+    assert compacted.broken() == ["replicas-equal"]
+    stories = [each.story for check in compacted.checks for each in check.violations]
+    assert any("was cleaned up to 6; what is below 5 is committed" in each for each in stories)

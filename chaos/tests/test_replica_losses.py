@@ -1,0 +1,138 @@
+"""What the checks of replicated partitions excuse after a loss (E-7), and what they judge again."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.tests.replicated import Cluster, batch, in_order
+from reference_broker.metadata.image import BrokerImage
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return in_order()
+
+
+def lost_by_all(cluster: Cluster, start_offset: int = 0) -> None:
+    """All that were in sync lose their power and all but one batch, and node 1 is elected, whose log begins at
+    ``start_offset`` then. Node 0 follows it."""
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    for number in (0, 1):
+        cluster.view.trouble.node(number, cluster.now_us)
+        cluster.restart(number)
+        cluster.view.power_lost(number)
+        cluster.view.started(number)
+        del cluster.logs[number].held[1:]
+        cluster.logs[number].high_watermark = 0
+    cluster.change(isr=(), leader=-1, leader_epoch=1)
+    assert list(cluster.view.excused) == []
+    cluster.change(isr=(1,), leader=1, leader_epoch=2)
+    cluster.lead(1, 2)
+    cluster.logs[1].log_start_offset = cluster.logs[1].high_watermark = start_offset
+    cluster.look(1)
+    del cluster.logs[2].held[1:]
+    cluster.logs[2].high_watermark = 1
+    cluster.look(0, 2)
+    cluster.append(batch(1, 2))
+    cluster.change(isr=(1, 0, 2))
+    cluster.commit(2)
+
+
+def test_what_nobody_keeps_any_more_is_excused_once_one_that_lost_it_leads(cluster: Cluster) -> None:
+    cluster.acknowledge(2)
+    lost_by_all(cluster)
+    assert list(cluster.view.excused) == [("t", 0)]
+    assert cluster.broken() == []
+
+
+@pytest.mark.clause("E-7")
+def test_what_follows_an_excused_loss_is_judged_again(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.acknowledge(1, by=1)
+    assert cluster.broken() == []
+    cluster.append(batch(2, 2), to=(1,))
+    cluster.acknowledge(2, by=1)
+    assert cluster.broken() == ["no-acked-lost"]
+
+
+@pytest.mark.clause("E-7")
+def test_after_an_excused_loss_only_a_follower_goes_back(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.commit(1, 0)
+    assert cluster.broken() == []
+    cluster.commit(1, 1)
+    assert cluster.broken() == ["high-watermark-monotonic"]
+
+
+@pytest.mark.clause("E-7")
+def test_after_an_excused_loss_all_replicas_are_alike_in_the_end(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.restart(2)
+    cluster.logs[2].held[1] = batch(1, 2, b"other")
+    cluster.look(2)
+    assert cluster.broken() == ["replicas-equal"]
+
+
+@pytest.mark.clause("E-7")
+@pytest.mark.parametrize(("start_offset", "broken"), [(1, []), (0, ["replicas-equal"])])
+def test_what_lies_below_the_log_of_the_leader_after_a_loss_is_not_known(
+    cluster: Cluster, start_offset: int, broken: list[str]
+) -> None:
+    """The leader's first segment was damaged. Another replica still has what was in it."""
+    lost_by_all(cluster, start_offset)
+    cluster.restart(0)
+    cluster.logs[0].held[0] = batch(0, 1, b"older")
+    cluster.look(0)
+    assert cluster.broken() == broken
+
+
+@pytest.mark.clause("E-7")
+def test_acknowledged_batches_are_gone_after_an_excused_loss(cluster: Cluster) -> None:
+    lost_by_all(cluster)
+    cluster.acknowledge(1, by=1)
+    del cluster.logs[1].held[1:]
+    cluster.logs[1].high_watermark = 1
+    cluster.look(1)
+    assert "no-acked-lost" in cluster.broken()
+
+
+@pytest.mark.clause("E-7")
+def test_a_loss_that_a_holder_out_of_sync_survives_is_not_excused(cluster: Cluster) -> None:
+    """The history of the finding: in sync are 0 and 1, then 1 is away, 0 loses its power and leads again."""
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0, 1))
+    cluster.acknowledge(2)
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.change(isr=(0,))
+    cluster.restart(0)
+    cluster.view.power_lost(0)
+    cluster.view.started(0)
+    del cluster.logs[0].held[2:]
+    cluster.logs[0].high_watermark = 2
+    cluster.change(leader=0, leader_epoch=1)
+    cluster.lead(0, 1)
+    cluster.look(0)
+    assert list(cluster.view.excused) == []
+    assert {"replicas-equal", "no-acked-lost"} <= {*cluster.broken()}
+
+
+@pytest.mark.clause("E-2")
+@pytest.mark.clause("E-4")
+def test_an_eligible_leader_that_lacks_records_or_registered_uncleanly(cluster: Cluster) -> None:
+    cluster.view.trouble.node(1, cluster.now_us)
+    cluster.view.trouble.node(2, cluster.now_us)
+    cluster.change(isr=(0,), elr=(1, 2))
+    assert cluster.broken() == []
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.commit(4, 0)
+    (check,) = (each for each in cluster.checks if each.guarantee == "isr-honest")
+    assert [each.story.split(" ends")[0] for each in check.violations] == ["t-0: 1", "t-0: 2"]
+    check.violations.clear()
+    cluster.restart(1)
+    cluster.view.started(1)
+    news: Any = SimpleNamespace(topics=[], brokers={1: BrokerImage(1, 9, bytes(16), "h", 1, True)})
+    cluster.view.image(cluster.now_us, 0, news, cluster.image())
+    cluster.change()
+    assert "registered after an unclean shutdown" in check.violations[0].story
