@@ -14,10 +14,10 @@ def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
     return False
 
 
-@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._clear")
+@mutant("reference_broker.replication.partition_directories:PartitionDirectories.clear")
 def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
     """A directory that no topic claims is deleted, although nobody told that its topic was deleted."""
-    self.disk.delete(directory)
+    self._disk.delete(directory)
 
 
 @mutant("reference_broker.replication.partition_publisher:set_all_aside")
