@@ -17,10 +17,10 @@ def any_damage_cut(original: Function, self: Any, offset: int) -> bool:
     return False
 
 
-@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._clear")
+@mutant("reference_broker.replication.partition_directories:PartitionDirectories.clear")
 def stray_deleted(original: Function, self: Any, directory: str, topic: str, index: int) -> None:
     """A directory that no topic claims is deleted, although nobody told that its topic was deleted."""
-    self.disk.delete(directory)
+    self._disk.delete(directory)
 
 
 @mutant("reference_broker.replication.partition_publisher:set_all_aside")
@@ -30,7 +30,7 @@ def other_id_starts_empty(original: Function, disk: Any, directory: str, cause: 
     disk.rename(directory, f"{directory}.unknown-stray")
 
 
-@mutant("reference_broker.log.partition_log:PartitionLog._drop_oldest")
+@mutant("reference_broker.log.shrinking_log:ShrinkingLog._drop_oldest")
 def deleted_before_log_start_is_durable(original: Function, self: Any, count: int) -> None:
     """Old segments are deleted at once. A power loss may bring some of them back, without those between them."""
     original(self, count)

@@ -24,6 +24,7 @@ from reference_broker.configuration.setting import (
     parse_all,
     setting,
 )
+from reference_broker.configuration.together import check_limits, check_voters
 from reference_broker.configuration.topic_config import TOPIC_KEYS, default_of, parse_topic_configs
 from reference_broker.configuration.units import OTHER_UNITS
 from reference_broker.configuration.voters import Voter, voters_of
@@ -378,44 +379,9 @@ def _built(values: dict[str, Value]) -> BrokerConfig:
     settings: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
     config = BrokerConfig(given=given, **settings)
     config.listener_plan()
-    _check_voters(config)
-    _check_together(config)
+    check_voters(config)
+    check_limits(config)
     return config
-
-
-def _check_voters(config: BrokerConfig) -> None:
-    for name, text in (
-        ("controller.quorum.voters", config.controller_quorum_voters),
-        ("crucible.peers", config.crucible_peers),
-    ):
-        numbers = [each.node_id for each in voters_of(text)]
-        if text and (len(numbers) != text.count(",") + 1 or len(dict.fromkeys(numbers)) != len(numbers)):
-            raise ConfigError(f"{name} is {text!r}: give ID@HOST:PORT,... with each ID once.")
-    if config.controller_quorum_voters and not config.crucible_cluster_id:
-        raise ConfigError("controller.quorum.voters needs crucible.cluster.id, the same on every node: give one.")
-
-
-def _check_together(config: BrokerConfig) -> None:
-    if config.log_cleaner_min_compaction_lag_ms > config.log_cleaner_max_compaction_lag_ms:
-        raise ConfigError(
-            f"log.cleaner.min.compaction.lag.ms is {config.log_cleaner_min_compaction_lag_ms}, above "
-            f"log.cleaner.max.compaction.lag.ms {config.log_cleaner_max_compaction_lag_ms}: lower it."
-        )
-    if config.message_max_bytes > config.socket_request_max_bytes:
-        raise ConfigError(
-            f"message.max.bytes is {config.message_max_bytes}, above socket.request.max.bytes "
-            f"{config.socket_request_max_bytes}: no request could carry such a batch; lower it."
-        )
-    if 0 <= config.queued_max_request_bytes < config.socket_request_max_bytes * 4 // 3:
-        raise ConfigError(
-            f"queued.max.request.bytes is {config.queued_max_request_bytes}, and three quarters of it are less than "
-            f"socket.request.max.bytes {config.socket_request_max_bytes}: no such request could arrive; raise it."
-        )
-    if config.default_replication_factor < config.min_insync_replicas:
-        raise ConfigError(
-            f"min.insync.replicas is {config.min_insync_replicas}, above default.replication.factor "
-            f"{config.default_replication_factor}: no write with acks=all could succeed; lower it."
-        )
 
 
 _DECLARED = {field.name.replace("_", "."): field for field in fields(BrokerConfig) if field.metadata}

@@ -5,10 +5,8 @@ values and return values (see README.md). A change that fails (DiskError) leaves
 otherwise.
 """
 
-from collections.abc import Collection, Generator, Sequence
-from contextlib import suppress
+from collections.abc import Generator
 
-from reference_broker.log import removal
 from reference_broker.log.appending import (
     Appended,
     Origin,
@@ -25,14 +23,14 @@ from reference_broker.log.appending import (
 )
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
-from reference_broker.log.log_view import LogView
 from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.partition_metadata import write_partition_metadata
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.recovery import Recovered, Recovery, producers_of
+from reference_broker.log.recovery import Recovered, Recovery
 from reference_broker.log.segment import Segment
+from reference_broker.log.shrinking_log import ShrinkingLog
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import Buffer
@@ -55,11 +53,11 @@ __all__ = [
 MAX_LEADER_EPOCH = 2**31 - 1
 
 
-class PartitionLog(LogView):
-    """A log, with the methods that change it. ``LogView`` has its state and the methods that read it. ``open_log``
-    opens one."""
+class PartitionLog(ShrinkingLog):
+    """A log that is appended to. ``ShrinkingLog`` has the methods that take records away, and ``LogView`` the state and
+    the methods that read it. ``open_log`` opens one."""
 
-    __slots__ = ("_config", "_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records")
+    __slots__ = ("_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records")
 
     def __init__(self, config: LogConfig, recovered: Recovered) -> None:
         super().__init__(recovered)
@@ -252,16 +250,6 @@ class PartitionLog(LogView):
         self.roll(now)
         return True
 
-    def roll(self, now: Now) -> None:
-        """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
-        offset."""
-        segments = self.segments
-        point = segments.durable_before()
-        if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
-            self.durability.changed(self._checkpoints.raise_recovery_point(point))
-        segments.write_indexes(segments[-1])
-        segments.create(self.log_end_offset, now.wall_ms)
-
     # --- offsets that move ------------------------------------------------------------------------------------------
 
     def advance_high_watermark(self, offset: int) -> bool:
@@ -272,149 +260,6 @@ class PartitionLog(LogView):
             return False
         self.high_watermark = offset
         return True
-
-    def truncate_to(self, offset: int) -> int:
-        """Removes every batch that reaches ``offset`` or beyond. After an unclean election these may lie below the high
-        watermark, which then moves down too. Returns the new log end offset. It is lower than ``offset`` if ``offset``
-        lies inside a batch.
-
-        If the disk fails half-way, the log ends where it was cut so far, and its state in memory agrees with that.
-        """
-        segments, known = self.segments, self.producers
-        if offset >= self.log_end_offset:
-            return self.log_end_offset
-        if not segments or offset < segments.bases[0]:
-            self._start_anew(offset, segments[0].created_ms if segments else 0)
-            return offset
-        if known.by_id or known.aborted:
-            self.producers = producers_of(segments, known.emptied(), offset)
-        try:
-            self._forget_durability_from(offset)
-            segments.cut_from(offset)
-        except DiskError:
-            if segments[-1].next_offset > offset:
-                self.producers = known  # They may know of batches that are gone. The cut is tried again.
-            raise
-        finally:
-            self.log_end_offset = segments[-1].next_offset
-            self.high_watermark = min(self.high_watermark, self.log_end_offset)
-            self.epochs.drop(self.log_end_offset)
-        if self.log_start_offset > self.log_end_offset:
-            self._move_log_start(self.log_end_offset)
-        self.epochs.save()
-        return self.log_end_offset
-
-    def _forget_durability_from(self, offset: int) -> None:
-        """Writes to the checkpoint files, before a cut, that the records from ``offset`` on are neither durable nor
-        clean.
-
-        A batch that holds the offset is removed as a whole, so its whole segment counts as touched. Only the note of
-        what was synced is exact: it often lies in the active segment, and most cuts leave it as it is.
-        """
-        first_touched = self.bases[self.segments.index_of(offset)]
-        self._checkpoints.lower_recovery_point(first_touched)
-        if self._checkpoints.synced > first_touched:
-            self._checkpoints.lower_synced(self.segments.end_before(offset))
-        if first_touched < self.cleaned_offset:
-            self.note_cleaned(first_touched)
-
-    def truncate_fully_and_start_at(self, offset: int, now: Now) -> None:
-        """Empties the log. The next record gets ``offset``. A replica that starts from a snapshot needs that."""
-        self._start_anew(offset, now.wall_ms)
-
-    def _start_anew(self, offset: int, created_ms: int) -> None:
-        self._checkpoints.lower_recovery_point(0)
-        self._checkpoints.lower_synced(0)
-        if self.cleaned_offset > 0:
-            self.note_cleaned(0)
-        try:
-            self.segments.drop_all()
-        finally:
-            if self.segments:
-                self.log_start_offset = max(self.log_start_offset, self.bases[0])
-        self.epochs.clear()
-        self.producers.clear()
-        self.durability.emptied(self.segments.create(offset, created_ms).path)
-        self.log_end_offset = self.high_watermark = offset
-        self.durability.synced_offset = offset
-        self._move_log_start(offset)
-
-    def delete_records_before(self, offset: int) -> int:
-        """Moves the log start offset to ``offset``, writes it to its checkpoint file, and deletes the segments that lie
-        wholly before it. Returns the log start offset. Raises OffsetOutOfRange beyond the high watermark."""
-        if offset > self.high_watermark:
-            raise OffsetOutOfRange(offset, self.log_start_offset, self.high_watermark)
-        if offset > self.log_start_offset:
-            self._move_log_start(offset)
-            self._forget_before(offset)
-            self._drop_oldest(removal.count_before(self.segments, offset))
-        return self.log_start_offset
-
-    def enforce_retention(self, now: Now) -> int:
-        """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
-        the high watermark stay. An active segment that is too old is rolled first."""
-        if removal.must_roll_first(self.segments, self._config, self.high_watermark, now.wall_ms):
-            self.roll(now)
-        count = removal.count_expired(
-            self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms
-        )
-        self._drop_oldest(count)
-        return count
-
-    def _drop_oldest(self, count: int) -> None:
-        """The files go when the new log start is durable. If they went before, a power loss could bring some of them
-        back, with holes between them."""
-        if count == 0:
-            return
-        first = max(self.log_start_offset, self.bases[count])
-        if first > self.log_start_offset:
-            self._move_log_start(first)
-            self._forget_before(first)
-        for _ in range(count):
-            self.segments.retire_first()
-        self._delete_retired()
-
-    @property
-    def has_retired(self) -> bool:
-        """Whether files wait for the next sync, to be deleted after it."""
-        return bool(self.segments.retired)
-
-    def _delete_retired(self) -> None:
-        """If the disk fails, the files are deleted after the next sync, or at the next start."""
-        with suppress(DiskError):
-            self.segments.delete_retired(self._checkpoints.durable_log_start)
-
-    def _move_log_start(self, offset: int) -> None:
-        self.durability.changed(self._checkpoints.prepare_log_start(offset))
-        self.log_start_offset = offset
-
-    def _forget_before(self, offset: int) -> None:
-        self.epochs.truncate_from_start(offset)
-        self.producers.forget_aborted_before(offset)
-
-    # --- cleaning ---------------------------------------------------------------------------------------------------
-
-    @property
-    def cuts(self) -> int:
-        """A number that changes whenever the log loses records at its end."""
-        return self.durability.last_cut
-
-    def swap(self, sources: Sequence[Segment], cleaned: Segment) -> None:
-        """Replaces ``sources``, which are neighbours in this log, by ``cleaned``, whose file is synced.
-
-        After a DiskError only a restart can mend the log, so the node must end.
-        """
-        self.segments.swap(sources, cleaned)
-
-    def forget_aborted(self, markers: Collection[int]) -> None:
-        """Forgets aborted transactions, because the cleaner has removed their markers, which were at these offsets."""
-        self.producers.forget_aborted(markers)
-
-    def note_cleaned(self, offset: int) -> None:
-        """Notes that the log is clean up to ``offset``. A pass of the cleaner got so far, or records from ``offset`` on
-        are about to be removed."""
-        self._checkpoints.write_cleaned(offset)
-        self.cleaned_offset = offset
 
     # --- durability -------------------------------------------------------------------------------------------------
 

@@ -3,11 +3,6 @@
 Only a replica that this node leads is a ``Partition``. For any other replica the log is open, and ``PartitionRoles`` is
 told whom it follows. Publications are carried out in order, large ones in slices.
 
-A partition's directory is ``<topic>-<index>``. Deletion first renames it to ``<topic>-<index>.<topic ID>-delete``. A
-large topic is renamed in slices, but always before its name is used again. The files are deleted when the new names are
-durable, so that no power loss leaves half a partition under its old name. That takes one event for each directory (some
-milliseconds on a busy disk).
-
 At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
 the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
 Kafka does: the metadata may have been damaged, or be that of another cluster. If only a few bits of the ID differ, and
@@ -22,7 +17,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
@@ -41,11 +35,15 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.ports.timing import Slices
 from reference_broker.replication.durable import must_be_durable
+from reference_broker.replication.partition_directories import (
+    DELETED_DIRECTORY,
+    PartitionDirectories,
+    directory_of,
+    no_note,
+)
 from reference_broker.replication.partition_roles import PartitionRoles
 from reference_broker.replication.partitions import Partition, Partitions
 
-DELETED_SUFFIX = "-delete"
-STRAY_SUFFIX = "-stray"
 CHANGES_PER_SLICE = 64
 """How many partitions are opened, closed or given another role in one event; that takes some 3 ms.
 
@@ -55,31 +53,9 @@ This holds for partitions without files. Those with files yield while they are s
 RECOVERED_PER_SLICE = 16
 """How many partitions with files are opened in one event at start; that takes some 3 ms."""
 
-RENAMES_PER_SLICE = 32
-"""How many directories of deleted partitions are renamed in one event; that takes some 2 ms."""
-
-_MAX_NAME_BYTES = 255
-_DELETED_DIRECTORY = re.compile(r".+-\d+\.[0-9a-f]{32}" + DELETED_SUFFIX)
 _SEGMENT = re.compile(r"\d{20}\.log")
 _PARTITION_DIRECTORY = re.compile(r"(.+)-(\d+)")
 _INTERNAL_DIRECTORY = "__cluster_metadata-0"
-
-
-def directory_of(topic: str, index: int) -> str:
-    return f"{topic}-{index}"
-
-
-def deleted_directory_of(topic: str, index: int, topic_id: bytes) -> str:
-    return _capped(topic, f"-{index}.{topic_id.hex()}{DELETED_SUFFIX}")
-
-
-def _capped(topic: str, ending: str) -> str:
-    """The name has at most 255 bytes, the limit of file systems; the topic's name is cut if needed."""
-    return topic[: _MAX_NAME_BYTES - len(ending)] + ending
-
-
-def no_note(_: str, *fields: tuple[str, int | str]) -> None:
-    """Nobody keeps notes."""
 
 
 NONE_KNOWN: Mapping[tuple[str, int], int] = {}
@@ -112,19 +88,12 @@ class PartitionPublisher:
     _changes: int = 0
     _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
     """The replicas of whose directory the controller must be told. They were found at the start."""
-    _deleted_topics: set[bytes] = field(default_factory=set)
-    """The IDs of topics whose deletion the metadata told before this node's partitions were opened."""
-    _leaving: dict[str, str] = field(default_factory=dict)
-    """Directories of deleted partitions, and the names that they will get. A directory may not exist."""
-    _renamed: list[str] = field(default_factory=list)
-    """Directories of deleted partitions whose new names are perhaps not durable."""
-    _doomed: deque[str] = field(default_factory=deque)
-    """Directories of deleted partitions whose files may go."""
-    _deleting: bool = False
+    _directories: PartitionDirectories = field(init=False)
     _topic_defaults: LogConfig = field(init=False)
 
     def __post_init__(self) -> None:
         self._topic_defaults = self.config.topic_defaults()
+        self._directories = PartitionDirectories(self.disk, self.later, self.sync, self.note)
 
     def start(
         self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int] = NONE_KNOWN
@@ -140,7 +109,7 @@ class PartitionPublisher:
         """Looks at a publication from before the start. What it deletes may still have files here."""
         for change in delta.topics:
             if change.after is None and change.before is not None:
-                self._deleted_topics.add(change.before.topic_id)
+                self._directories.deleted_topics.add(change.before.topic_id)
 
     def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Slices:
         yield from self._clear_unclaimed(image)
@@ -252,7 +221,7 @@ class PartitionPublisher:
                 self._assume(topic, index, log, known[index] if index < len(known) else None)
             elif log is not None:
                 self._give_up(topic, index)
-                self._doom(())
+                self._directories.delete()
             else:
                 continue
             if self._is_enough():
@@ -352,15 +321,14 @@ class PartitionPublisher:
         it.
         """
         directory = directory_of(topic.name, index)
-        if directory in self._leaving:
-            self._move(directory)
+        if self._directories.free(directory):
             return directory
         found = read_partition_metadata(self.disk, directory)
         if found in (None, topic.topic_id):
             return directory
-        is_other = found in self._deleted_topics or not is_damaged_copy(found, topic.topic_id)
+        is_other = found in self._directories.deleted_topics or not is_damaged_copy(found, topic.topic_id)
         if is_other or self._counts_for_nothing(topic.partitions[index], None):
-            self._clear(directory, topic.name, index)
+            self._directories.clear(directory, topic.name, index)
         else:
             why = f"{PARTITION_METADATA_FILE} has the ID of another topic"
             set_all_aside(self.disk, directory, PARTITION_METADATA_FILE, why)
@@ -393,8 +361,8 @@ class PartitionPublisher:
                 self._give_up(topic, index)
                 if self._is_enough():
                     yield
-        self._move_slice()
-        self._doom(())
+        self._directories.rename_some()
+        self._directories.delete()
 
     def _give_up(self, topic: TopicImage, index: int) -> None:
         """Closes a partition whose topic is deleted or that no longer has a replica here."""
@@ -409,17 +377,7 @@ class PartitionPublisher:
         else:
             self.roles.rests(*key)
             self.roles.forgets(self._resting.pop(key))
-        self._leaving[directory_of(topic.name, index)] = deleted_directory_of(topic.name, index, topic.topic_id)
-
-    def _move_slice(self) -> None:
-        for directory in list(islice(self._leaving, RENAMES_PER_SLICE)):
-            self._move(directory)
-
-    def _move(self, directory: str) -> None:
-        target = self._leaving.pop(directory)
-        if self.disk.exists(directory):
-            self.disk.rename(directory, target)
-            self._renamed.append(target)
+        self._directories.give_up(topic.name, index, topic.topic_id)
 
     def _clear_unclaimed(self, image: MetadataImage) -> Slices:
         """Clears the names that partitions may get from what earlier runs of this node left behind.
@@ -433,23 +391,9 @@ class PartitionPublisher:
             if match is None or name == _INTERNAL_DIRECTORY:
                 continue
             if not self._has_replica_here(image.topics.get(match[1]), int(match[2])) and self._is_log(name):
-                self._clear(name, match[1], int(match[2]))
+                self._directories.clear(name, match[1], int(match[2]))
                 yield
-        self._doom(name for name in names if _DELETED_DIRECTORY.fullmatch(name))
-
-    def _clear(self, directory: str, topic: str, index: int) -> None:
-        """Deletes the directory if the metadata told of its topic's deletion, and otherwise renames it as a stray."""
-        topic_id = read_partition_metadata(self.disk, directory) or b""
-        if topic_id in self._deleted_topics:
-            self.disk.delete(directory)
-            return
-        ending = f"-{index}.{topic_id.hex() or 'unknown'}"
-        number, stray = 1, _capped(topic, f"{ending}{STRAY_SUFFIX}")
-        while self.disk.exists(stray):
-            number += 1
-            stray = _capped(topic, f"{ending}.{number}{STRAY_SUFFIX}")
-        self.disk.rename(directory, stray)
-        self.note("stray_renamed", ("directory", directory), ("name", stray))
+        self._directories.delete(name for name in names if DELETED_DIRECTORY.fullmatch(name))
 
     def _has_replica_here(self, topic: TopicImage | None, index: int) -> bool:
         return topic is not None and index < len(topic.partitions) and self.node_id in topic.partitions[index].replicas
@@ -457,25 +401,3 @@ class PartitionPublisher:
     def _is_log(self, directory: str) -> bool:
         """A foreign folder may have such a name, too. Only one with a partition's files is ours."""
         return any(_SEGMENT.fullmatch(name) or name == PARTITION_METADATA_FILE for name in self.disk.list(directory))
-
-    def _doom(self, directories: Iterable[str]) -> None:
-        self._doomed.extend(directories)
-        if (self._leaving or self._renamed or self._doomed) and not self._deleting:
-            self._deleting = True
-            self.later(self._delete_slice)
-
-    def _delete_slice(self) -> None:
-        """Renames some directories, or makes the new names durable, or deletes one directory."""
-        if self._leaving:
-            self._move_slice()
-        elif self._renamed:
-            durable, self._renamed = self._renamed, []
-            self.sync((durable[0],), lambda: self._sliced(durable))
-            return
-        elif self._doomed:  # It may be empty: a new topic may have freed the last name itself.
-            self.disk.delete(self._doomed.popleft())
-        self._sliced(())
-
-    def _sliced(self, durable: Iterable[str]) -> None:
-        self._deleting = False
-        self._doom(durable)

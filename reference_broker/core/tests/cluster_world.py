@@ -24,7 +24,7 @@ from reference_broker.core.node import Node
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
-from reference_broker.replication.partition_publisher import directory_of
+from reference_broker.replication.partition_directories import directory_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.serve.requests import decode
 from reference_broker.wire.apis import ApiKey

@@ -1,0 +1,119 @@
+"""Brokers register, live, and are removed; blocks of producer IDs."""
+
+import pytest
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.types import BrokerId
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.static.primitive import i64
+
+from reference_broker.apis.brokers import (
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+    k67_allocate_producer_ids,
+)
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.controller_requests import heartbeat, registration
+from reference_broker.apis.tests.test_topic_admin import create, growth_of, topic
+from reference_broker.apis.topics import k37_create_partitions
+from reference_broker.wire.errors import ErrorCode
+
+
+def test_a_broker_registers_once_however_often_it_asks() -> None:
+    world = AdminWorld()
+    first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
+    assert (first.error_code, again.error_code, first.broker_epoch) == (ErrorCode.none,) * 2 + (again.broker_epoch,)
+    assert world.controller.image.brokers[7].broker_epoch == first.broker_epoch
+    assert world.controller.image.brokers[7].fenced
+    later = world.ask(k62_broker_registration, registration(incarnation=6))
+    assert later.broker_epoch > first.broker_epoch, "a broker that is fenced waits for nobody"
+    wrong = world.ask(k62_broker_registration, registration(cluster_id="other"))
+    assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
+
+
+def test_a_broker_without_an_id_is_not_registered() -> None:
+    """A partition that it led would count as one without a leader."""
+    world = AdminWorld()
+    answer = world.ask(k62_broker_registration, registration(broker_id=-1))
+    assert (answer.error_code, answer.broker_epoch) == (ErrorCode.invalid_request, -1)
+    assert -1 not in world.controller.image.brokers
+
+
+@pytest.mark.parametrize("directory", [3, 4])
+def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(directory: int) -> None:
+    """Also on the same directory: it may be an old request that somebody sends again."""
+    world = AdminWorld(broker_session_timeout_ms="3000")
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    for _ in range(2):
+        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    world.metadata.ports.advance(2000)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    assert (other.error_code, other.broker_epoch) == (ErrorCode.duplicate_broker_registration, -1)
+    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    world.metadata.ports.advance(2000)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    assert other.error_code is ErrorCode.duplicate_broker_registration
+    world.metadata.ports.advance(1001)
+    other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
+    assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+def test_a_broker_that_shut_down_is_back_at_once() -> None:
+    world = AdminWorld()
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    for _ in range(2):
+        assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).error_code is ErrorCode.none
+    while not world.ask(k63_broker_heartbeat, heartbeat(7, epoch, shut_down=True)).should_shut_down:
+        world.ask(k63_broker_heartbeat, heartbeat(1, world.lifecycle.registered_epoch))
+    again = world.ask(k62_broker_registration, registration(incarnation=6))
+    assert (again.error_code, again.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+def test_an_old_registration_of_the_controllers_own_broker_is_refused_and_a_restarted_one_is_back_at_once() -> None:
+    world = AdminWorld()
+    own = world.controller.image.brokers[1]
+    for _ in range(2):
+        answer = world.ask(k62_broker_registration, registration(broker_id=1))
+        assert answer.error_code is ErrorCode.duplicate_broker_registration
+        assert world.controller.image.brokers[1].incarnation_id == own.incarnation_id
+        world.controller.heartbeats.forget(1)
+    again = world.again(2)
+    assert again.lifecycle.registered_epoch > own.broker_epoch
+
+
+def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
+    world = AdminWorld()
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    create(world, topic("before", 4))
+    assert {one.leader for one in world.controller.image.topics["before"].partitions} == {1}
+    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    assert not world.ask(k63_broker_heartbeat, heartbeat(7, epoch)).is_fenced
+    create(world, topic("after", 4))
+    leaders = [one.leader for one in world.controller.image.topics["after"].partitions]
+    assert leaders in ([1, 7, 1, 7], [7, 1, 7, 1])
+    assert [name for name in world.broker.partitions.by_name if name[0] == "after"] == [
+        ("after", index) for index, leader in enumerate(leaders) if leader == 1
+    ]
+    world.ask(k37_create_partitions, growth_of("after", 6))
+    grown = [one.leader for one in world.controller.image.topics["after"].partitions]
+    assert grown == (leaders * 2)[:6]
+
+
+def test_a_broker_is_unregistered() -> None:
+    world = AdminWorld()
+    world.ask(k62_broker_registration, registration())
+    assert world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7))).error_code == ErrorCode.none
+    assert list(world.controller.image.brokers) == [1]
+    unknown = world.ask(k64_unregister_broker, UnregisterBrokerRequest(broker_id=BrokerId(7)))
+    assert unknown.error_code == ErrorCode.broker_id_not_registered
+
+
+def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
+    world = AdminWorld()
+    body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))
+    answers = [world.ask(k67_allocate_producer_ids, body) for _ in range(2)]
+    assert [(one.producer_id_start, one.producer_id_len) for one in answers] == [(0, 1000), (1000, 1000)]
+    refused = world.ask(
+        k67_allocate_producer_ids, AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1))
+    )
+    assert (refused.error_code, refused.producer_id_len) == (ErrorCode.stale_broker_epoch, 0)

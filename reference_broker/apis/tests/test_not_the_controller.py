@@ -1,0 +1,196 @@
+"""Requests for the active controller at another node, and each of them over the wire."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest
+from kio.schema.alter_configs.v2.request import AlterConfigsResource as PlainResource
+from kio.schema.alter_partition.v3.request import AlterPartitionRequest
+from kio.schema.assign_replicas_to_dirs.v0.request import AssignReplicasToDirsRequest
+from kio.schema.create_topics.v7.request import CreateTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.types import BrokerId, ProducerId, TopicName
+from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
+from kio.static.primitive import i8, i32, i64
+
+from reference_broker.apis.brokers import (
+    k56_alter_partition,
+    k57_update_features,
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+    k67_allocate_producer_ids,
+    k73_assign_replicas_to_dirs,
+)
+from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
+from reference_broker.apis.metadata import k03_metadata
+from reference_broker.apis.records import k22_init_producer_id
+from reference_broker.apis.tests.admin_world import NO_WAIT, AdminCall, AdminWorld
+from reference_broker.apis.tests.controller_requests import SET, changes, heartbeat, raised, registration
+from reference_broker.apis.tests.declared import key_of, newest, versions_of
+from reference_broker.apis.tests.test_config_and_ids import init
+from reference_broker.apis.tests.test_topic_admin import create, growth_of, named, topic
+from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions, k43_elect_leaders
+from reference_broker.metadata.node_names import client_id_of
+from reference_broker.ports.channels import Channel
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+
+ELSEWHERE: dict[ModuleType, tuple[Any, Callable[[Any], Any]]] = {
+    k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=NO_WAIT), lambda a: a.topics[0]),
+    k20_delete_topics: (DeleteTopicsRequest(topics=(named("t"),), timeout=NO_WAIT), lambda a: a.responses[0]),
+    k33_alter_configs: (
+        AlterConfigsRequest(
+            resources=(PlainResource(resource_type=i8(2), resource_name="t", configs=()),), validate_only=False
+        ),
+        lambda a: a.responses[0],
+    ),
+    k37_create_partitions: (growth_of("t", 5), lambda a: a.results[0]),
+    k43_elect_leaders: (
+        ElectLeadersRequest(
+            election_type=i8(0), topic_partitions=(TopicPartitions(topic=TopicName("t"), partitions=(i32(0),)),)
+        ),
+        lambda a: a,
+    ),
+    k44_incremental_alter_configs: (changes(("t", [("flush.ms", SET, "1")])), lambda a: a.responses[0]),
+    k56_alter_partition: (AlterPartitionRequest(broker_id=BrokerId(1), broker_epoch=i64(1), topics=()), lambda a: a),
+    k57_update_features: (raised(13), lambda a: a),
+    k62_broker_registration: (registration(), lambda a: a),
+    k63_broker_heartbeat: (heartbeat(1, 1), lambda a: a),
+    k64_unregister_broker: (UnregisterBrokerRequest(broker_id=BrokerId(1)), lambda a: a),
+    k67_allocate_producer_ids: (AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(1)), lambda a: a),
+    k73_assign_replicas_to_dirs: (
+        AssignReplicasToDirsRequest(broker_id=BrokerId(1), broker_epoch=i64(1), directories=()),
+        lambda a: a,
+    ),
+}
+PASSED_ON = (
+    k19_create_topics,
+    k20_delete_topics,
+    k33_alter_configs,
+    k37_create_partitions,
+    k43_elect_leaders,
+    k44_incremental_alter_configs,
+    k57_update_features,
+    k64_unregister_broker,
+)
+"""Clients ask any broker for these; the others come from brokers, who look for the controller."""
+
+
+@pytest.mark.clause("T-10")
+@pytest.mark.parametrize("module", ELSEWHERE, ids=lambda module: module.__name__.rsplit(".", 1)[-1])
+def test_only_the_active_controller_changes_anything(module: ModuleType) -> None:
+    world = AdminWorld()
+    create(world, topic("t"))
+    world.metadata.lose(to=2)
+    body, part = ELSEWHERE[module]
+    call = world.begin(module, body)
+    for peer, _, api_key, _, asked, _, _, failed in world.outside.sent:
+        assert (peer, api_key, asked) == (2, key_of(module), body)
+        failed()
+    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    assert len(world.outside.sent) == (module in PASSED_ON)
+
+
+@pytest.mark.parametrize("module", PASSED_ON)
+def test_what_clients_ask_any_broker_for_is_passed_on_to_the_active_controller_once(module: ModuleType) -> None:
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    body, part = ELSEWHERE[module]
+    call = world.begin(module, body)
+    ((_, channel, _, api_version, _, _, replied, _),) = world.outside.sent
+    assert (channel, api_version) == (Channel.FORWARD, newest(module))
+    replied("the controller's answer")
+    assert call.answers == ["the controller's answer"]
+    call = AdminCall(newest(module))
+    call.client_id = client_id_of(1, world.lifecycle.incarnation_id)
+    world.give(call, module, body)
+    assert part(call.answers[0]).error_code == ErrorCode.not_controller
+    world.metadata.quorum.leader_id = -1
+    assert part(world.ask(module, body)).error_code == ErrorCode.not_controller
+    assert len(world.outside.sent) == 1
+
+
+def test_another_controller_is_asked_for_topics_that_are_created_by_the_way() -> None:
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    world.metadata.ports.sent.clear()
+    wanted = MetadataRequest(
+        topics=(MetadataRequestTopic(name=TopicName("new"), topic_id=None),),
+        allow_auto_topic_creation=True,
+        include_topic_authorized_operations=False,
+    )
+    world.ask(k03_metadata, wanted)
+    ((peer, _, api_key, _, body, *_),) = world.metadata.ports.sent
+    assert (peer, api_key, [one.name for one in body.topics]) == (2, 19, ["new"])
+    world.metadata.quorum.leader_id = -1
+    world.ask(k03_metadata, wanted)
+    assert len(world.metadata.ports.sent) == 1
+
+
+def test_producer_ids_come_from_another_controller_and_without_one_clients_come_again() -> None:
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    world.metadata.ports.sent.clear()
+    call = world.begin(k22_init_producer_id, init())
+    ((peer, _, api_key, _, _, _, replied, failed),) = world.metadata.ports.sent
+    assert (peer, api_key, call.answers) == (2, 67, [])
+    failed()
+    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    call = world.begin(k22_init_producer_id, init())
+    *_, replied, failed = world.metadata.ports.sent[1]
+    replied(_block(ErrorCode.not_controller))
+    assert call.answers[0].error_code == ErrorCode.coordinator_load_in_progress
+    call = world.begin(k22_init_producer_id, init())
+    *_, replied, failed = world.metadata.ports.sent[2]
+    replied(_block(ErrorCode.none, 7000))
+    assert call.answers[0].producer_id == 7000
+
+
+def _block(error: ErrorCode, first: int = -1) -> AllocateProducerIdsResponse:
+    return AllocateProducerIdsResponse(
+        throttle_time=NO_WAIT, error_code=error, producer_id_start=ProducerId(first), producer_id_len=i32(1000)
+    )
+
+
+def bodies(world: AdminWorld) -> dict[ModuleType, object]:
+    return {
+        **{module: body for module, (body, _) in ELSEWHERE.items()},
+        k63_broker_heartbeat: heartbeat(1, world.lifecycle.registered_epoch),
+    }
+
+
+NEW = (
+    k33_alter_configs,
+    k43_elect_leaders,
+    k44_incremental_alter_configs,
+    k56_alter_partition,
+    k57_update_features,
+    k62_broker_registration,
+    k63_broker_heartbeat,
+    k64_unregister_broker,
+    k67_allocate_producer_ids,
+    k73_assign_replicas_to_dirs,
+)
+CASES = [(module, version) for module in NEW for version in versions_of(module)]
+
+
+@pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))
+def test_requests_and_answers_go_over_the_wire_in_each_announced_version(module: ModuleType, version: int) -> None:
+    world, key = AdminWorld(), key_of(module)
+    create(world, topic("t"))
+    frame = memoryview(b"".join(encode_request(key, version, 1, "c", bodies(world)[module])))[4:]
+    header, offset = read_request_header(frame)
+    assert (header.api_key, header.api_version) == (key, version)
+    answer = world.ask(module, decode_request(key, version, frame, offset), version)
+    written = b"".join(encode_response(key, version, 9, answer))
+    correlation_id, read = decode_response(key, version, memoryview(written)[4:])
+    assert correlation_id == 9
+    assert b"".join(encode_response(key, version, 9, read)) == written
