@@ -68,7 +68,8 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(max_frame_bytes)
         self._reading = True
         self._held_back = False
-        self._queued = False
+        self._queued: Queue | None = None
+        """The queue in which its next request waits for its turn."""
         self._write_full = False
         self._waiting_bytes = 0
         self._answers: deque[int] = deque()
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
 
     def take_turn(self) -> None:
         """Called by ``Turns``, after ``want_turn``."""
-        self._queued = False
+        self._queued = None
         self._serve_one()
         self._driver.memory.changed(self)
 
@@ -144,8 +145,8 @@ class Connection(asyncio.Protocol):
         if self._queued or self._blocked:
             return
         if self._reader.has_frame():
-            self._queued = True
-            self._driver.turns.add(self, self._queue_of_next(has_waited))
+            self._queued = self._queue_of_next(has_waited)
+            self._driver.turns.add(self, self._queued)
             return
         self._waiting_bytes = 0
         if not self._reading:
@@ -239,7 +240,8 @@ class Connection(asyncio.Protocol):
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
-        if self._reader.buffered_bytes and not self.busy:
+        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.NEW)
+        if self._reader.buffered_bytes and not waits_for_node:
             return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
         return self._unread_since_s if unread else None
 

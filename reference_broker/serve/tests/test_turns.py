@@ -211,6 +211,18 @@ def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_ba
     assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
 
 
+def test_a_client_whose_request_waits_for_free_memory_does_not_keep_the_node_waiting() -> None:
+    driver = Answering()
+    modest, _ = driver.connected()
+    slow, _ = driver.connected()
+    memory = FullMemory()
+    driver.memory = cast(Any, memory)
+    modest.data_received(FRAME)
+    slow.data_received(FRAME[:-1])
+    assert modest.waits_since_s() is None
+    assert slow.waits_since_s() is not None, "its frame is not complete"
+
+
 def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
     driver = Answering()
     client, _ = driver.connected()
