@@ -11,14 +11,17 @@ from typing import Any
 from reference_broker.controller import operations, reign
 from reference_broker.metadata import loader
 from reference_broker.metadata.snapshots import writer
+from reference_broker.quorum import metadata_log
 
 REMEMBERED = 4096
 
 _ALIKE: tuple[tuple[Any, str], ...] = (
+    (metadata_log, "read_batch"),
     (loader, "decoded"),
     (reign, "encode"),
     (operations, "encode"),
     (writer, "encode"),
+    (writer, "data_batch"),
 )
 """The places at which each shared function is replaced: module and name."""
 
