@@ -6,6 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.promises import checked, is_judged
 from chaos.search.coverage import coverage_of, coverage_table
+from chaos.search.plain_values import plain_values
 from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
@@ -144,7 +146,10 @@ def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant:
 
 def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
     if processes <= 1 or len(seeds) < 2 * processes:
-        yield from (run(scenario, seed, mutant) for seed in seeds)
+        for seed in seeds:
+            with _quickly():
+                verdict = run(scenario, seed, mutant)
+            yield verdict
         return
     chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
     file = marked(scenario.path, revision_of(scenario))
@@ -154,15 +159,24 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
 
 
 def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes.
-
-    Garbage is collected only afterwards. A world is one large cycle that lives as long as its run, and looking for
-    garbage in it costs a tenth of the time.
-    """
+    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes."""
     scenario = loader.find(file)
+    with _quickly():
+        return [run(scenario, seed, mutant) for seed in seeds]
+
+
+@contextmanager
+def _quickly() -> Iterator[None]:
+    """Inside the block values are not frozen (``plain_values.py``), and garbage is collected only at its end.
+
+    A world is one large cycle that lives as long as its run, and looking for garbage in it costs a tenth of the time.
+    What lives before the block stays, so it is never looked at.
+    """
+    gc.freeze()
     gc.disable()
     try:
-        return [run(scenario, seed, mutant) for seed in seeds]
+        with plain_values():
+            yield
     finally:
         gc.enable()
         gc.collect()
