@@ -212,6 +212,7 @@ def simulate(
     out: Path | None = None,
     with_mutants: bool = False,
     revision: str = "",
+    profile: bool = False,
 ) -> int:
     """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
@@ -220,6 +221,7 @@ def simulate(
       it.
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
+    - With ``profile`` all seeds are played in this process, and a table tells where the time went.
     - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
     """
     first = 1 if seed is None else seed
@@ -234,6 +236,8 @@ def simulate(
             if single:
                 folder = out if out is None or len(scenarios) == 1 else out / scenario.name
                 found = _single(scenario, first, mutant, folder)
+            elif profile:
+                found = _profiled(scenario, wanted, mutant)
             else:
                 found = search(scenario, wanted, processes, mutant)
             click.echo(report(found))
@@ -267,6 +271,16 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
 
         write_out(verdict, world, out)
     return Search(scenario.name, (verdict,), time.perf_counter() - started)
+
+
+def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> Search:
+    from chaos.search.profile import Profile  # It needs the whole simulator's classes, and only few plays want it.
+
+    told = Profile()
+    with told.measured():
+        found = search(scenario, seeds, 1, mutant)
+    click.echo("\n".join(told.table()))
+    return found
 
 
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:
