@@ -1,6 +1,7 @@
 """Codes the records of the metadata log once for all nodes of a simulated cluster.
 
-Only pure functions between bytes and frozen values are shared, so it does not matter which node made a value.
+Only pure functions between bytes and frozen values are shared, so it does not matter which node made a value. The
+key is all that a function is given: a node whose bytes differ gets a result of its own. Live nodes share nothing.
 """
 
 from collections.abc import Iterator
