@@ -355,6 +355,7 @@ def fleet(
 @_WITH_MUTANTS
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
+@click.option("--profile", is_flag=True, help="Tell where the time went, by part and by kind of event. Needs --seeds.")
 def sim(
     scenarios: Sequence[str],
     everything: bool,
@@ -365,17 +366,20 @@ def sim(
     with_mutants: bool,
     out: Path | None,
     processes: int,
+    profile: bool,
 ) -> None:
     """Plays scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     _one_of(mutant, with_mutants)
     if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
         raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
+    if profile and (with_mutants or seeds in (None, 1)):
+        raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
     from chaos.search.run_sim import simulate
     from playing import find_scenarios
     from scenarios.revisions import marked, revision_of
 
     names = [marked(each.path, revision_of(each)) for each in find_scenarios(scenarios, everything)]
-    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or ""))
+    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or "", profile))
 
 
 @main.command(epilog=_examples("report runs/demo-20260101-120000", "report RUN_DIR --baseline OTHER_RUN_DIR"))

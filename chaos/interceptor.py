@@ -318,13 +318,17 @@ class Interceptor:
     ) -> Iterator[tuple[Rule, int]]:
         """Yields each rule that strikes now, with the number of this hit. A match is counted only when the caller comes
         to its rule. ``body`` is that of a frame: a rule that damages a part matches only frames that have it."""
-        if not self._armed or not counters:
+        if not self._armed:
+            return
+        at_us = self._now_us - self._load_from_us
+        due = [counter for counter in counters if counter.is_due(at_us)]
+        if not due:
             return
         role = self._role()
-        for counter in counters:
+        for counter in due:
             rule = counter.rule
             if counter.at(self._node, role) and matches(rule.match, role) and _offers(rule, body):
-                hit = counter.hit(client_id, self._now_us - self._load_from_us)
+                hit = counter.hit(client_id, at_us)
                 if hit:
                     yield rule, hit
 

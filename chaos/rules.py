@@ -119,6 +119,10 @@ class Counter:
         self._matches_by_client: dict[str, int] = {}
         self._hits_by_client: dict[str, int] = {}
 
+    def is_due(self, at_us: int) -> bool:
+        """Returns whether the rule holds ``at_us`` microseconds after the load began."""
+        return self._after_us <= at_us < self._until_us
+
     def at(self, node_id: int, node_role: str) -> bool:
         """Returns whether the rule is for this node."""
         return plays(node_role, self.rule.node, node_id)
@@ -127,7 +131,7 @@ class Counter:
         """Counts one match, ``at_us`` microseconds after the load began. If the fault is to happen now, it counts and
         claims a hit, and returns the number of that hit. Otherwise it returns 0."""
         rule = self.rule
-        if not self._after_us <= at_us < self._until_us:
+        if not self.is_due(at_us):
             return 0
         seen = self._matches_by_client[client_id] = self._matches_by_client.get(client_id, 0) + 1
         past = seen - rule.nth.low

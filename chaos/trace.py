@@ -11,6 +11,8 @@ from reference_broker.ports.now import Now
 from reports.rows import TraceRow
 
 FETCH = 1
+NO_FRAME = (-1, "", -1, -1, 0, -1, 0, 0)
+"""The columns of a frame and of an answer, in a row that belongs to none."""
 Sink: TypeAlias = Callable[[TraceRow], None]
 
 
@@ -32,11 +34,11 @@ class TraceRecorder(Onlooker):
 
     def request(self, now: Now, event: Request) -> None:
         """Adds the row of a request, without its effects."""
-        self._add(now.mono_us - self._origin_us, "request", **_frame(event))
+        self._add(now.mono_us - self._origin_us, "request", *_frame(event))
 
     def add(self, at_us: int, what: str, detail: str) -> None:
         """Adds a row that no event or effect of the node led to. ``at_us`` counts from the run's start."""
-        self._add(at_us, what, detail=detail)
+        self._add(at_us, what, *NO_FRAME, detail)
 
     def effects(self, now: Now, effects: Sequence[Effect]) -> None:
         """Adds the rows of effects. Call it alone for effects that no event led to, such as those of a node's start."""
@@ -44,24 +46,17 @@ class TraceRecorder(Onlooker):
         for effect in effects:
             if type(effect) is Reply:
                 answered = getattr(effect.body, "session_id", 0) if effect.tag.api_key == FETCH else 0
-                self._add(at_us, "reply", **_frame(effect), answered_session_id=answered, error=effect.tag.error)
+                self._add(at_us, "reply", *_frame(effect), answered, effect.tag.error)
             elif type(effect) is Note:
                 self.add(at_us, effect.what, json.dumps(dict(effect.fields), sort_keys=True, separators=(",", ":")))
 
-    def _add(self, at_us: int, what: str, **columns: Any) -> None:
-        row = TraceRow(self._node, self._incarnation, self._seq, at_us, what, **columns)
+    def _add(self, at_us: int, what: str, *columns: Any) -> None:
+        row = TraceRow(self._node, self._incarnation, self._seq, at_us, what, *columns)
         self._seq += 1
         self._sink(row)
 
 
-def _frame(it: Request | Reply) -> dict[str, str | int]:
-    """Returns the columns that requests and replies share."""
+def _frame(it: Request | Reply) -> tuple[int, str, int, int, int, int]:
+    """Returns the columns that requests and replies share, in the order of the table."""
     tag = it.tag
-    return {
-        "connection": it.connection,
-        "client_id": tag.client_id,
-        "api_key": tag.api_key,
-        "api_version": tag.api_version,
-        "session_id": tag.session_id,
-        "session_epoch": tag.session_epoch,
-    }
+    return it.connection, tag.client_id, tag.api_key, tag.api_version, tag.session_id, tag.session_epoch

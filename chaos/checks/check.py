@@ -86,6 +86,9 @@ class Check:
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
         """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
 
+    def turned(self, node_id: int) -> None:
+        """Called when a process of the node begins, and when it begins to end in good order."""
+
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Called with what a node did with an event (None for its start), before ``node`` is called."""
 
@@ -95,6 +98,9 @@ class Check:
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:
         """Called after each event (None after the start). With ``thorough`` the check must compare everything, and not
         only what the event touched."""
+
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:
+        """Called now and then, and at the end, for what would take too long after each event."""
 
     def viewed(self, at_us: int, node: "Node") -> None:
         """Called after each event, when the views know what the node holds now."""

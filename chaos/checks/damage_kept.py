@@ -5,16 +5,15 @@ They were durable, so they are no torn end of a log. Whoever repairs the node ma
 
 from chaos.checks.check import Check
 from chaos.sim.disk import SimDisk
-from reference_broker.core.events import Event
 from reference_broker.core.node import Node
 
 
 class DamageKept(Check):
     guarantee = "damage-kept"
 
-    def node(self, at_us: int, incarnation: int, node: Node, event: Event | None, thorough: bool) -> None:  # noqa: ARG002
+    def whole(self, at_us: int, incarnation: int, node: Node) -> None:  # noqa: ARG002
         disk = getattr(node.broker.disk, "inner", node.broker.disk)
-        if not thorough or not isinstance(disk, SimDisk) or not disk.damaged or not node.ready:
+        if not isinstance(disk, SimDisk) or not disk.damaged or not node.ready:
             return
         # Kafka: the files of a deleted topic are deleted.
         topics = node.broker.controller.image.topics

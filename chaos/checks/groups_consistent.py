@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
-from reference_broker.core.events import Event
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -18,9 +17,7 @@ class GroupsConsistent(Check):
 
     guarantee = "groups-consistent"
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if not thorough:
-            return
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
         try:
             node.broker.groups.validate()
         except AssertionError as wrong:

@@ -11,9 +11,7 @@ change a partition after it has made an answer. In sessions of more than 64 part
 every P/64 answers, since more would cost too much.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
 from chaos.checks.check import Check
@@ -21,13 +19,8 @@ from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.no_starvation import LOOKS_AT_ONCE
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
-
-if TYPE_CHECKING:
-    from reference_broker.core.node import Node
 
 NO_REPLICA = -1
 ERROR, NEWS, DATA = "has an error", "has changed", "has data"
@@ -51,9 +44,8 @@ class IncrementalExact(Check):
         super().__init__(around)
         self._sessions: dict[tuple[int, int], _Session] = {}
 
-    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        if event is None:
-            self._sessions = without_node(self._sessions, node.broker.node_id)
+    def turned(self, node_id: int) -> None:
+        self._sessions = without_node(self._sessions, node_id)
 
     def answered(self, at_us: int, answer: Answer) -> None:
         if answer.session_id == 0:

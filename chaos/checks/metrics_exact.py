@@ -43,13 +43,14 @@ class MetricsExact(Check):
         if numbers is None:
             numbers = self._numbers[key] = session_metrics(node)
         sessions = node.broker.fetch_sessions.sessions
-        found, wanted = (numbers[0].value, numbers[2].value), (len(sessions), self._evictions.get(key, 0))
-        if found != wanted:
-            self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {wanted}")
+        count, evictions = len(sessions), self._evictions.get(key, 0)
+        if numbers[0].value != count or numbers[2].value != evictions:
+            found = (numbers[0].value, numbers[2].value)
+            self.violated(at_us, f"metrics say (sessions, evictions) = {found}, there are {(count, evictions)}")
         fetched = type(event) is Request and event.api_key == FETCH and event.tag.role == "client"
-        touched = fetched or event is None or self._sessions.get(node_id) != wanted[0]
-        if thorough or (touched and wanted[0] <= FEW_SESSIONS):
-            self._sessions[node_id] = wanted[0]
+        touched = fetched or event is None or self._sessions.get(node_id) != count
+        if thorough or (touched and count <= FEW_SESSIONS):
+            self._sessions[node_id] = count
             partitions = sum(len(session.partitions) for session in sessions.values())
             if numbers[1].value != partitions:
                 self.violated(at_us, f"metrics say {numbers[1].value} cached partitions, there are {partitions}")

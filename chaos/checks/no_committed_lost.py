@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 from chaos.checks.check import Check, History
 from chaos.checks.committed import COMMIT, Key, asked, deleted
 from chaos.checks.surroundings import Surroundings
-from reference_broker.core.events import Event
 from reference_broker.groups.offsets.committed_offsets import OffsetKey
 from reports.rows import TraceRow
 
@@ -35,9 +34,8 @@ class NoCommittedLost(Check):
         topic, _, index = str(fields["partition"]).rpartition("-")
         self._committed[str(fields["group"]), topic, int(index)] = int(fields["offset"]), row.at_us
 
-    def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if thorough:
-            self._nodes[node.broker.node_id] = node
+    def whole(self, at_us: int, incarnation: int, node: "Node") -> None:  # noqa: ARG002
+        self._nodes[node.broker.node_id] = node
 
     def end(self, history: History) -> None:
         gone = deleted(history)

@@ -7,19 +7,12 @@ All partitions of a small session are looked at after each answer. Of a large on
 answers, since more would cost too much. Starvation is then seen by so many answers later.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
-from reference_broker.core.effects import Effect
-from reference_broker.core.events import Event
-
-if TYPE_CHECKING:
-    from reference_broker.core.node import Node
 
 LOOKS_AT_ONCE = 64
 """So many partitions of a session are looked at for each answer."""
@@ -44,9 +37,8 @@ class NoStarvation(Check):
         super().__init__(around)
         self._turns: dict[tuple[int, int], _Turns] = {}
 
-    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        if event is None:
-            self._turns = without_node(self._turns, node.broker.node_id)
+    def turned(self, node_id: int) -> None:
+        self._turns = without_node(self._turns, node_id)
 
     def answered(self, at_us: int, answer: Answer) -> None:
         # F-15 and G-7 speak of sessions. G-6: an answer that is told again is no other one.

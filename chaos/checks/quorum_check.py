@@ -17,7 +17,13 @@ class QuorumCheck(Check):
     def __init__(self, around: "Surroundings") -> None:
         super().__init__(around)
         self.view = around.quorum
-        self.view.checks.append(self)
+        for method, told in (
+            ("changed", self.view.of_changes),
+            ("appended", self.view.of_appends),
+            ("committed", self.view.of_commits),
+        ):
+            if getattr(type(self), method) is not getattr(QuorumCheck, method):
+                told.append(self)
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         """Called when something of ``Seen`` changed, not only how far the log reaches.

@@ -55,7 +55,10 @@ class Member:
 
 
 class QuorumView:
-    """``committed`` holds all batches known to be committed, ascending. ``committed_end`` is the offset after them."""
+    """``committed`` holds all batches known to be committed, ascending. ``committed_end`` is the offset after them.
+
+    ``of_changes``, ``of_appends`` and ``of_commits`` are the checks that are told of each.
+    """
 
     def __init__(self, voters: int, observers: int, trouble: "Trouble") -> None:
         self.trouble = trouble
@@ -63,7 +66,9 @@ class QuorumView:
         self.nodes = [Member(number, number < voters) for number in range(voters + observers)]
         self.committed: dict[int, Batch] = {}
         self.committed_end = 0
-        self.checks: list[QuorumCheck] = []
+        self.of_changes: list[QuorumCheck] = []
+        self.of_appends: list[QuorumCheck] = []
+        self.of_commits: list[QuorumCheck] = []
 
     @property
     def majority(self) -> int:
@@ -90,7 +95,7 @@ class QuorumView:
                 return
             member.replica = node.broker.replica
         quorum, log, before = member.replica.quorum, member.replica.log.log, member.seen
-        after = Seen(
+        numbers = (
             incarnation,
             quorum.epoch,
             quorum.is_leader,
@@ -100,12 +105,12 @@ class QuorumView:
             log.log_end_offset,
             log.synced_offset,
         )
-        if after == before and member.truncated_to == NOTHING_TRUNCATED and not thorough:
+        if numbers == before and member.truncated_to == NOTHING_TRUNCATED and not thorough:
             return
-        member.seen = after
+        after = member.seen = Seen(*numbers)
         self._follow_log(at_us, member, before, after, thorough)
         if after[:GROWTH] != before[:GROWTH]:
-            for check in self.checks:
+            for check in self.of_changes:
                 check.changed(at_us, member, before, after)
         if after.high_watermark > self.committed_end:
             self._commit(at_us, member, after.high_watermark)
@@ -119,11 +124,11 @@ class QuorumView:
         member.read_to, member.truncated_to = max(offset, after.end_offset), NOTHING_TRUNCATED
         if offset >= after.end_offset:
             return
-        for base in [each for each in reversed(member.batches) if each >= offset]:
-            del member.batches[base]
+        while member.batches and next(reversed(member.batches)) >= offset:
+            member.batches.popitem()
         fresh = [batch for batch, _ in read_batches(member.replica.log, offset, after.end_offset)]
         member.batches.update((batch.base_offset, batch) for batch in fresh)
-        for check in self.checks:
+        for check in self.of_appends:
             check.appended(at_us, member, fresh)
 
     def _commit(self, at_us: int, member: Member, high_watermark: int) -> None:
@@ -133,5 +138,5 @@ class QuorumView:
         fresh = list(read_batches(member.replica.log, offset, min(high_watermark, member.seen.end_offset)))
         self.committed.update((batch.base_offset, batch) for batch, _ in fresh)
         self.committed_end = high_watermark
-        for check in self.checks:
+        for check in self.of_commits:
             check.committed(at_us, member, fresh)

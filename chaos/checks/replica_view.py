@@ -237,12 +237,11 @@ class ReplicaView:
         node_id = node.broker.node_id
         was_settled, settled = self._settled.get(node_id, True), _is_settled(node)
         self._settled[node_id] = settled
-        keys = self._published.pop(node_id, {})
+        keys = self._published.pop(node_id, None)
         if not (was_settled and settled):
             self._look_at_all(at_us, incarnation, node)
             return
-        keys.update((_key_of(log), None) for log in touched)
-        for key in keys:
+        for key in (*(keys or ()), *map(_key_of, touched)):
             self._look_at(at_us, incarnation, node, key)
         assert not (thorough and self._look_at_all(at_us, incarnation, node)), "a log changed and nobody noticed"
 

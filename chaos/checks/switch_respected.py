@@ -51,7 +51,7 @@ class SwitchRespected(Check):
                 self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata before {FEATURE} was finalized")
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
-        if self._on:
+        if self._on or OFFSETS_TOPIC not in node.broker.partitions.topic_ids:
             return
         for (topic, index), partition in node.broker.partitions.by_name.items():
             if topic == OFFSETS_TOPIC:

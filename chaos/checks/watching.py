@@ -28,6 +28,8 @@ class Watching:
         self._by_note = _by_name(checks, lambda check: check.notes)
         self._fetches = FetchModel()
         self._looking = overriding(checks, "node")
+        self._of_wholes = overriding(checks, "whole")
+        self._of_turns = overriding(checks, "turned")
         self._acting = overriding(checks, "acted")
         self._of_answers = overriding(checks, "answered")
         self._viewing = overriding(checks, "viewed")
@@ -53,6 +55,9 @@ class Watching:
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Hands on what a node did, before the checks see its state."""
+        if event is None:
+            for check in self._of_turns:
+                check.turned(node.broker.node_id)
         for check in self._acting:
             check.acted(at_us, node, event, effects)
         for answer in self._fetches.acted(node, event, effects):
@@ -71,6 +76,9 @@ class Watching:
         if thorough or not between_nodes:  # Messages between nodes change no client's state.
             for check in self._looking:
                 check.node(at_us, incarnation, node, event, thorough)
+        if thorough:
+            for check in self._of_wholes:
+                check.whole(at_us, incarnation, node)
         self.view.look(at_us, incarnation, node, thorough)
         self.replicas.look(at_us, incarnation, node, thorough)
         for check in self._viewing:

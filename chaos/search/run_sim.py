@@ -6,6 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.mutants.catches import Catch, remember
 from chaos.promises import checked, is_judged
 from chaos.search.coverage import coverage_of, coverage_table
+from chaos.search.plain_values import plain_values
 from chaos.search.swarm import materialised
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
@@ -149,7 +151,10 @@ def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant:
 
 def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
     if processes <= 1 or len(seeds) < 2 * processes:
-        yield from (run(scenario, seed, mutant) for seed in seeds)
+        for seed in seeds:
+            with _quickly():
+                verdict = run(scenario, seed, mutant)
+            yield verdict
         return
     chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
     file = marked(scenario.path, revision_of(scenario))
@@ -159,15 +164,24 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
 
 
 def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes.
-
-    Garbage is collected only afterwards. A world is one large cycle that lives as long as its run, and looking for
-    garbage in it costs a tenth of the time.
-    """
+    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes."""
     scenario = loader.find(file)
+    with _quickly():
+        return [run(scenario, seed, mutant) for seed in seeds]
+
+
+@contextmanager
+def _quickly() -> Iterator[None]:
+    """Inside the block values are not frozen (``plain_values.py``), and garbage is collected only at its end.
+
+    A world is one large cycle that lives as long as its run, and looking for garbage in it costs a tenth of the time.
+    What lives before the block stays, so it is never looked at.
+    """
+    gc.freeze()
     gc.disable()
     try:
-        return [run(scenario, seed, mutant) for seed in seeds]
+        with plain_values():
+            yield
     finally:
         gc.enable()
         gc.collect()
@@ -203,6 +217,7 @@ def simulate(
     out: Path | None = None,
     with_mutants: bool = False,
     revision: str = "",
+    profile: bool = False,
 ) -> int:
     """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
@@ -211,6 +226,7 @@ def simulate(
       it.
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
+    - With ``profile`` all seeds are played in this process, and a table tells where the time went.
     - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
     """
     first = 1 if seed is None else seed
@@ -225,6 +241,8 @@ def simulate(
             if single:
                 folder = out if out is None or len(scenarios) == 1 else out / scenario.name
                 found = _single(scenario, first, mutant, folder)
+            elif profile:
+                found = _profiled(scenario, wanted, mutant)
             else:
                 found = search(scenario, wanted, processes, mutant)
             click.echo(report(found))
@@ -258,6 +276,16 @@ def _single(scenario: Scenario, seed: int, mutant: str | None, out: Path | None)
 
         write_out(verdict, world, out)
     return Search(scenario.name, (verdict,), time.perf_counter() - started)
+
+
+def _profiled(scenario: Scenario, seeds: Sequence[int], mutant: str | None) -> Search:
+    from chaos.search.profile import Profile  # It needs the whole simulator's classes, and only few plays want it.
+
+    told = Profile()
+    with told.measured():
+        found = search(scenario, seeds, 1, mutant)
+    click.echo("\n".join(told.table()))
+    return found
 
 
 def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) -> int:

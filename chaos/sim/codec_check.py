@@ -19,6 +19,7 @@ from reference_broker.wire.messages import decode_request, decode_response, enco
 MAX_FRAME_BYTES = 64 << 20
 
 
+PLAIN: Final = frozenset({int, str, bool, bytes})
 _NOT_THERE: Final = object()
 
 
@@ -78,14 +79,20 @@ def differences(before: object, after: object, place: str) -> Iterator[tuple[str
             yield place, before, after
         else:
             for old, new in zip(before, after, strict=True):
-                yield from differences(old, new, place)
+                if not _same_plain(old, new):
+                    yield from differences(old, new, place)
     elif is_dataclass(before) and is_dataclass(after):
         for name in dict.fromkeys((*_names(before.__class__), *_names(after.__class__))):
             old, new = getattr(before, name, _NOT_THERE), getattr(after, name, _NOT_THERE)
-            if old is not new:
+            if not _same_plain(old, new):
                 yield from differences(old, new, f"{place}.{name}")
     elif before != after:
         yield place, before, after
+
+
+def _same_plain(before: object, after: object) -> bool:
+    """Returns whether both are the same plain value, as most fields are."""
+    return before is after or (before.__class__ is after.__class__ and before.__class__ in PLAIN and before == after)
 
 
 @cache

@@ -231,7 +231,10 @@ class Machine:
         now, offset_ms = self.now, self.wall_offset_ms
         events: Sequence[Event] = (event,)
         for hook in self._hooks:
-            events = [each for seen in events for each in hook.before(now, seen)]
+            if len(events) == 1:
+                events = hook.before(now, events[0])
+            else:
+                events = [each for seen in events for each in hook.before(now, seen)]
         if offset_ms != self.wall_offset_ms:
             now = self.now  # A hook has stepped the clock.
         for each in events:

@@ -154,7 +154,7 @@ def test_a_coordinator_holds_what_was_committed_last_or_may_have_been(
 ) -> None:
     check = NoCommittedLost(around())
     check.trace(note("offset_committed", 100, group="g", partition="hot-0", offset=10, generation=1))
-    check.node(100, 0, holding(held), None, thorough=True)
+    check.whole(100, 0, holding(held))
     assert bool(judged(check, History(commits=asked))) is is_red
 
 

@@ -140,5 +140,5 @@ def test_damage_is_kept_but_that_of_deleted_topics(path: str, kept: bool, right:
     controller = SimpleNamespace(image=SimpleNamespace(topics={"t": None}))
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, disk=disk, controller=controller), ready=True)
     check = DamageKept(around())
-    check.node(0, 0, node, None, thorough=True)
+    check.whole(0, 0, node)
     assert (check.violations == []) is right

@@ -6,7 +6,8 @@ that the event touched. Tests call it too, production does not.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import LeaderEpochs
@@ -118,4 +119,4 @@ def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -
 
 
 def _rises(values: Sequence[int]) -> bool:
-    return all(before < after for before, after in pairwise(values))
+    return all(map(lt, values, islice(values, 1, None)))

@@ -33,7 +33,7 @@ def write_snapshot(disk: Disk, image: MetadataImage) -> Iterator[None]:
     disk.append(path, [header_batch(snapshot, timestamp_ms)])
     next_offset = 1
     records = records_of(image)
-    while values := [encode(record) for record in islice(records, RECORDS_PER_BATCH)]:
+    while values := tuple(encode(record) for record in islice(records, RECORDS_PER_BATCH)):
         disk.append(path, [data_batch(snapshot, next_offset, timestamp_ms, values)])
         next_offset += len(values)
         yield

@@ -1,0 +1,134 @@
+"""Tells where a search's time goes: by part of the simulator, and by kind of event.
+
+It replaces the methods of PARTS by ones that look at the clock. So times are somewhat larger than without it, but
+their shares hold.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+from unittest.mock import patch
+
+from chaos.checks.all_checks import check_kinds
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import FetchModel
+from chaos.checks.quorum_check import QuorumCheck
+from chaos.checks.quorum_view import QuorumView
+from chaos.checks.replica_check import ReplicaCheck
+from chaos.checks.replica_view import ReplicaView
+from chaos.checks.watching import Watching
+from chaos.interceptor import Interceptor
+from chaos.metadata_digest import Digest
+from chaos.sim import network
+from chaos.sim.client import Client
+from chaos.sim.machine import Machine
+from chaos.sim.observer import Observer
+from reference_broker.core.events import PeerReply, Request
+from reference_broker.core.node import Node
+from reference_broker.wire.apis import api_name
+
+PARTS: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+    ("nodes", Node, ("start", "handle", "shutdown")),
+    ("clients", Client, ("step",)),
+    ("rules of faults", Interceptor, ("before", "after")),
+    ("observer", Observer, ("__call__",)),
+    ("handing out to checks", Watching, ("acted", "node", "note", "trace", "published")),
+    ("view of the quorum", QuorumView, ("look",)),
+    ("view of replicas", ReplicaView, ("look", "image")),
+    ("model of fetches", FetchModel, ("acted",)),
+    ("digest of the metadata", Digest, ("follow", "thorough")),
+    ("codec", network, ("same_after_codec_request", "same_after_codec_reply")),
+    ("effects and connections", Machine, ("_carry_out",)),
+)
+"""What is told apart: a name, and the methods of a class or functions of a module."""
+MOST = 25
+"""At most so many lines are told of each table."""
+
+
+@dataclass(slots=True)
+class Profile:
+    """``parts`` holds the nanoseconds of each part without the parts that it calls, and ``kinds`` those of each kind of
+    event with all that it led to. ``counts`` says how often each came."""
+
+    parts: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    whole_ns: int = 0
+    _inner: list[int] = field(default_factory=lambda: [0])
+    """by part under way: the time of the parts that it called"""
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Inside the block everything that this process plays is measured."""
+        checks = [(f"check {each.guarantee}", each, tuple(_overridden(each))) for each in check_kinds()]
+        with ExitStack() as patched:
+            for name, owner, methods in (*PARTS, *checks):
+                for method in methods:
+                    patched.enter_context(patch.object(owner, method, self._timed(name, getattr(owner, method))))
+            patched.enter_context(patch.object(Machine, "_handle", self._told_apart(Machine._handle)))
+            started = perf_counter_ns()
+            yield
+            self.whole_ns += perf_counter_ns() - started
+
+    def _timed(self, name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **named: Any) -> Any:
+            self._inner.append(0)
+            started = perf_counter_ns()
+            try:
+                return own(*args, **named)
+            finally:
+                taken = perf_counter_ns() - started
+                self.parts[name] += taken - self._inner.pop()
+                self._inner[-1] += taken
+                self.counts[name] += 1
+
+        return timed
+
+    def _told_apart(self, handle: Callable[..., None]) -> Callable[..., None]:
+        def told_apart(machine: Machine, node: Node, event: Any) -> None:
+            started = perf_counter_ns()
+            try:
+                handle(machine, node, event)
+            finally:
+                kind = kind_of(event)
+                self.kinds[kind] += perf_counter_ns() - started
+                self.counts[kind] += 1
+
+        return told_apart
+
+    def table(self) -> list[str]:
+        """Returns lines for the terminal: the parts, what is left, and the kinds of events."""
+        left = self.whole_ns - sum(self.parts.values())
+        return [
+            "where the time goes (each without what it calls)",
+            *self._lines(self.parts.most_common(MOST)),
+            f"{100 * left / self.whole_ns:6.1f} %                              everything else",
+            "kinds of events (each with all that it led to)",
+            *self._lines(self.kinds.most_common(MOST)),
+        ]
+
+    def _lines(self, rows: Sequence[tuple[str, int]]) -> Iterator[str]:
+        for name, taken_ns in rows:
+            count = self.counts[name]
+            yield f"{100 * taken_ns / self.whole_ns:6.1f} %{count:10,} x{taken_ns / count / 1000:10.1f} us  {name}"
+
+
+def kind_of(event: Any) -> str:
+    """Returns what kind of event it is. Requests and answers differ by their API."""
+    if isinstance(event, Request):
+        return f"request of a {event.tag.role}: {api_name(event.api_key)}"
+    if isinstance(event, PeerReply):
+        return f"answer of a node: {type(event.body).__name__}"
+    return type(event).__name__
+
+
+def _overridden(kind: type[Check]) -> Iterator[str]:
+    """Yields the names of the methods through which a check of this kind is told something."""
+    for base in (Check, QuorumCheck, ReplicaCheck):
+        for name in vars(base) if issubclass(kind, base) else ():
+            own = getattr(kind, name)
+            if name[0] != "_" and callable(own) and own is not getattr(base, name):
+                yield name

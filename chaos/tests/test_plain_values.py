@@ -1,0 +1,35 @@
+"""Values that a search does not freeze: made as before, equal as before, and frozen again afterwards."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import Violation
+from chaos.search.plain_values import plain_values
+from chaos.search.run_sim import run
+from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
+from scenarios import loader
+
+
+def test_a_value_is_frozen_again_and_equal_to_one_made_inside() -> None:
+    with plain_values():
+        inside: Any = Violation("lost-write", 0, "")
+        inside.at_us = 1
+    outside: Any = Violation("lost-write", 1, "")
+    assert inside == outside
+    assert repr(inside) == repr(outside)
+    for value in (inside, outside):
+        with pytest.raises(FrozenInstanceError):
+            value.at_us = 2
+
+
+def test_defaults_are_as_before() -> None:
+    with plain_values():
+        assert MetadataImage() == EMPTY_IMAGE
+
+
+def test_a_seed_plays_alike() -> None:
+    frozen = run(loader.find("1"), 4_600_001, hashed=True)
+    with plain_values():
+        assert run(loader.find("1"), 4_600_001, hashed=True) == frozen

@@ -1,0 +1,22 @@
+"""The profile of a search: it tells the parts and the kinds of events, and changes nothing that is played."""
+
+from chaos.checks.no_acked_lost import NoAckedLost
+from chaos.search.profile import Profile
+from chaos.search.run_sim import run
+from chaos.sim.machine import Machine
+from scenarios import loader
+
+
+def test_a_profile_tells_parts_and_kinds_and_changes_no_run() -> None:
+    plain = run(loader.find("1"), 4_600_002, hashed=True)
+    handle, acted = Machine._handle, NoAckedLost.acted
+    profile = Profile()
+    with profile.measured():
+        assert run(loader.find("1"), 4_600_002, hashed=True) == plain
+    assert (Machine._handle, NoAckedLost.acted) == (handle, acted)
+    assert sum(profile.counts[kind] for kind in profile.kinds) == plain.events
+    assert 0 < sum(profile.parts.values()) < profile.whole_ns
+    text = "\n".join(profile.table())
+    assert " nodes" in text
+    assert "check no-starvation" in text
+    assert "request of a client: Fetch" in text
