@@ -196,7 +196,7 @@ CREATED = row("session_created", partitions=2, privileged=0, revision="first")
                 row("reply", 1, INVALID_FETCH_SESSION, connection=1),
                 row("reply", 1, connection=2),
             ],
-            True,
+            False,
         ),
         (
             [

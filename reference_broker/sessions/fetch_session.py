@@ -91,9 +91,8 @@ class FetchSession:
         return self.revision.accepts(self, request_epoch)
 
     def is_waiting_for(self, number: int) -> bool:
-        """Whether a fetch waits that has this number, 0 for a full one, and may be sent again (first revision)."""
-        waits_for = 0 if self.answers_full else self.number
-        return self.waiter is not None and self.revision.repeats and waits_for == number
+        """Whether an incremental fetch waits that has this number, and may be sent again (first revision)."""
+        return self.waiter is not None and self.revision.repeats and not self.answers_full and number == self.number
 
     def accept(self, request_epoch: int, now: Now) -> None:
         """Accepts one more incremental request. The epoch advances here, whatever becomes of the answer."""

@@ -158,15 +158,16 @@ class FetchSessionCache:
         If both have the same number (first revision), the older one is answered now with what there is, since nobody
         knows which of the two answers will arrive (G-3).
         """
-        self._overtaken(session, request_epoch, now)
+        self._overtaken(session, session.is_waiting_for(request_epoch), now)
         session.accept(request_epoch, now)
 
-    def accept_full(self, session: FetchSession, now: Now) -> int:
+    def accept_full(self, session: FetchSession, repeats: bool, now: Now) -> int:
         """A full request replaces what the session caches (first revision).
 
+        ``repeats`` says that it is the same request as one that waits. Full requests have no number that tells it.
         Returns how many partitions it cached, for ``resized``, which must follow.
         """
-        self._overtaken(session, 0, now)
+        self._overtaken(session, repeats, now)
         before = len(session.partitions)
         session.accept_full(now)
         return before
@@ -177,8 +178,8 @@ class FetchSessionCache:
         session.deny()
         self.resized(session, before)
 
-    def _overtaken(self, session: FetchSession, number: int, now: Now) -> None:
-        if session.waiter is not None and session.is_waiting_for(number):
+    def _overtaken(self, session: FetchSession, repeated: bool, now: Now) -> None:
+        if session.waiter is not None and repeated:
             session.waiter.respond()
         elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)

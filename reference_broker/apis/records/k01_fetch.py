@@ -165,7 +165,8 @@ def _fetch_all_first(
         draft.touch(broker.now)
         _name_partitions(draft, request)
         return Fetch(broker, call, draft, request, creates=True).begin()
-    before = sessions.accept_full(session, broker.now)
+    repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
+    before = sessions.accept_full(session, repeats, broker.now)
     _name_partitions(session, request)
     sessions.resized(session, before)
     return Fetch(broker, call, session, request).begin()

@@ -48,7 +48,7 @@ class NaiveFirst:
         if session is None:
             session = FirstSession(False, request.replica_id >= 0)
         else:
-            self.overtake(session, 0)
+            self.overtake(session, request)
             session.used_ms = self.naive.world.broker.now.wall_ms
             session.parts, session.last_told = [], []
         session.full, session.answered = True, False
@@ -57,7 +57,7 @@ class NaiveFirst:
         return session
 
     def begin_incremental(self, session: FirstSession, request: FetchRequest) -> None:
-        self.overtake(session, request.session_epoch)
+        self.overtake(session, request)
         session.used_ms = self.naive.world.broker.now.wall_ms
         named = [part for part in session.parts if part.named]
         if request.session_epoch > session.number:
@@ -77,11 +77,14 @@ class NaiveFirst:
             if self.naive.state(session, part, request).available:
                 part.dirty = max(part.dirty, session.number)
 
-    def overtake(self, session: FirstSession, number: int) -> None:
-        """A request with the number of one that waits is a retransmission, and both are answered (G-3). Any other one
-        proves that the fetcher has given up the one that waits."""
+    def overtake(self, session: FirstSession, request: FetchRequest) -> None:
+        """A request with the number of one that waits is a retransmission, and both are answered (G-3). Full requests
+        have no number (0), so there only the same request is one. Any other proves that the fetcher has given up the
+        one that waits."""
         for fetch in [fetch for fetch in self.naive.waiting if fetch.session is session]:
-            if fetch.request.session_epoch == number:
+            if fetch.request.session_epoch == request.session_epoch and (
+                request.session_epoch or fetch.request == request
+            ):
                 self.naive.waiting.remove(fetch)
                 self.answered(fetch)
         self.naive.abandon(session, DraftError.INVALID_FETCH_SESSION)

@@ -262,6 +262,15 @@ def test_both_copies_of_a_full_request_in_a_session_are_answered(world: World) -
     assert world.fetch_first(session_id, 1, max_wait_ms=500).waiting
 
 
+@pytest.mark.clause("G-3", "G-4")
+def test_another_full_request_ends_the_one_that_waits(world: World) -> None:
+    """It may be a late copy of an older one, so the fetcher must not go on in this session."""
+    session_id = opened(world, A0)
+    waits = world.fetch_first(session_id, 0, {A0: 0}, max_wait_ms=500)
+    world.fetch_first(session_id, 0, {A1: 0}, max_wait_ms=500)
+    assert waits.answer.error_code == NOT_VALID
+
+
 def test_a_waiting_fetch_whose_connection_closed_loses_no_news(world: World) -> None:
     session_id = opened(world, A0)
     waits = world.fetch_first(session_id, 1, max_wait_ms=500, min_bytes=1000)
