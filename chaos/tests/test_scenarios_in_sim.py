@@ -45,6 +45,7 @@ CAUGHT_FIRST = {
     ("12-snapshot-disk-faults", "deleted_before_log_start_is_durable"): 5,
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
+    ("39-coordinator-killed-between-commits", "epoch_not_loaded"): 4,
     ("damaged-eligible", "other_id_starts_empty"): 5,
     ("damaged-segments", "stray_deleted"): 2,
     ("damaged-bytes", "metadata_crc_unchecked"): 2,

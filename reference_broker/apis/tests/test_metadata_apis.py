@@ -178,6 +178,18 @@ def test_the_draft_s_answer_is_made_once_for_each_state_of_a_topic_too() -> None
     assert later.topics[1] is first.topics[1]
 
 
+@pytest.mark.clause("M-4")
+def test_the_later_draft_tells_topic_ids_and_leader_epochs_too() -> None:
+    world = AdminWorld()
+    create(world, topic("a"))
+    page, later = (metadata(world, ("a", "gone"), version=version) for version in (1000, 1001))
+    known = world.metadata.loader.image.topics["a"]
+    assert later.topics[0].topic_id.bytes == known.topic_id
+    assert [one.leader_epoch for one in later.topics[0].partitions] == [known.partitions[0].leader_epoch]
+    assert not hasattr(page.topics[0], "topic_id")
+    assert (later.metadata_epoch, later.topics[1].error_code) == (page.metadata_epoch, page.topics[1].error_code)
+
+
 def test_nothing_is_told_before_it_is_durable() -> None:
     world = AdminWorld()
     world.auto = False
