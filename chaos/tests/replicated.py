@@ -63,7 +63,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.view = ReplicaView(Trouble(), min_insync=2)
-        settings = Settings(session_slots=1, in_sync_us=IN_SYNC_US)
+        settings = Settings(in_sync_us=IN_SYNC_US)
         around = Surroundings(settings, QuorumView(3, 0, Trouble()), self.view)
         self.checks = [each(around) for each in check_kinds() if issubclass(each, ReplicaCheck)]
         (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))
