@@ -6,9 +6,10 @@ from enum import Enum, auto
 from time import thread_time
 from typing import Final, Protocol
 
+LIGHT_S: Final = 0.02
+"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop."""
 PASS_S: Final = 0.005
-"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop, and how much NEW ones
-and backlogs get."""
+"""How much NEW requests and backlogs get."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -52,13 +53,13 @@ class Turns:
     """Queues of connections. One that has sent a thousand requests is served as often as one that has sent two.
 
     A client that waits for each answer before it asks again has no backlog. Its request is served when it arrives
-    (``may_serve_now``), as long as such requests have taken less than PASS_S in this turn of the event loop. Further
+    (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop. Further
     ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
 
-    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share PASS_S of processor time, NEW ones
-    and backlogs share as much: neither a flood of new connections nor a thousand backlogs keep the others out. A pass
-    serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves at
-    least one of each queue, even if the first of them takes the whole time.
+    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share LIGHT_S of processor time, NEW
+    ones and backlogs share PASS_S: neither a flood of new connections nor a thousand backlogs keep the others out. A
+    pass serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves
+    at least one of each queue, even if the first of them takes the whole time.
     """
 
     def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
@@ -80,7 +81,7 @@ class Turns:
         now_s = self._loop.time()
         if now_s != self._turn_began_s:
             self._turn_began_s = now_s
-            self._arrivals_end_s = self._clock_s() + PASS_S
+            self._arrivals_end_s = self._clock_s() + LIGHT_S
             return True
         return self._clock_s() < self._arrivals_end_s
 
@@ -111,11 +112,13 @@ class Turns:
     def _serve(self) -> bool:
         """Returns whether anybody was served."""
         return (
-            self._share(Queue.NODE, Queue.LIGHT) | self._share(Queue.NEW, Queue.BACKLOG) | self._serve_next(Queue.HEAVY)
+            self._share(Queue.NODE, Queue.LIGHT, LIGHT_S)
+            | self._share(Queue.NEW, Queue.BACKLOG, PASS_S)
+            | self._serve_next(Queue.HEAVY)
         )
 
-    def _share(self, one: Queue, other: Queue) -> bool:
-        ends_s = self._clock_s() + PASS_S
+    def _share(self, one: Queue, other: Queue, most_s: float) -> bool:
+        ends_s = self._clock_s() + most_s
         was_served = False
         while self._serve_next(one) | self._serve_next(other):
             was_served = True

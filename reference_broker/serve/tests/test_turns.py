@@ -11,7 +11,7 @@ from reference_broker.metrics.metrics import Metrics
 from reference_broker.serve.connection import OWN_BYTES, READ_AHEAD_BYTES, Connection
 from reference_broker.serve.intake import Intake
 from reference_broker.serve.memory_budget import MemoryBudget
-from reference_broker.serve.turns import HEAVY_BYTES, PASS_S, Queue, Turns
+from reference_broker.serve.turns import HEAVY_BYTES, LIGHT_S, PASS_S, Queue, Turns
 
 FRAME = struct.pack(">i", 4) + b"ping"
 FETCH = struct.pack(">ih", 4, 1) + b"ng"
@@ -19,6 +19,7 @@ API_VERSIONS = struct.pack(">ih", 4, 18) + b"ng"
 MOST = 10
 """So many requests are served in PASS_S."""
 REQUEST_S = PASS_S / MOST
+MOST_LIGHT = round(LIGHT_S / REQUEST_S)
 
 
 class Loop:
@@ -150,13 +151,13 @@ def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at()
 
 def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_then() -> None:
     driver = Answering()
-    modest = [driver.connected()[0] for _ in range(5 * MOST)]
+    modest = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
     with_backlogs(driver, 100, 50)
     driver.loop.once()
     driver.served.clear()
     for each in modest:
         each.data_received(FRAME)
-    assert driver.served == [each.number for each in modest[:MOST]], "the others wait"
+    assert driver.served == [each.number for each in modest[:MOST_LIGHT]], "the others wait"
     for _ in range(4):
         driver.loop.once()
     served = [number for number in driver.served if number <= modest[-1].number]
@@ -166,7 +167,7 @@ def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_
 
 def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
     driver = Answering()
-    clients = [driver.connected()[0] for _ in range(5 * MOST)]
+    clients = [driver.connected()[0] for _ in range(5 * MOST_LIGHT)]
     node, _ = driver.connected()
     node.of_node = True
     driver.loop.once()
@@ -354,7 +355,7 @@ def test_every_pass_serves_one_of_each_queue_even_if_one_takes_the_time_of_the_w
             self.queue = queue
 
         def take_turn(self) -> None:
-            loop.used_s += PASS_S * 1.2 if self.queue == slow else PASS_S / 25
+            loop.used_s += LIGHT_S * 1.2 if self.queue == slow else PASS_S / 25
             served[self.queue] += 1
             turns.add(self, self.queue)
 
