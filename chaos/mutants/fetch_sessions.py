@@ -171,16 +171,16 @@ def last_use_not_noted(original: Function, self: Any, now: Any) -> None:
     self.last_used_ms = before or self.last_used_ms
 
 
-@mutant(f"{CACHE}:FetchSessionCache._has_room")
-def declined_while_slots_are_free(original: Function, self: Any, newcomer: Any) -> bool:
+@mutant(f"{CACHE}:FetchSessionCache._victims")
+def declined_while_slots_are_free(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
     """The last slot is never given away (F-5, F-17)."""
-    return bool(len(self.sessions) + 1 < self.slots and original(self, newcomer))
+    return None if len(self.sessions) == self.slots - 1 else original(self, newcomer, wall_ms)
 
 
-@mutant(f"{CACHE}:FetchSessionCache._has_room")
-def one_session_too_many(original: Function, self: Any, newcomer: Any) -> bool:
+@mutant(f"{CACHE}:FetchSessionCache._victims")
+def one_session_too_many(original: Function, self: Any, newcomer: Any, wall_ms: int) -> Any:
     """There is one more session than slots (F-17)."""
-    return bool(len(self.sessions) <= self.slots)
+    return [] if len(self.sessions) == self.slots else original(self, newcomer, wall_ms)
 
 
 @mutant(f"{EVICTION}:outranked_by")

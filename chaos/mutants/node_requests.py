@@ -5,7 +5,6 @@ from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.values import MAX_EPOCH
-from reference_broker.wire.errors import ErrorCode
 
 REQUESTS = "reference_broker.quorum.requests"
 
@@ -44,15 +43,6 @@ def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch
     return original(
         quorum, remote_id, max(quorum.epoch, min(epoch, MAX_EPOCH)) if epoch > MAX_EPOCH else epoch, voter_id
     )
-
-
-@mutant("reference_broker.controller.broker_lifecycle:BrokerLifecycle._heartbeat_answered")
-def never_registers_again(original: Function, self: Any, answer: Any) -> None:
-    """A broker goes on with the epoch that the controller refuses. An old registration of it that came late has
-    replaced the one of its present life, and it is fenced for ever."""
-    if answer.error_code is ErrorCode.stale_broker_epoch:
-        answer = replace(answer, error_code=ErrorCode.not_controller)
-    original(self, answer)
 
 
 @mutant("reference_broker.controller.broker_heartbeats:BrokerHeartbeats.heard", remembers=True)

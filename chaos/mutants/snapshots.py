@@ -9,7 +9,6 @@ from typing import Any
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.quorum.snapshots.file_names import made_path, part_path
 from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
-from reference_broker.wire.errors import ErrorCode
 
 PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
@@ -126,13 +125,3 @@ def each_piece_told_as_the_last(original: Function, request: Any, store: Any, kn
     """A leader says of each piece that nothing remains after it (S-4)."""
     piece = original(request, store, known)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)
-
-
-@mutant(f"{SERVING}:refusal")
-def missing_snapshot_served_empty(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
-    """A leader answers for a snapshot that it does not hold with no bytes, instead of SNAPSHOT_NOT_FOUND (S-5)."""
-    found = original(request, store, leadership, is_draft)
-    if found is not None and found.error is ErrorCode.snapshot_not_found:
-        size = request.position + 1
-        return replace(found, error=ErrorCode.none, id=request.id, position=request.position, size=size)
-    return found

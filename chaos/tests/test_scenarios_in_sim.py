@@ -170,7 +170,6 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "broker_epoch_unchecked": "replicas-converge",
     "old_registration_believed": "no-false-fencing",
     "epoch_bound_unchecked": "quorum-converges",
-    "never_registers_again": "replicas-converge",
     "broker_sessions_by_wall_clock": "no-false-fencing",
     "metadata_crc_unchecked": "quorum-converges",
     "deleted_before_log_start_is_durable": "quorum-converges",

@@ -46,7 +46,7 @@ class FakeLog:
 
 
 def node_of(**broker: object) -> Any:
-    partitions = SimpleNamespace(by_name={}, by_id={})
+    partitions = SimpleNamespace(by_name={}, by_id={}, topic_ids={})
     return SimpleNamespace(broker=SimpleNamespace(**{"node_id": 1, "partitions": partitions} | broker), listening=True)
 
 
@@ -103,7 +103,9 @@ def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() ->
     led = SimpleNamespace(leader_epoch=3, log=log)
     loader = SimpleNamespace(image=SimpleNamespace(features={}))
     node = node_of(
-        partitions=SimpleNamespace(by_name={("__consumer_offsets", 0): led}),
+        partitions=SimpleNamespace(
+            by_name={("__consumer_offsets", 0): led}, topic_ids={"__consumer_offsets": bytes(16)}
+        ),
         replica=SimpleNamespace(loader=loader),
     )
     log.append(b"\x00\x04of another", key)

@@ -162,17 +162,17 @@ def test_a_bug_in_a_later_slice_of_a_commit_costs_the_commit() -> None:
     world = coordinated()
     world.create("t")
     costs = contained(world)
-    commit = Commits._commit
+    judge = Commits._judge
     left = iter(range(1))
 
     def fails_second(*given: Any) -> None:
         if next(left, None) is None:
             raise BugError
-        commit(*given)
+        judge(*given)
 
     offsets = [{"partition_index": 0, "committed_offset": at} for at in range(3 * OFFSETS_A_SLICE)]
     asked = {"group_id": "h", "generation_id_or_member_epoch": -1, "topics": [{"name": "t", "partitions": offsets}]}
-    with bug_in(Commits, "_commit", fails_second):
+    with bug_in(Commits, "_judge", fails_second):
         world.send(ApiKey.OFFSET_COMMIT, 8, body(ApiKey.OFFSET_COMMIT, **asked), VICTIM)
         world.settle()
     assert costs == ["OFFSET_COMMIT"]
