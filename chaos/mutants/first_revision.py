@@ -4,6 +4,7 @@
 
 from typing import Any
 
+from chaos.mutants.fetch_sessions import admitted_by_client_id
 from chaos.mutants.mutant import Function, mutant
 
 SESSION = "reference_broker.sessions.fetch_session"
@@ -21,6 +22,12 @@ def replaced_partitions_kept(original: Function, self: Any, now: Any) -> None:
         cached.live = True
         self.partitions[key] = cached
         self.look_at(cached)
+
+
+@mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FIRST)
+def session_id_of_client_id(original: Function, self: Any, draft: Any, now: Any) -> bool:
+    """A session's ID is derived from its client's ID, so a client's new session has the ID of its old one (G-1)."""
+    return admitted_by_client_id(original, self, draft, now)
 
 
 @mutant(f"{REVISION}:FirstRevision.advance", revisions=ONLY_FIRST)

@@ -37,7 +37,6 @@ SEEN_BY_MANY = {
 epoch and its partitions. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
 and sent."""
 CAUGHT_FIRST = {
-    ("03-late-request@first", "cache_keyed_by_client_id"): 5,
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
     ("08-killed-while-downloading", "append_after_torn_tail"): 14,
     ("08-killed-while-downloading", "download_restarts_at_zero"): 10,
@@ -46,7 +45,7 @@ CAUGHT_FIRST = {
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("39-coordinator-killed-between-commits", "epoch_not_loaded"): 4,
-    ("damaged-eligible", "other_id_starts_empty"): 5,
+    ("damaged-eligible", "other_id_starts_empty"): 80,
     ("damaged-segments", "stray_deleted"): 2,
     ("damaged-bytes", "metadata_crc_unchecked"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 8,
@@ -67,6 +66,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "no_epoch_comparison": "session-epoch-order",
     "session_closed_on_wrong_epoch": "session-lost",
     "cache_keyed_by_client_id": "session-lost",
+    "session_id_of_client_id": "session-lost",
     "forgotten_list_ignored": "unrequested-partition",
     "replaced_partitions_kept": "unrequested-partition",
     "least_recently_used_evicted": "eviction-rules",
@@ -163,7 +163,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "failed_append_acknowledged": "lost-write",
     "failed_sync_taken_for_done": "inconsistent-offsets",
     "stray_deleted": "damage-kept",
-    "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost"),
+    "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost", "damage-kept"),
     "batch_crc_unchecked": "inconsistent-offsets",
     "cluster_id_unchecked": "stable-leadership",
     "voter_unchecked": "stable-leadership",
