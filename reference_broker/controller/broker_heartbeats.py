@@ -104,7 +104,8 @@ class BrokerHeartbeats:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer | Refusal:
         """Answers a heartbeat. Refuses it if this is not the active controller, or if the registration is not the
-        latest."""
+        latest. It also refuses a broker that has left and does not want to: a heartbeat may have been damaged on its
+        way, and a registration that has left is never unfenced."""
         if not self.controller.is_active:
             return NOT_CONTROLLER
         broker = self.controller.latest.brokers.get(beat.broker_id)
@@ -115,6 +116,8 @@ class BrokerHeartbeats:
                 ErrorCode.stale_broker_epoch,
                 f"Broker {beat.broker_id} has epoch {broker.broker_epoch}, not {beat.broker_epoch}.",
             )
+        if broker.fenced and broker.in_controlled_shutdown and not beat.want_shut_down:
+            return Refusal(ErrorCode.stale_broker_epoch, f"Broker {beat.broker_id} has left, and must register again.")
         self.heard(beat.broker_id)
         self.published[beat.broker_id] = beat.metadata_offset
         self._change(broker, beat)

@@ -157,7 +157,7 @@ class Restart(Change[None]):
 @dataclass(slots=True)
 class BrokerRegistration(Change[int | Refusal]):
     """The second change of a registration. Its outcome is the broker epoch. An incarnation that repeats its request
-    gets the epoch that it has."""
+    gets the epoch that it has, unless that registration has left."""
 
     name = "register a broker"
 
@@ -171,7 +171,8 @@ class BrokerRegistration(Change[int | Refusal]):
             return ()
         known = situation.latest.brokers.get(wanted.broker_id)
         restart.sessions.heard(wanted.broker_id)
-        if known is not None and known.incarnation_id == wanted.incarnation_id:
+        has_left = known is not None and known.fenced and known.in_controlled_shutdown
+        if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left:
             self.epoch = known.broker_epoch
             return ()
         self.epoch = situation.next_offset

@@ -29,12 +29,13 @@ class Brokers:
         self.ask_to_register(broker_id, rack)
         self.world.settle()
 
-    def ask_to_register(self, broker_id: int, rack: str | None = None) -> None:
+    def ask_to_register(self, broker_id: int, rack: str | None = None, incarnation: bytes = b"") -> None:
+        """As a new incarnation, or as this one."""
         self.incarnations += 1
         wanted = Registration(
             broker_id,
             "cluster",
-            self.incarnations.to_bytes(16, "big"),
+            incarnation or self.incarnations.to_bytes(16, "big"),
             (("PLAINTEXT", "h", 9092, 0),),
             (("metadata.version", 1, 25), ("eligible.leader.replicas.version", 0, 1)),
             rack,

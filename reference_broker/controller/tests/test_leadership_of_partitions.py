@@ -13,9 +13,11 @@ from reference_broker.controller.controller import Controller
 from reference_broker.controller.leader_balance import MOST_ELECTIONS_AT_ONCE
 from reference_broker.controller.operations import Answered, Plan, Planning
 from reference_broker.controller.planning.partition_changes import RECOVERED, RECOVERING
+from reference_broker.controller.refusal import Refusal
 from reference_broker.controller.tests.replicated_topics import Brokers
 from reference_broker.metadata.image import NO_LEADER, MetadataImage
 from reference_broker.metadata.records import ConfigRecord, PartitionChangeRecord
+from reference_broker.wire.errors import ErrorCode
 
 SILENT_MS = 12_000
 WITHOUT_ELR = {"crucible_bootstrap_eligible_leader_replicas": "0"}
@@ -113,6 +115,25 @@ def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it()
     assert brokers.image.brokers[1].fenced
     assert brokers.beat(1, shut_down=True) == HeartbeatAnswer(True, True, True)
     assert brokers.world.ports.told("broker_leaves") == [{"broker": 1}]
+
+
+def test_who_was_taken_to_leave_by_mistake_registers_again() -> None:
+    """One bit of a heartbeat was turned over on its way. Nobody but the broker knows that it does not leave."""
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    brokers.beat(1, shut_down=True)
+    brokers.beat(2)
+    assert brokers.image.brokers[1].fenced
+    before, offset = brokers.image.brokers[1], brokers.image.provenance.offset
+    refused = brokers.world.controller.heartbeats.heartbeat(Heartbeat(1, brokers.epochs[1], offset, False, False))
+    assert isinstance(refused, Refusal)
+    assert refused.error is ErrorCode.stale_broker_epoch
+    brokers.ask_to_register(1, incarnation=before.incarnation_id)
+    brokers.world.settle()
+    brokers.beat(1)
+    after = brokers.image.brokers[1]
+    assert (after.incarnation_id, after.broker_epoch > before.broker_epoch) == (before.incarnation_id, True)
+    assert (after.fenced, after.in_controlled_shutdown) == (False, False)
 
 
 def test_who_leaves_leads_nothing_any_more_not_even_uncleanly() -> None:
@@ -296,7 +317,9 @@ class Leaders(RuleBasedStateMachine):
 
     @rule(broker_id=st.integers(1, 3), fence=st.booleans(), shut_down=st.booleans())
     def beat(self, broker_id: int, fence: bool, shut_down: bool) -> None:
-        self.brokers.beat(broker_id, fence=fence, shut_down=shut_down)
+        """Who has left says so in each heartbeat."""
+        has_left = _has_left(self.brokers.image, broker_id)
+        self.brokers.beat(broker_id, fence=fence, shut_down=shut_down or has_left)
 
     @rule()
     def be_silent(self) -> None:
@@ -328,6 +351,11 @@ class Leaders(RuleBasedStateMachine):
                 assert new.leader in new.isr
                 assert _is_active(image, new.leader) or len(new.replicas) == 1
         self.before = after
+
+
+def _has_left(image: MetadataImage, broker_id: int) -> bool:
+    broker = image.brokers[broker_id]
+    return broker.fenced and broker.in_controlled_shutdown
 
 
 def _is_active(image: MetadataImage, broker_id: int) -> bool:
