@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from chaos.checks.replicas_converge import ReplicasConverge
+from chaos.checks.stable_isr import StableIsr
 from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, in_order
-from reference_broker.core.effects import Reply
+from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request
 from reference_broker.metadata.delta import TopicChange
 from reference_broker.metadata.image import MetadataImage
@@ -222,3 +223,21 @@ def test_a_node_that_starts_tells_old_news_of_a_deleted_topic(cluster: Cluster) 
     assert before.isr == (0, 1, 2)
     assert not cluster.view.partitions
     assert cluster.broken() == []
+
+
+@pytest.mark.parametrize(
+    ("controller_paused", "led_us", "excused"),
+    [(True, 12 * SECOND_US, True), (True, 12 * SECOND_US + 1, False), (False, 1, False)],
+)
+def test_a_new_controller_may_fence_who_still_asked_the_one_before_it(
+    cluster: Cluster, controller_paused: bool, led_us: int, excused: bool
+) -> None:
+    (check,) = (each for each in cluster.checks if isinstance(each, StableIsr))
+    if controller_paused:
+        cluster.view.trouble.node(7, cluster.now_us)
+    for node, at_us, what in ((7, 0, "leader_elected"), (8, cluster.now_us - led_us, "leader_elected")):
+        check.note(at_us, SimpleNamespace(node_id=node), Note(what))  # type: ignore[arg-type]
+    cluster.change(isr=(0, 1))
+    fenced = Note("broker_fenced", (("broker", 2),))
+    check.note(cluster.now_us, SimpleNamespace(node_id=8), fenced)  # type: ignore[arg-type]
+    assert cluster.broken() == ([] if excused else ["stable-isr"])
