@@ -1,5 +1,7 @@
 """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they evict.
 
+A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free.
+
 The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all slots
 were taken. In the first revision it may get a session that holds nothing (G-10).
 
@@ -14,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FETCH, FIRST_REVISION, Named, partitions_of
 from chaos.checks.surroundings import Surroundings
-from reference_broker.core.effects import Effect, Note, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.effects import Close, Effect, Note, Reply
+from reference_broker.core.events import Closed, Event, Request
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_OK, FetchRequest, FetchResponse
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ INCREMENTAL = 1
 class _Session:
     """The times are those of the node's wall clock."""
 
+    is_first: bool
     by_follower: bool
     held: dict[Named, None]
     created_ms: int
@@ -56,10 +59,14 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True)
 class _Sessions:
-    """Those of one process of a node. ``asked`` is by connection and correlation ID."""
+    """Those of one process of a node. ``asked`` is by connection, then by correlation ID."""
 
+    node: "Node"
     alive: dict[int, _Session] = field(default_factory=dict)
-    asked: dict[tuple[int, int], _Asked] = field(default_factory=dict)
+    asked: dict[int, dict[int, _Asked]] = field(default_factory=dict)
+
+    def answered(self, reply: Reply) -> _Asked | None:
+        return self.asked.get(reply.connection, {}).pop(reply.correlation_id, None)
 
 
 class EvictionRules(Check):
@@ -72,13 +79,16 @@ class EvictionRules(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
-        if event is None or node_id not in self._nodes:
-            self._nodes[node_id] = _Sessions()
+        if node_id not in self._nodes or self._nodes[node_id].node is not node:
+            self._nodes[node_id] = _Sessions(node)
         sessions = self._nodes[node_id]
+        asked: _Asked | None = None
+        if type(event) is Closed:
+            sessions.asked.pop(event.connection, None)
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
             first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
             asked = _read(sessions.alive, event.api_version, event.body, first_min_ms)
-            sessions.asked[event.connection, event.correlation_id] = asked
+            sessions.asked.setdefault(event.connection, {})[event.correlation_id] = asked
             _use(sessions.alive, asked, event, effects, wall_ms)
         evicted: dict[int, _Session] = {}
         for effect in effects:
@@ -88,7 +98,7 @@ class EvictionRules(Check):
                 if session is not None and effect.what == "session_evicted":
                     evicted[session_id] = session
             elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                found = sessions.asked.pop((effect.connection, effect.correlation_id), None)
+                found = sessions.answered(effect)
                 if found is None or effect.body.error_code != 0:
                     continue
                 if found.opening:
@@ -96,6 +106,10 @@ class EvictionRules(Check):
                     evicted = {}
                 elif found.full and _denies(found, effect.body) and found.session_id in sessions.alive:
                     sessions.alive[found.session_id].held = {}
+        if asked is not None and type(event) is Request and asked.opening and not _is_refused(event, effects):
+            kept = sessions.alive.get(asked.session_id)
+            if kept is not None and not kept.is_first and not asked.is_first:
+                self.violated(at_us, f"node-{node_id} kept session {asked.session_id}, which a full fetch has named")
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")
 
@@ -131,7 +145,7 @@ class EvictionRules(Check):
             self.violated(at_us, f"node-{node_id} gave no session to {newcomer}, with {len(left)} in {slots} slots")
         if answer.session_id:
             held: dict[Named, None] = {} if denied else asked.named
-            alive[answer.session_id] = _Session(asked.by_follower, held, wall_ms, wall_ms, asked.min_ms)
+            alive[answer.session_id] = _Session(asked.is_first, asked.by_follower, held, wall_ms, wall_ms, asked.min_ms)
             if len(alive) > slots:
                 self.violated(at_us, f"{len(alive)} sessions live on node-{node_id} in {slots} slots")
             if _held(alive) > most:
@@ -154,10 +168,13 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
 def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> None:
     """A request that its session accepts is a use of it, and changes what it holds."""
     session = alive.get(asked.session_id)
-    if session is None or asked.opening or _is_refused((event.connection, event.correlation_id), effects):
+    if session is None or asked.opening or _is_refused(event, effects):
         return
     session.used_ms = wall_ms
-    session.held = asked.named if asked.full else {**session.held, **asked.named}
+    if asked.full:
+        session.held = asked.named
+    else:
+        session.held.update(asked.named)
     assert isinstance(event.body, FetchRequest)
     for named, _ in partitions_of(event.api_version, event.body.forgotten):
         session.held.pop(named, None)
@@ -188,13 +205,17 @@ def _denies(asked: _Asked, answer: FetchResponse) -> bool:
     return asked.is_first and not answer.response_flags & INCREMENTAL_FETCH_OK
 
 
-def _is_refused(key: tuple[int, int], effects: Sequence[Effect]) -> bool:
-    """Whether the request is answered with a top-level error at once. It changes nothing in its session then (F-10)."""
+def _is_refused(request: Request, effects: Sequence[Effect]) -> bool:
+    """Whether the request gets a top-level error at once, or its connection is closed instead. It changes nothing in
+    its session then (F-10)."""
     return any(
-        type(each) is Reply
-        and (each.connection, each.correlation_id) == key
-        and isinstance(each.body, FetchResponse)
-        and each.body.error_code != 0
+        (type(each) is Close and each.connection == request.connection)
+        or (
+            type(each) is Reply
+            and (each.connection, each.correlation_id) == (request.connection, request.correlation_id)
+            and isinstance(each.body, FetchResponse)
+            and each.body.error_code != 0
+        )
         for each in effects
     )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Event, Request
+from reference_broker.core.events import Closed, Event, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
-"""The version of Fetch that carries the first revision of sessions."""
+"""The least version of Fetch that carries the first revision of sessions."""
 READ_COMMITTED = 1
 
 Named: TypeAlias = tuple[str | bytes, int]
@@ -93,10 +93,13 @@ class Answer:
 
 @dataclass(slots=True)
 class FetchModel:
-    """``sessions`` says what each session holds, by node and session ID. A node's sessions end with its process."""
+    """``sessions`` says what each session holds, by node and session ID. A node's sessions end with its process.
+
+    ``_asked`` holds the requests under way, by node and connection, then by correlation ID.
+    """
 
     sessions: dict[tuple[int, int], Wishes] = field(default_factory=dict)
-    _asked: dict[tuple[int, int, int], Asked] = field(default_factory=dict)
+    _asked: dict[tuple[int, int], dict[int, Asked]] = field(default_factory=dict)
     _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[Answer]:
@@ -109,21 +112,24 @@ class FetchModel:
         elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
             body = event.body
             assert isinstance(body, FetchRequest)
-            self._asked[node_id, event.connection, event.correlation_id] = self._read(node_id, event.api_version, body)
+            asked_there = self._asked.setdefault((node_id, event.connection), {})
+            asked_there[event.correlation_id] = self._read(node_id, event.api_version, body)
+        elif type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
         for effect in effects:
             if type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
-                asked = self._asked.pop((node_id, effect.connection, effect.correlation_id), None)
+                asked = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
                 if asked is not None and effect.body.error_code == 0:
                     yield self._answered(node, asked, effect.body, effect)
         if type(event) is Request:
-            waiting = self._asked.get((node_id, event.connection, event.correlation_id))
+            waiting = self._asked.get((node_id, event.connection), {}).get(event.correlation_id)
             if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
                 # The request was accepted and waits. It changes the session even if its connection is lost. A full
                 # request of the first revision replaces the partitions of its session (G-4).
                 self.sessions[node_id, waiting.session_id] = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
-        incremental = body.fetch_type == 1 if version == FIRST_REVISION else body.session_epoch > 0
+        incremental = body.fetch_type == 1 if version >= FIRST_REVISION else body.session_epoch > 0
         named = {
             key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
             for key, each in partitions_of(version, body.topics)
@@ -140,7 +146,7 @@ class FetchModel:
             body.session_id,
             body.session_epoch,
             incremental,
-            version == FIRST_REVISION,
+            version >= FIRST_REVISION,
             body.max_bytes,
             body.isolation_level == READ_COMMITTED,
             named,

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -133,6 +134,20 @@ def counted_session_ids(original: Function, self: Any, largest_id: int) -> int:
 def negative_idle_time_evicts(original: Function, session: Any, wall_ms: int) -> bool:
     """A session counts as idle if the clock went back behind its last use (F-18, G-11)."""
     return bool(original(session, wall_ms)) or wall_ms < session.last_used_ms
+
+
+@mutant(f"{READING}:read")
+def no_batch_beyond_the_limit(
+    original: Function, cached: Any, found: Any, reader: Any, max_bytes: int, at_least_one: bool
+) -> Any:
+    """A batch that is larger than the limits is never sent, so nobody gets beyond it (F-16)."""
+    return original(cached, found, reader, max_bytes, False)
+
+
+@mutant("reference_broker.apis.records.k01_fetch:_fetch_all", revisions=ONLY_FINAL)
+def session_outlives_its_farewell(original: Function, broker: Any, call: Any, request: Any) -> Any:
+    """A session that its fetcher closes stays, and keeps its slot (F-8)."""
+    return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
 @mutant(f"{WAITING}:Fetch._collect")

@@ -23,8 +23,9 @@ FROZEN = ("__setattr__", "__delattr__")
 def plain_values() -> Iterator[None]:
     """Inside the block the frozen dataclasses that are loaded now are not frozen."""
     kept = [(each, {name: vars(each)[name] for name in ("__init__", *FROZEN)}) for each in _frozen()]
-    for each, _ in kept:
-        each.__init__ = _plain_init(each)
+    inits = [_plain_init(each) for each, _ in kept]
+    for (each, _), init in zip(kept, inits, strict=True):
+        each.__init__ = init
         for name in FROZEN:
             delattr(each, name)
     try:

@@ -175,7 +175,7 @@ def _quickly() -> Iterator[None]:
     """Inside the block values are not frozen (``plain_values.py``), and garbage is collected only at its end.
 
     A world is one large cycle that lives as long as its run, and looking for garbage in it costs a tenth of the time.
-    What lives before the block stays, so it is never looked at.
+    What lives before the block stays, so it is not looked at either. Later it may be garbage again.
     """
     gc.freeze()
     gc.disable()
@@ -185,6 +185,7 @@ def _quickly() -> Iterator[None]:
     finally:
         gc.enable()
         gc.collect()
+        gc.unfreeze()
 
 
 def report(found: Search) -> str:

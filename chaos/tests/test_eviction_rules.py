@@ -7,8 +7,8 @@ import pytest
 
 from chaos.checks.eviction_rules import EvictionRules
 from chaos.tests.surroundings import around
-from reference_broker.core.effects import Note, Reply
-from reference_broker.core.events import Request
+from reference_broker.core.effects import Close, Note, Reply
+from reference_broker.core.events import Closed, Request
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH_OK,
     FetchPartition,
@@ -33,14 +33,36 @@ class Fetchers:
             min_incremental_fetch_session_eviction_ms=min_eviction_ms,
             crucible_fetch_session_cache_partitions=most_partitions,
         )
-        self._node: Any = SimpleNamespace(
-            broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
-        )
+        self._broker = SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=0), config=config)
         self._asked = 0
+        self._node: Any = None
         self.start()
 
     def start(self) -> None:
+        """Another process of the node begins."""
+        self._node = SimpleNamespace(broker=self._broker)
         self.check.acted(0, self._node, None, ())
+
+    def leaves(self) -> None:
+        """The process begins to end in good order. It still serves followers."""
+        self.check.acted(0, self._node, None, ())
+
+    def hangs_up_unanswered(self) -> None:
+        """The connection of a full fetch closes before its answer."""
+        request = self._request(0, 0, 1)
+        self.check.acted(0, self._node, request, ())
+        self.check.acted(0, self._node, Closed(request.connection), ())
+
+    def is_closed_on(self, session_id: int) -> None:
+        """An incremental fetch finds its connection closed instead of an answer."""
+        request = self._request(session_id, 1, 3)
+        self._broker.now.wall_ms = self.ms
+        self.check.acted(0, self._node, request, [Close(request.connection, "the node is shutting down")])
+
+    @property
+    def waiting(self) -> int:
+        """How many requests the check believes to be under way."""
+        return sum(map(len, self.check._nodes[0].asked.values()))
 
     def opens(self, session_id: int, partitions: int = 1, evicting: int = 0, **how: int) -> None:
         """A full fetch that wants a session gets this one (0: none), in place of the session ``evicting``."""
@@ -53,6 +75,10 @@ class Fetchers:
 
     def closes(self, session_id: int) -> None:
         self._acts(session_id, -1, 0, 0, [Note("session_closed", (("session_id", session_id),))])
+
+    def keeps(self, session_id: int, version: int = VERSION) -> None:
+        """A full fetch that closes the session gets its answer, and nothing ends."""
+        self._acts(session_id, -1, 0, 0, [], version=version)
 
     def evicts_for_nobody(self, session_id: int) -> None:
         """The session ends in an event that answers no full fetch."""
@@ -121,6 +147,43 @@ def test_a_closed_session_frees_its_slot_and_a_start_frees_all() -> None:
     node.opens(2)
     node.start()
     node.opens(3)
+    assert node.stories == []
+
+
+@pytest.mark.clause("F-6", "F-8")
+def test_a_full_fetch_ends_the_session_that_it_names() -> None:
+    node = Fetchers(slots=2)
+    node.opens(1)
+    node.keeps(2)
+    node.opens(3, version=FIRST)
+    node.keeps(3)
+    assert node.stories == []
+    node.keeps(1)
+    assert node.stories == ["node-0 kept session 1, which a full fetch has named"]
+
+
+@pytest.mark.clause("F-17")
+def test_sessions_of_a_node_that_leaves_still_hold_their_slots() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1, replica=5)
+    node.leaves()
+    node.opens(0, replica=6)
+    assert node.stories == []
+
+
+def test_a_request_whose_connection_closes_is_forgotten() -> None:
+    node = Fetchers(slots=1)
+    node.hangs_up_unanswered()
+    assert node.waiting == 0
+
+
+@pytest.mark.clause("F-18")
+def test_a_request_that_finds_its_connection_closed_is_no_use() -> None:
+    node = Fetchers(slots=1)
+    node.opens(1)
+    node.ms += MIN_MS + 1
+    node.is_closed_on(1)
+    node.opens(2, evicting=1)
     assert node.stories == []
 
 

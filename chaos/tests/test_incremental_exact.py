@@ -11,7 +11,7 @@ from chaos.checks.incremental_exact import IncrementalExact
 from chaos.checks.no_starvation import NoStarvation
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Reply
-from reference_broker.core.events import Request
+from reference_broker.core.events import Closed, Request
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.fetch import (
@@ -29,6 +29,14 @@ from reference_broker.wire.tags import Tag
 SESSION, FINAL, NO_DATA = 77, 12, b""
 BATCH = bytes(build([Record(timestamp_ms=0, value=b"v" * 30)]))
 LIMIT = 1000
+
+
+def test_a_request_whose_connection_closes_is_forgotten() -> None:
+    model, node = FetchModel(), SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    request = Request(4, 1, 1, FINAL, "c", FetchRequest(), Tag(1, FINAL, "c", 0, 0))
+    assert not list(model.acted(node, request, ()))  # type: ignore[arg-type]
+    assert not list(model.acted(node, Closed(4), ()))  # type: ignore[arg-type]
+    assert not model._asked
 
 
 class Log(SimpleNamespace):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chaos.checks.all_checks import check_kinds
-from chaos.promises import checked, promised_to_clients
+from chaos.promises import checked, is_judged, promised_to_clients
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
 from scenarios import loader
 from scenarios.fields import ScenarioError
@@ -32,3 +32,8 @@ def test_of_a_foreign_broker_only_what_clients_see_is_promised() -> None:
     scenario = replace(DEMO, guarantees=("lost-write", "session-lost", "isr-honest"))
     assert promised_to_clients(scenario) == ("lost-write",)
     assert "session-lost" in names_seen_from(SeenFrom.TRACE)
+
+
+def test_where_the_metadata_epoch_is_switched_off_only_stored_epochs_go_unjudged() -> None:
+    scenario = loader.find("epoch-switched-off")
+    assert [each for each in GUARANTEES if not is_judged(scenario, each)] == ["commit-regression"]

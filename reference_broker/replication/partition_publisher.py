@@ -118,9 +118,11 @@ class PartitionPublisher:
             log_config = self._log_config(topic, image)
             for index, state in enumerate(topic.partitions):
                 if self.node_id in state.replicas:
+                    # What an earlier topic of that name left is cleared, and says nothing of this one's directory.
+                    is_gone = not self.disk.exists(directory_of(topic.name, index))
                     directory = self._directory(topic, index)
                     known = high_watermarks.get((topic.name, index), 0)
-                    if clean and known > 0 and not self.disk.exists(directory):
+                    if clean and known > 0 and is_gone:
                         begin_lost(self.disk, directory, known)
                     log = yield from open_log(self.disk, directory, log_config, self.now(), clean)
                     log.topic_id = topic.topic_id

@@ -27,6 +27,10 @@ from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
+MAX_MISSES = 256
+"""An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
+Tens of thousands of partitions would hold up everybody else for a second."""
+
 
 class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
     """What a fetch uses of its broker."""
@@ -205,12 +209,13 @@ class Fetch:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
 
         A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
-        is not read again before there is more room for it, or it has changed.
+        is not read again before there is more room for it, or it has changed. So the next answer looks further, where
+        this one had MAX_MISSES.
         """
         answers: dict[CachedPartition, PartitionData] = {}
         missed: list[CachedPartition] = []
-        left, first = self.max_bytes, True
-        while (left > 0 or first) and self.session.available_bytes:
+        left, first, misses = self.max_bytes, True, 0
+        while (left > 0 or first) and misses < MAX_MISSES and self.session.available_bytes:
             cached = self.session.take_with_data()
             if cached is None:
                 break
@@ -231,6 +236,7 @@ class Fetch:
             else:
                 cached.too_small_bytes = limit
                 missed.append(cached)
+                misses += 1
         for cached in missed:
             self.session.queue(cached)
         return answers

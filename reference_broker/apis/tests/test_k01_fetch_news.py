@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from reference_broker.apis.records.fetch_waiting import MAX_MISSES
 from reference_broker.apis.tests.fetch_world import LARGE, World, names, told, two_topics
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition
@@ -165,6 +166,23 @@ def test_any_number_of_partitions_that_do_not_fit_holds_up_no_other(revision: st
     assert [len(data.records or b"") for data in told(opened).values()] == [100, *[0] * 100, 100]
     nothing_new = send(opened.session_id, 1, {("m", 0): 1, ("m", 101): 1}, max_bytes=400).answer
     assert [len(data.records or b"") for data in told(nothing_new).values() if data.records] == [500]  # F-16
+
+
+def test_one_answer_reads_a_bounded_number_of_batches_that_do_not_fit_and_the_next_one_looks_further() -> None:
+    world = World()
+    count = 2 * MAX_MISSES + 2
+    logs: list[Any] = [partition.log for partition in world.create("m", count)]
+    for index in range(count):
+        world.append("m", index, size_bytes=100 if index in (0, count - 1) else 500)
+    session_id = world.open_session({("m", index): 0 for index in range(count)}, max_bytes=1)
+    with_data = []
+    for epoch in (1, 2, 3):
+        before = sum(log.touches for log in logs)
+        answer = told(world.fetch(session_id, epoch, max_bytes=650).answer)
+        assert sum(log.touches for log in logs) - before < 3 * MAX_MISSES
+        with_data.append([name for name, data in answer.items() if data.records])
+    assert [len(names) for names in with_data] == [1, 2, 2]
+    assert ("m", count - 1) in with_data[1]
 
 
 def test_a_batch_that_did_not_fit_is_not_read_again_before_there_is_more_room_for_it() -> None:

@@ -71,6 +71,17 @@ def test_a_new_leader_makes_durable_what_it_holds() -> None:
     assert (partition.log.high_watermark, partition.log.synced_offset) == (2, 2)
 
 
+def test_a_leader_whose_records_must_be_durable_by_a_new_setting_makes_them_so() -> None:
+    """Else the high watermark would wait for the next append."""
+    world = LeaderWorld()
+    partition = world.lead(isr=(1, 2), replicas=(1, 2))
+    world.append(partition)
+    partition.log.config = replace(partition.log.config, flush_messages=1)
+    world.leaders.reconfigured(partition)
+    world.fetch(2, partition, 1)
+    assert (partition.log.high_watermark, partition.log.synced_offset) == (1, 1)
+
+
 def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

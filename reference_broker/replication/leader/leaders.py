@@ -117,10 +117,15 @@ class Leaders:
             self._lag_check.begin(shrinks=False)
 
     def reconfigured(self, partition: Partition) -> None:
-        """The log's settings changed: a lower min.insync.replicas may let the high watermark move."""
+        """The log's settings changed: a lower min.insync.replicas may let the high watermark move. By a lower
+        flush.messages it may have to wait for a sync, which no append may ask for."""
         self._metrics.count(partition)
-        if partition.followers is not None and self._advance(partition, partition.followers):
+        if partition.followers is None:
+            return
+        if self._advance(partition, partition.followers):
             partition.changed()
+        if must_be_durable(partition.log):
+            sync_led_then(self._ports, [partition], nobody_waits)
 
     def _take_up(self, partition: Partition, state: PartitionImage) -> Followers:
         """Begins a leader epoch. If it is not this leader's first, it keeps what it knows of the followers' progress.

@@ -292,6 +292,22 @@ def test_a_topic_whose_deletion_the_metadata_told_is_deleted_at_the_start() -> N
     assert world.disk.list("") == []
 
 
+@pytest.mark.parametrize("leader", [-1, 1])
+def test_records_of_a_deleted_topic_are_not_missed_in_one_that_was_made_again_meanwhile(leader: int) -> None:
+    """The high watermark that was written down at the clean stop is that of the deleted topic."""
+    back, earlier = with_records(), b"o" * 16
+    write_partition_metadata(back.disk, "t-0", earlier)
+    again = World(back.disk)
+    state = PartitionImage((1, 2), (2,), leader, 1, 1)
+    again.image = replace(back.image, topics={"t": TopicImage("t", TOPIC_ID, (state,))})
+    for _ in again.publisher.start(again.image, True, {("t", 0): 1}):
+        """Opening."""
+    stray = f"t-0.{earlier.hex()}-stray"
+    assert again.notes == [("stray_renamed", {"directory": "t-0", "name": stray})]
+    assert not again.partitions.offline
+    assert not again.publisher.misplaced()
+
+
 @pytest.mark.parametrize("elr", [(), (1,)])
 def test_another_topics_id_makes_a_stray_only_where_nobody_relies_on_this_replica(elr: tuple[int, ...]) -> None:
     other = TopicImage("t", ALMOST, (replace(FOLLOWED, isr=(2,), elr=elr),))

@@ -1,0 +1,23 @@
+"""What lived before a search may become garbage after it."""
+
+import gc
+import weakref
+
+from chaos.search.run_sim import _quickly
+
+
+class Ring:
+    """Only the garbage collector finds that nobody holds it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_lived_before_a_search_is_collected_once_nobody_holds_it() -> None:
+    ring = Ring()
+    gone = weakref.ref(ring)
+    with _quickly():
+        pass
+    del ring
+    gc.collect()
+    assert gone() is None

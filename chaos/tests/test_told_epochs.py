@@ -1,0 +1,27 @@
+"""The epoch that a client is told is one that the node had between the request and the answer (M-4)."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.one_content_per_epoch import FIRST_DRAFT, METADATA, OneContentPerEpoch
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.tags import Tag
+
+TAG = Tag(METADATA, FIRST_DRAFT, "c")
+
+
+@pytest.mark.clause("M-4")
+@pytest.mark.parametrize(("told", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
+def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_wrong: bool) -> None:
+    check = OneContentPerEpoch(around())
+    cache = SimpleNamespace(metadata_epoch=5)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
+    check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
+    cache.metadata_epoch = 7
+    answer = SimpleNamespace(metadata_epoch=told)
+    check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, answer, TAG)])
+    assert bool(check.violations) == is_wrong
