@@ -63,11 +63,26 @@ def fetch_work() -> Work:
 def decode_fetch_request(version: int, frame: Frame, offset: int) -> tuple[FetchRequest, int]:
     """Returns the body and the offset behind it. Raises ProtocolError, or one of BAD_BYTES."""
     lists_at = offset + _head_of(version).size
-    # Most requests of a fetch session name no partition, so that case has a fast path.
+    # Most requests of a fetch session name no partition or one topic, so those cases have a fast path.
     if version >= 12 and frame[lists_at] == frame[lists_at + 1] == 1:
         return _request(version, frame, offset, ([], []), lists_at + 2)
-    lists, end = in_one_go(_lists(version, frame, lists_at, fetch_work()))
+    lists, end = _one_topic(version, frame, lists_at) or in_one_go(_lists(version, frame, lists_at, fetch_work()))
     return _request(version, frame, offset, lists, end)
+
+
+def _one_topic(version: int, frame: Frame, offset: int) -> tuple[_Lists, int] | None:
+    """Reads the lists of a request that names a single topic with at most 126 partitions, and forgets none. Returns
+    None for any other."""
+    if version < 12 or frame[offset] != 2:
+        return None
+    topic, topic_id, at = read_topic(version >= 13, frame, offset + 1)
+    count = frame[at] - 1
+    if not 0 <= count < 127:
+        return None
+    partitions, at = _ROWS_FROM_12[version](frame, at + 1, count)
+    if frame[at] != 0 or frame[at + 1] != 1:
+        return None
+    return ([FetchTopic(topic, topic_id, partitions)], []), at + 2
 
 
 def fetch_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
@@ -84,7 +99,10 @@ def _lists(version: int, frame: Frame, offset: int, work: Work) -> Decoding[_Lis
     forgotten: list[ForgottenTopic] = []
     if version >= 12:
         topics, offset = yield from _flexible_topics(version, frame, offset, work)
-        forgotten, offset = yield from _flexible_forgotten(version, frame, offset, work)
+        if frame[offset] == 1:  # None, as in most requests.
+            offset += 1
+        else:
+            forgotten, offset = yield from _flexible_forgotten(version, frame, offset, work)
     else:
         topics, offset = yield from _legacy_topics(version, frame, offset, work)
         if version >= 7:
@@ -163,14 +181,20 @@ def _legacy_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[Fo
 
 def _flexible_topics(version: int, frame: Frame, offset: int, work: Work) -> Decoding[list[FetchTopic]]:
     by_id = version >= 13
-    read_rows = partial(_rows_12, version)
+    read_rows = _ROWS_FROM_12[version]
     topics = []
     count, offset = read_compact_count(frame, offset, 18 if by_id else 3)
     work.announce(count, False)
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
         partition_count, offset = read_compact_count(frame, offset, 33)
-        partitions, offset = yield from partitions_in_slices(read_rows, frame, offset, partition_count, work)
+        if partition_count <= UNITS_PER_SLICE:  # A generator for each topic would cost as much as its partitions.
+            work.announce(partition_count, False)
+            partitions, offset = read_rows(frame, offset, partition_count)
+            if work.spend(partition_count + 1):
+                yield
+        else:
+            partitions, offset = yield from partitions_in_slices(read_rows, frame, offset, partition_count, work)
         topics.append(FetchTopic(topic, topic_id, partitions))
         offset = offset + 1 if frame[offset] == 0 else skip_tagged_fields(frame, offset)
     return topics, offset
@@ -269,6 +293,7 @@ def _rows_12(version: int, frame: Frame, offset: int, count: int) -> Partitions:
     return partitions, offset
 
 
+_ROWS_FROM_12: Final[dict[int, RowReader]] = {version: partial(_rows_12, version) for version in range(12, 19)}
 _LEGACY_ROWS: Final[dict[int, tuple[RowReader, int]]] = {
     4: (_rows_4, 16),
     **dict.fromkeys((5, 6, 7, 8), (_rows_5, 24)),
