@@ -22,6 +22,9 @@ WRITE_BEHIND_BYTES = 64 << 10
 OWN_BYTES = 8 << 10
 """What an open connection takes beside its requests and answers, and room: 3 KiB were measured."""
 
+FETCH = ApiKey.FETCH.to_bytes(2, "big")
+"""The first bytes of a frame that fetches."""
+
 
 class Connection(asyncio.Protocol):
     """``busy`` means that a request is with the node; the next one is decoded after its reply. ``serving`` means that
@@ -37,6 +40,7 @@ class Connection(asyncio.Protocol):
         "_answers",
         "_answers_bytes",
         "_driver",
+        "_fetches_little",
         "_frame_since_s",
         "_held_back",
         "_queued",
@@ -82,6 +86,8 @@ class Connection(asyncio.Protocol):
         self._weight_bytes = 0
         """Size of the last request and its answer, or half of what it was before, if that is more. So one small request
         between two large ones does not make the connection light."""
+        self._fetches_little = False
+        """Whether it has fetched, and what it got was small."""
         self._frame_since_s = 0.0
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
@@ -137,7 +143,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def must_wait(self) -> bool:
-        return self._driver.memory.is_full(self)
+        """A connection that has asked for one small thing comes out of the reserve."""
+        is_small = self._queued is Queue.NEW or (self._queued in (None, Queue.LIGHT) and self._is_short())
+        return self._driver.memory.is_full(self, is_small)
 
     def want_turn(self, has_waited: bool = True) -> None:
         """Asks for a turn if a complete frame is there, and goes on reading if not. ``has_waited`` says whether the
@@ -157,8 +165,15 @@ class Connection(asyncio.Protocol):
         once."""
         if self.of_node:
             return not self.must_wait
-        is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES
-        return is_light and not self.must_wait and self._driver.turns.may_serve_now()
+        return self._is_short() and not self.must_wait and self._driver.turns.may_serve_now()
+
+    def _is_short(self) -> bool:
+        """Whether the next request is likely to be served in little time: its connection was served before, nothing
+        about it was large, and it does not begin to fetch now. A first fetch may ask for all records of a topic."""
+        is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES >= self._reader.buffered_bytes
+        if not is_light or self._fetches_little:
+            return is_light
+        return not self._reader.has_frame() or self._reader.api_key() != ApiKey.FETCH
 
     def _queue_of_next(self, has_waited: bool) -> Queue:
         """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
@@ -194,6 +209,8 @@ class Connection(asyncio.Protocol):
             self._request_bytes = len(frame)
             self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
             self._was_served = self.busy = True
+            if frame[:2] == FETCH:
+                self._fetches_little = True
             if request is not None:
                 self._driver.handle(request)
         except ProtocolError as broken:
@@ -214,6 +231,8 @@ class Connection(asyncio.Protocol):
         self._answers_bytes += answer_bytes
         if self._weight_bytes < self._request_bytes + answer_bytes:
             self._weight_bytes = self._request_bytes + answer_bytes
+            if self._weight_bytes > HEAVY_BYTES:
+                self._fetches_little = False
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""

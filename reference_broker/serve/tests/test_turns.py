@@ -186,7 +186,7 @@ class FullMemory:
     def __init__(self) -> None:
         self.is_full_now = True
 
-    def is_full(self, holder: Connection) -> bool:
+    def is_full(self, holder: Connection, is_small: bool = False) -> bool:
         return self.is_full_now and not holder.of_node
 
     def changed(self, _: Connection) -> None: ...
