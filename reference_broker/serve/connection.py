@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
     @property
     def must_wait(self) -> bool:
         """A connection that has asked for one small thing comes out of the reserve."""
-        is_small = self._queued is Queue.NEW or (self._queued in (None, Queue.LIGHT) and self._is_short())
+        is_small = self._is_short() if self._queued is None else self._queued in (Queue.LIGHT, Queue.NEW)
         return self._driver.memory.is_full(self, is_small)
 
     def want_turn(self, has_waited: bool = True) -> None:
@@ -180,12 +180,14 @@ class Connection(asyncio.Protocol):
         ApiVersions."""
         if self.of_node:
             return Queue.NODE
-        if self._weight_bytes > HEAVY_BYTES:
+        if max(self._weight_bytes, self._reader.buffered_bytes) > HEAVY_BYTES:
             return Queue.HEAVY
         if self._was_served:
-            return Queue.BACKLOG if has_waited else Queue.LIGHT
+            if has_waited:
+                return Queue.BACKLOG
+            return Queue.LIGHT if self._is_short() else Queue.FETCH
         api_key = self._reader.api_key()
-        if self._reader.buffered_bytes > HEAVY_BYTES or api_key == ApiKey.FETCH:
+        if api_key == ApiKey.FETCH:
             return Queue.HEAVY
         return Queue.NEW if api_key == ApiKey.API_VERSIONS else Queue.BACKLOG
 
@@ -259,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
-        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.NEW)
+        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.FETCH, Queue.NEW)
         if self._reader.buffered_bytes and not waits_for_node:
             return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
         return self._unread_since_s if unread else None

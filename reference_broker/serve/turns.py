@@ -10,7 +10,7 @@ LIGHT_S: Final = 0.02
 """How much processor time LIGHT requests and those of nodes get in one turn of the event loop, with those that are
 served when they arrive."""
 PASS_S: Final = 0.005
-"""How much NEW requests and backlogs get, and how much is left for a pass to LIGHT requests at least."""
+"""How much NEW requests and backlogs get, how much FETCH, and how much is left for LIGHT requests of a pass at least."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -21,7 +21,9 @@ class Queue(Enum):
     NODE = auto()
     """It comes from another node."""
     LIGHT = auto()
-    """It is the only one of its connection, and came when there was no time for it, or begins to fetch."""
+    """It is the only one of its connection, and came when there was no time for it."""
+    FETCH = auto()
+    """It is the only one of its connection, and begins to fetch. It may ask for all records of a topic."""
     NEW = auto()
     """It is the connection's first one, and asks for the versions, as clients do first. That takes no time."""
     BACKLOG = auto()
@@ -55,11 +57,10 @@ class Turns:
 
     A client that waits for each answer before it asks again has no backlog. Its request is served when it arrives
     (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop. Further
-    ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog. A request
-    that may be long queues as LIGHT, too, and those that are known to be short do not wait for it.
+    ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
 
     A pass comes once in a turn of the event loop. Nodes and LIGHT requests share what arrivals have left of LIGHT_S, NEW
-    ones and backlogs share PASS_S: neither a flood of new connections nor a thousand backlogs keep the others out. A
+    ones and backlogs share PASS_S, and so much is for FETCH: neither a flood of new connections nor a thousand backlogs keep the others out. A
     pass serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves
     at least one of each queue, even if the first of them takes the whole time.
     """
@@ -117,12 +118,13 @@ class Turns:
         return (
             self._share(Queue.NODE, Queue.LIGHT, light_ends_s)
             | self._share(Queue.NEW, Queue.BACKLOG, self._clock_s() + PASS_S)
+            | self._share(Queue.FETCH, None, self._clock_s() + PASS_S)
             | self._serve_next(Queue.HEAVY)
         )
 
-    def _share(self, one: Queue, other: Queue, ends_s: float) -> bool:
+    def _share(self, one: Queue, other: Queue | None, ends_s: float) -> bool:
         was_served = False
-        while self._serve_next(one) | self._serve_next(other):
+        while self._serve_next(one) | (other is not None and self._serve_next(other)):
             was_served = True
             if self._clock_s() >= ends_s:
                 break
