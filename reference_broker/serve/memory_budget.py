@@ -8,7 +8,7 @@ from reference_broker.metrics.metrics import Counter, Metrics
 NODES_SHARE: Final = 4
 """A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
 FREED_SHARE: Final = 16
-"""When a share is full, connections close until a sixteenth of it is free, so that not every byte asks for a closing."""
+"""When a share is full, connections close until a sixteenth of it is free, so that not every byte closes one."""
 RESERVE_SHARE: Final = 16
 """A sixteenth of a share comes on top of it for small requests, while connections that were closed are not gone yet."""
 WORTH_COUNTING_BYTES: Final = 16 << 10

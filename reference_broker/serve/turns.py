@@ -10,7 +10,7 @@ LIGHT_S: Final = 0.02
 """How much processor time LIGHT requests and those of nodes get in one turn of the event loop, with those that are
 served when they arrive."""
 PASS_S: Final = 0.005
-"""How much NEW requests and backlogs get, how much FETCH, and how much is left for LIGHT requests of a pass at least."""
+"""How much NEW requests and backlogs get, and how much FETCH gets. LIGHT requests get that in each pass at least."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -59,10 +59,10 @@ class Turns:
     (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop. Further
     ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
 
-    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share what arrivals have left of LIGHT_S, NEW
-    ones and backlogs share PASS_S, and so much is for FETCH: neither a flood of new connections nor a thousand backlogs keep the others out. A
-    pass serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves
-    at least one of each queue, even if the first of them takes the whole time.
+    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share what arrivals left of LIGHT_S. NEW
+    ones and backlogs share PASS_S, and so much is for FETCH. So neither a flood of new connections nor a thousand
+    backlogs keep the others out. A pass serves one heavy connection, since a single large fetch takes as long as
+    hundreds of small requests. It serves at least one of each queue, even if the first of them takes the whole time.
     """
 
     def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
