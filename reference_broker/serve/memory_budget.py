@@ -11,10 +11,9 @@ FREED_SHARE: Final = 16
 """When a share is full, connections close until a sixteenth of it is free, so that not every byte closes one."""
 RESERVE_SHARE: Final = 16
 """A sixteenth of a share comes on top of it for small requests, while connections that were closed are not gone yet."""
-WORTH_COUNTING_BYTES: Final = 16 << 10
-"""Connections that held less are not asked again what they hold before others are closed. They are nearly all."""
 WORTH_CLOSING_BYTES: Final = 32 << 10
-"""Connections that hold less come last, since closing them frees next to nothing."""
+"""Connections that hold less come last, since closing them frees next to nothing. They are nearly all, so what they
+hold is not counted again before that."""
 
 REASON: Final = "queued.max.request.bytes is reached, and this connection has held memory longest"
 
@@ -127,7 +126,7 @@ class Share:
         return self.total_bytes
 
     def _count_large_again(self) -> None:
-        for holder, before in [each for each in self._held.items() if each[1] >= WORTH_COUNTING_BYTES]:
+        for holder, before in [each for each in self._held.items() if each[1] >= WORTH_CLOSING_BYTES]:
             self._held[holder] = held_bytes = holder.held_bytes()
             self.total_bytes += held_bytes - before
 
@@ -151,7 +150,9 @@ class Share:
         if self._keeps_one:
             yield from sorted(large, key=self._rank)[:-1]
             return
-        yield from sorted((each for each in large if each.waits_since_s() is not None), key=self._rank)
+        ages = [(since_s, number) for number, each in enumerate(large) if (since_s := each.waits_since_s()) is not None]
+        for _, number in sorted(ages):
+            yield large[number]
         yield from sorted(self._held, key=self._rank)
 
     def _rank(self, holder: Holder) -> tuple[bool, bool, float]:

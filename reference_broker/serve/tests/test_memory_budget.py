@@ -8,7 +8,6 @@ from reference_broker.serve.memory_budget import (
     NODES_SHARE,
     RESERVE_SHARE,
     WORTH_CLOSING_BYTES,
-    WORTH_COUNTING_BYTES,
     MemoryBudget,
 )
 
@@ -170,7 +169,7 @@ def test_what_small_connections_hold_is_not_counted_again() -> None:
             return self.holds
 
     budget = MemoryBudget(LIMIT, Metrics())
-    assert full(budget, [Asked(WORTH_COUNTING_BYTES - 1) for _ in range(100)]) == []
+    assert full(budget, [Asked(WORTH_CLOSING_BYTES - 1) for _ in range(100)]) == []
     asked.clear()
     large = [Asked(4 * MIB) for _ in range(12)]
     assert full(budget, list(large))
