@@ -22,6 +22,9 @@ WRITE_BEHIND_BYTES = 64 << 10
 OWN_BYTES = 8 << 10
 """What an open connection takes beside its requests and answers, and room: 3 KiB were measured."""
 
+FETCH = ApiKey.FETCH.to_bytes(2, "big")
+"""The first bytes of a frame that fetches."""
+
 
 class Connection(asyncio.Protocol):
     """``busy`` means that a request is with the node; the next one is decoded after its reply. ``serving`` means that
@@ -37,6 +40,7 @@ class Connection(asyncio.Protocol):
         "_answers",
         "_answers_bytes",
         "_driver",
+        "_fetches_little",
         "_frame_since_s",
         "_held_back",
         "_queued",
@@ -82,6 +86,8 @@ class Connection(asyncio.Protocol):
         self._weight_bytes = 0
         """Size of the last request and its answer, or half of what it was before, if that is more. So one small request
         between two large ones does not make the connection light."""
+        self._fetches_little = False
+        """Whether it has fetched, and what it got was small."""
         self._frame_since_s = 0.0
         """Since when there are bytes of a frame that is not complete, or not taken yet."""
         self._unread_since_s = 0.0
@@ -137,7 +143,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def must_wait(self) -> bool:
-        return self._driver.memory.is_full(self)
+        """A connection that has asked for one small thing comes out of the reserve."""
+        is_small = self._is_short() if self._queued is None else self._queued in (Queue.LIGHT, Queue.NEW)
+        return self._driver.memory.is_full(self, is_small)
 
     def want_turn(self, has_waited: bool = True) -> None:
         """Asks for a turn if a complete frame is there, and goes on reading if not. ``has_waited`` says whether the
@@ -157,20 +165,29 @@ class Connection(asyncio.Protocol):
         once."""
         if self.of_node:
             return not self.must_wait
-        is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES
-        return is_light and not self.must_wait and self._driver.turns.may_serve_now()
+        return self._is_short() and not self.must_wait and self._driver.turns.may_serve_now()
+
+    def _is_short(self) -> bool:
+        """Whether the next request is likely to be served in little time: its connection was served before, nothing
+        about it was large, and it does not begin to fetch now. A first fetch may ask for all records of a topic."""
+        is_light = self._was_served and self._weight_bytes <= HEAVY_BYTES >= self._reader.buffered_bytes
+        if not is_light or self._fetches_little:
+            return is_light
+        return not self._reader.has_frame() or self._reader.api_key() != ApiKey.FETCH
 
     def _queue_of_next(self, has_waited: bool) -> Queue:
         """A connection that begins with a fetch may begin with the largest answer of all. Clients begin with
         ApiVersions."""
         if self.of_node:
             return Queue.NODE
-        if self._weight_bytes > HEAVY_BYTES:
+        if max(self._weight_bytes, self._reader.buffered_bytes) > HEAVY_BYTES:
             return Queue.HEAVY
         if self._was_served:
-            return Queue.BACKLOG if has_waited else Queue.LIGHT
+            if has_waited:
+                return Queue.BACKLOG
+            return Queue.LIGHT if self._is_short() else Queue.FETCH
         api_key = self._reader.api_key()
-        if self._reader.buffered_bytes > HEAVY_BYTES or api_key == ApiKey.FETCH:
+        if api_key == ApiKey.FETCH:
             return Queue.HEAVY
         return Queue.NEW if api_key == ApiKey.API_VERSIONS else Queue.BACKLOG
 
@@ -194,6 +211,8 @@ class Connection(asyncio.Protocol):
             self._request_bytes = len(frame)
             self._weight_bytes = max(self._request_bytes, self._weight_bytes >> 1)
             self._was_served = self.busy = True
+            if frame[:2] == FETCH:
+                self._fetches_little = True
             if request is not None:
                 self._driver.handle(request)
         except ProtocolError as broken:
@@ -214,6 +233,8 @@ class Connection(asyncio.Protocol):
         self._answers_bytes += answer_bytes
         if self._weight_bytes < self._request_bytes + answer_bytes:
             self._weight_bytes = self._request_bytes + answer_bytes
+            if self._weight_bytes > HEAVY_BYTES:
+                self._fetches_little = False
 
     def done(self) -> None:
         """The request that was with the node is answered. The next one may come."""
@@ -240,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
-        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.NEW)
+        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.FETCH, Queue.NEW)
         if self._reader.buffered_bytes and not waits_for_node:
             return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
         return self._unread_since_s if unread else None

@@ -7,10 +7,13 @@ from reference_broker.metrics.metrics import Counter, Metrics
 
 NODES_SHARE: Final = 4
 """A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
-FREED_SHARE: Final = 8
-"""When a share is full, connections close until an eighth of it is free, so that not every byte asks for a closing."""
+FREED_SHARE: Final = 16
+"""When a share is full, connections close until a sixteenth of it is free, so that not every byte closes one."""
+RESERVE_SHARE: Final = 16
+"""A sixteenth of a share comes on top of it for small requests, while connections that were closed are not gone yet."""
 WORTH_CLOSING_BYTES: Final = 32 << 10
-"""Connections that hold less come last, since closing them frees next to nothing."""
+"""Connections that hold less come last, since closing them frees next to nothing. They are nearly all, so what they
+hold is not counted again before that."""
 
 REASON: Final = "queued.max.request.bytes is reached, and this connection has held memory longest"
 
@@ -62,13 +65,14 @@ class MemoryBudget:
         """Called when the connection may hold more than before. It may be closed by this call, as may others."""
         self._shares[holder.of_node].changed(holder)
 
-    def is_full(self, holder: Holder) -> bool:
+    def is_full(self, holder: Holder, is_small: bool = False) -> bool:
         """Whether a new request must wait, because connections that were closed still hold what they held.
+        ``is_small`` says that the request and its answer are small, so that it may come out of the reserve.
 
         Without that, all requests that arrive in one turn of the event loop could be answered before any memory is
         free again.
         """
-        return self._shares[holder.of_node].is_full
+        return self._shares[holder.of_node].is_full(is_small)
 
     def forget(self, holder: Holder) -> None:
         """The connection is gone, or another share counts it from now on."""
@@ -93,9 +97,11 @@ class Share:
         """What connections hold that were closed and are not gone yet."""
         self._ending_bytes = 0
 
-    @property
-    def is_full(self) -> bool:
-        return self._ending_bytes > 0 and self.total_bytes + self._ending_bytes > self._limit_bytes
+    def is_full(self, is_small: bool) -> bool:
+        if not self._ending_bytes:
+            return False
+        reserve_bytes = self._limit_bytes // RESERVE_SHARE if is_small else 0
+        return self.total_bytes + self._ending_bytes > self._limit_bytes + reserve_bytes
 
     def changed(self, holder: Holder) -> None:
         if holder in self._ending:
@@ -119,8 +125,14 @@ class Share:
         self.total_bytes = sum(self._held.values())
         return self.total_bytes
 
+    def _count_large_again(self) -> None:
+        for holder, before in [each for each in self._held.items() if each[1] >= WORTH_CLOSING_BYTES]:
+            self._held[holder] = held_bytes = holder.held_bytes()
+            self.total_bytes += held_bytes - before
+
     def _make_room(self) -> None:
-        if self.counted_again() <= self._limit_bytes:
+        self._count_large_again()
+        if self.total_bytes <= self._limit_bytes:
             return
         target_bytes = self._limit_bytes - self._limit_bytes // FREED_SHARE
         for holder in self._closing_order():
@@ -138,7 +150,9 @@ class Share:
         if self._keeps_one:
             yield from sorted(large, key=self._rank)[:-1]
             return
-        yield from sorted((each for each in large if each.waits_since_s() is not None), key=self._rank)
+        ages = [(since_s, number) for number, each in enumerate(large) if (since_s := each.waits_since_s()) is not None]
+        for _, number in sorted(ages):
+            yield large[number]
         yield from sorted(self._held, key=self._rank)
 
     def _rank(self, holder: Holder) -> tuple[bool, bool, float]:

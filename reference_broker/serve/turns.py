@@ -7,9 +7,10 @@ from time import thread_time
 from typing import Final, Protocol
 
 LIGHT_S: Final = 0.02
-"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop."""
+"""How much processor time LIGHT requests and those of nodes get in one turn of the event loop, with those that are
+served when they arrive."""
 PASS_S: Final = 0.005
-"""How much NEW requests and backlogs get."""
+"""How much NEW requests and backlogs get, and how much FETCH gets. LIGHT requests get that in each pass at least."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -21,6 +22,8 @@ class Queue(Enum):
     """It comes from another node."""
     LIGHT = auto()
     """It is the only one of its connection, and came when there was no time for it."""
+    FETCH = auto()
+    """It is the only one of its connection, and begins to fetch. It may ask for all records of a topic."""
     NEW = auto()
     """It is the connection's first one, and asks for the versions, as clients do first. That takes no time."""
     BACKLOG = auto()
@@ -56,10 +59,10 @@ class Turns:
     (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop. Further
     ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
 
-    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share LIGHT_S of processor time, NEW
-    ones and backlogs share PASS_S: neither a flood of new connections nor a thousand backlogs keep the others out. A
-    pass serves one heavy connection, since a single large fetch takes as long as hundreds of small requests. It serves
-    at least one of each queue, even if the first of them takes the whole time.
+    A pass comes once in a turn of the event loop. Nodes and LIGHT requests share what arrivals left of LIGHT_S. NEW
+    ones and backlogs share PASS_S, and so much is for FETCH. So neither a flood of new connections nor a thousand
+    backlogs keep the others out. A pass serves one heavy connection, since a single large fetch takes as long as
+    hundreds of small requests. It serves at least one of each queue, even if the first of them takes the whole time.
     """
 
     def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
@@ -69,17 +72,16 @@ class Turns:
         self._pass_comes = False
         self._is_held_up = False
         self._turn_began_s = -1.0
-        self._arrivals_end_s = 0.0
+        self._arrivals_end_s: float | None = None
+        """The processor time at which LIGHT_S is over for this turn. None before its first arrival."""
 
     def may_serve_now(self) -> bool:
         """Whether a request that has just arrived on a light connection is served before the next pass.
 
         uvloop's ``time`` stands still while it calls back for sockets. So another time means another turn.
         """
-        if self._queues[Queue.LIGHT]:
-            return False
         now_s = self._loop.time()
-        if now_s != self._turn_began_s:
+        if self._arrivals_end_s is None or now_s != self._turn_began_s:
             self._turn_began_s = now_s
             self._arrivals_end_s = self._clock_s() + LIGHT_S
             return True
@@ -111,16 +113,18 @@ class Turns:
 
     def _serve(self) -> bool:
         """Returns whether anybody was served."""
+        now_s, arrivals_end_s, self._arrivals_end_s = self._clock_s(), self._arrivals_end_s, None
+        light_ends_s = now_s + LIGHT_S if arrivals_end_s is None else max(arrivals_end_s, now_s + PASS_S)
         return (
-            self._share(Queue.NODE, Queue.LIGHT, LIGHT_S)
-            | self._share(Queue.NEW, Queue.BACKLOG, PASS_S)
+            self._share(Queue.NODE, Queue.LIGHT, light_ends_s)
+            | self._share(Queue.NEW, Queue.BACKLOG, self._clock_s() + PASS_S)
+            | self._share(Queue.FETCH, None, self._clock_s() + PASS_S)
             | self._serve_next(Queue.HEAVY)
         )
 
-    def _share(self, one: Queue, other: Queue, most_s: float) -> bool:
-        ends_s = self._clock_s() + most_s
+    def _share(self, one: Queue, other: Queue | None, ends_s: float) -> bool:
         was_served = False
-        while self._serve_next(one) | self._serve_next(other):
+        while self._serve_next(one) | (other is not None and self._serve_next(other)):
             was_served = True
             if self._clock_s() >= ends_s:
                 break

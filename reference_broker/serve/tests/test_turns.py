@@ -158,11 +158,60 @@ def test_what_arrives_at_once_is_served_while_there_is_time_and_before_backlogs_
     for each in modest:
         each.data_received(FRAME)
     assert driver.served == [each.number for each in modest[:MOST_LIGHT]], "the others wait"
+    driver.loop.once()
+    served = [number for number in driver.served if number <= modest[-1].number]
+    assert len(served) == MOST_LIGHT + MOST, "those that arrived have left no more of this turn"
     for _ in range(4):
         driver.loop.once()
     served = [number for number in driver.served if number <= modest[-1].number]
     assert served == [each.number for each in modest], "they come in the order in which they asked"
-    assert len(driver.served) - len(modest) == 4 * MOST, "backlogs have as much time as they"
+    assert len(driver.served) - len(modest) == 5 * MOST, "backlogs have their time in each turn"
+
+
+def test_those_that_wait_do_not_hold_up_what_arrives_while_there_is_time() -> None:
+    driver = Answering()
+    early, (late, _) = [driver.connected()[0] for _ in range(3 * MOST_LIGHT)], driver.connected()
+    driver.loop.once()
+    for each in early:
+        each.data_received(FRAME)
+    driver.loop.once()
+    assert len(driver.served) < len(early), "some of them wait"
+    late.data_received(FRAME)
+    assert driver.served[-1] == late.number
+
+
+def test_a_first_fetch_is_not_served_when_it_arrives_and_short_requests_do_not_wait_for_it() -> None:
+    driver = Answering()
+    fetchers, (modest, _) = [driver.connected()[0] for _ in range(5 * MOST)], driver.connected()
+    driver.loop.once()
+    for each in fetchers:
+        each.data_received(FETCH)
+    assert driver.served == []
+    modest.data_received(FRAME)
+    assert driver.served == [modest.number]
+    driver.loop.once()
+    assert driver.served[1:] == [each.number for each in fetchers[:MOST]], "they have time of their own"
+    fetchers[0].data_received(FETCH)
+    assert driver.served[-1] == fetchers[0].number, "what it fetched was small"
+
+
+def test_a_connection_that_fetched_much_waits_with_its_next_fetch() -> None:
+    driver = Answering()
+    fetcher, _ = driver.connected()
+    driver.answer_bytes = HEAVY_BYTES + 1
+    fetcher.data_received(FETCH)
+    driver.loop.once()
+    driver.answer_bytes = 10
+    for _ in range(5):
+        driver.loop.once()
+        fetcher.data_received(FRAME)
+        driver.loop.once()
+    driver.served.clear()
+    driver.loop.once()
+    fetcher.data_received(FETCH)
+    assert driver.served == []
+    driver.loop.once()
+    assert driver.served == [fetcher.number]
 
 
 def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
@@ -181,13 +230,14 @@ def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
 
 
 class FullMemory:
-    """A memory budget that is full, or not."""
+    """A memory budget that is full, or not. ``reserve`` says whether small requests may be served all the same."""
 
     def __init__(self) -> None:
         self.is_full_now = True
+        self.reserve = False
 
-    def is_full(self, holder: Connection) -> bool:
-        return self.is_full_now and not holder.of_node
+    def is_full(self, holder: Connection, is_small: bool = False) -> bool:
+        return self.is_full_now and not holder.of_node and not (is_small and self.reserve)
 
     def changed(self, _: Connection) -> None: ...
 
@@ -210,6 +260,23 @@ def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_ba
     assert set(driver.served[1:]) <= {each.number for each in greedy}
     driver.turns.memory_is_free()
     assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
+
+
+def test_while_the_memory_is_full_small_requests_without_a_backlog_come_out_of_the_reserve() -> None:
+    driver = Answering()
+    (modest, _), (fetcher, _), (newcomer, _) = (driver.connected(served) for served in (True, True, False))
+    with_backlogs(driver, 10, 5)
+    memory = FullMemory()
+    memory.reserve = True
+    driver.memory = cast(Any, memory)
+    driver.loop.once()
+    fetcher.data_received(FETCH)
+    newcomer.data_received(API_VERSIONS)
+    modest.data_received(FRAME)
+    assert driver.served == [modest.number]
+    for _ in range(5):
+        driver.loop.once()
+    assert driver.served == [modest.number, newcomer.number], "backlogs and the fetch wait for free memory"
 
 
 def test_a_client_whose_request_waits_for_free_memory_does_not_keep_the_node_waiting() -> None:
