@@ -153,6 +153,8 @@ class Share:
         ages = [(since_s, number) for number, each in enumerate(large) if (since_s := each.waits_since_s()) is not None]
         for _, number in sorted(ages):
             yield large[number]
+        if self.counted_again() <= self._limit_bytes:
+            return
         yield from sorted(self._held, key=self._rank)
 
     def _rank(self, holder: Holder) -> tuple[bool, bool, float]:

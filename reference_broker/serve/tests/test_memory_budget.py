@@ -174,3 +174,13 @@ def test_what_small_connections_hold_is_not_counted_again() -> None:
     large = [Asked(4 * MIB) for _ in range(12)]
     assert full(budget, list(large))
     assert set(asked) == set(large)
+
+
+def test_small_connections_are_counted_again_before_one_of_them_is_closed() -> None:
+    budget = MemoryBudget(LIMIT, Metrics())
+    small = [Peer(WORTH_CLOSING_BYTES - 1) for _ in range(FOR_CLIENTS // WORTH_CLOSING_BYTES)]
+    assert full(budget, small) == []
+    for peer in small:
+        peer.holds = 1000
+    assert full(budget, [Peer(MIB, since_s=None)]) == []
+    assert not any(peer.evicted for peer in small)
