@@ -29,11 +29,13 @@ ERROR, NEWS, DATA = "has an error", "has changed", "has data"
 @dataclass(slots=True)
 class _Session:
     """``answers`` counts its answers. ``first_told`` are the partitions of the first answer to its last request, and
-    ``changed_since`` are those that changed before that request was answered again."""
+    ``changed_since`` are those that changed before that request was answered again. ``idle_epochs`` has the leader
+    epochs in which partitions were last seen without data."""
 
     answers: int = 0
     first_told: dict[Named, None] = field(default_factory=dict)
     changed_since: dict[Named, None] = field(default_factory=dict)
+    idle_epochs: dict[Named, int] = field(default_factory=dict)
 
 
 class IncrementalExact(Check):
@@ -95,7 +97,9 @@ class IncrementalExact(Check):
         partition = answer.led(named)
         is_read_up = partition is not None and wish.offset >= partition.log.log_end_offset
         is_new = answer.repeated or named in answer.asked.named or named in session.changed_since
-        return is_read_up and not is_new and 0 < session.answers == wish.idle_at
+        # While another node led there was an error to send, and a dirty number only grows (G-5).
+        is_led_on = partition is not None and session.idle_epochs.get(named) == partition.leader_epoch
+        return is_read_up and is_led_on and not is_new and 0 < session.answers == wish.idle_at
 
     def _told_again(self, at_us: int, answer: Answer, session: _Session) -> None:
         for named in session.first_told:
@@ -117,6 +121,7 @@ class IncrementalExact(Check):
             wish.owed = owed
             if partition is not None and wish.offset >= partition.log.log_end_offset:
                 wish.idle_at = session.answers
+                session.idle_epochs[named] = partition.leader_epoch
 
     @staticmethod
     def _owed(answer: Answer, wish: Wish, partition: Partition | None) -> str:
