@@ -18,9 +18,6 @@ from reference_broker.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
-LONGEST_WAIT_MS = 1000
-"""How long one fetch waits at the leader. It never waits longer than half the fetch timeout, so that one late answer
-does not count as a lost leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty fetches.)"""
 RETRY_US = 10_000
 LONGEST_RETRY_US = 320_000
 LONGEST_WRITE_RETRY_US = 5_000_000
@@ -103,7 +100,7 @@ class Follower(RoleState):
         self.ask_for_log(
             quorum.leader_id,
             OffsetAndEpoch(0, 0) if self._rediscover else quorum.log.end,
-            min(LONGEST_WAIT_MS, max(1, quorum.timing.fetch_timeout_us // 2000)),
+            quorum.timing.fetch_wait_ms,
             self._replied,
             self._failed,
         )

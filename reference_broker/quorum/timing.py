@@ -10,10 +10,18 @@ FIRST_BACKOFF_US = 50_000
 START_DELAY_US = (20_000, 100_000)
 """A voter seeks its first election after a random delay between these two. A live leader is found before, and voters
 that start together do not compete."""
+LONGEST_WAIT_MS = 1000
+"""How long one fetch waits at the leader. (KafkaRaftClient.fetchMaxWaitMs is 500, which causes twice as many empty
+fetches.)"""
 
 
 class QuorumTiming:
-    """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR)."""
+    """``check_quorum_us`` is 1.5 fetch timeouts (LeaderState.CHECK_QUORUM_TIMEOUT_FACTOR).
+
+    ``fetch_wait_ms`` is how long a fetch waits at the leader. It is at most half the fetch timeout, so that one late
+    answer does not count as a lost leader, and half the request timeout, so that the answer of a quiet leader comes
+    before its follower gives the request up.
+    """
 
     def __init__(self, config: BrokerConfig, random: RandomSource) -> None:
         self._random = random
@@ -21,6 +29,8 @@ class QuorumTiming:
         self.election_timeout_ms = config.controller_quorum_election_timeout_ms
         self.request_timeout_ms = config.controller_quorum_request_timeout_ms
         self.fetch_timeout_us = config.controller_quorum_fetch_timeout_ms * 1000
+        shortest_ms = min(config.controller_quorum_fetch_timeout_ms, config.controller_quorum_request_timeout_ms)
+        self.fetch_wait_ms = min(LONGEST_WAIT_MS, max(1, shortest_ms // 2))
         self.check_quorum_us = self.fetch_timeout_us * 3 // 2
 
     def election_us(self) -> int:

@@ -51,6 +51,18 @@ def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
     assert (asked.partition.current_leader_epoch, asked.partition.high_watermark) == (5, 1)
 
 
+@pytest.mark.parametrize(
+    ("fetch_ms", "request_ms", "wait_ms"), [(2000, 500, 250), (600, 2000, 300), (9000, 9000, 1000)]
+)
+def test_a_quiet_leader_answers_before_its_followers_give_up(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
+    settings = {
+        "controller.quorum.fetch.timeout.ms": f"{fetch_ms}",
+        "controller.quorum.request.timeout.ms": f"{request_ms}",
+    }
+    node = Alone(**settings).following(1, 5)
+    assert node.sent[0].body.max_wait_ms == wait_ms
+
+
 def test_records_of_a_higher_epoch_are_not_taken() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5) + batch(1, 6))
