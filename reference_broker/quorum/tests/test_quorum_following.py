@@ -1,5 +1,7 @@
 """Conversations of a follower: fetches, truncation, leaders that vanish, snapshots."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.quorum.fetch_messages import read_fetched
@@ -55,7 +57,7 @@ def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
     ("fetch_ms", "request_ms", "wait_ms"), [(2000, 500, 250), (600, 2000, 300), (9000, 9000, 1000)]
 )
 def test_a_quiet_leader_answers_before_its_followers_give_up(fetch_ms: int, request_ms: int, wait_ms: int) -> None:
-    settings = {
+    settings: Any = {
         "controller.quorum.fetch.timeout.ms": f"{fetch_ms}",
         "controller.quorum.request.timeout.ms": f"{request_ms}",
     }
