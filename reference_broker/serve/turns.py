@@ -36,8 +36,6 @@ class Loop(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
 
-    def time(self) -> float: ...
-
 
 class TakesTurns(Protocol):
     closed: bool
@@ -71,21 +69,27 @@ class Turns:
         self._queues: dict[Queue, deque[TakesTurns]] = {each: deque() for each in Queue}
         self._pass_comes = False
         self._is_held_up = False
-        self._turn_began_s = -1.0
+        self._turn_goes_on = False
         self._arrivals_end_s: float | None = None
         """The processor time at which LIGHT_S is over for this turn. None before its first arrival."""
 
     def may_serve_now(self) -> bool:
         """Whether a request that has just arrived on a light connection is served before the next pass.
 
-        uvloop's ``time`` stands still while it calls back for sockets. So another time means another turn.
+        The event loop calls back for all sockets that are readable before it runs what ``call_soon`` was given. So that
+        ends the turn. (uvloop's ``time`` cannot tell turns apart: it goes on while sockets are called back.)
         """
-        now_s = self._loop.time()
-        if self._arrivals_end_s is None or now_s != self._turn_began_s:
-            self._turn_began_s = now_s
+        if not self._turn_goes_on:
+            self._turn_goes_on = True
+            self._loop.call_soon(self._end_turn)
+            self._arrivals_end_s = None
+        if self._arrivals_end_s is None:
             self._arrivals_end_s = self._clock_s() + LIGHT_S
             return True
         return self._clock_s() < self._arrivals_end_s
+
+    def _end_turn(self) -> None:
+        self._turn_goes_on = False
 
     def add(self, connection: TakesTurns, queue: Queue) -> None:
         """The connection must not be in a queue."""
