@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol):
 
     def waits_since_s(self) -> float | None:
         unread = self.transport.get_write_buffer_size() > 0
-        waits_for_node = self.busy or self._queued in (Queue.NODE, Queue.LIGHT, Queue.FETCH, Queue.NEW)
+        waits_for_node = self.busy or self._queued is not None
         if self._reader.buffered_bytes and not waits_for_node:
             return min(self._frame_since_s, self._unread_since_s) if unread else self._frame_since_s
         return self._unread_since_s if unread else None

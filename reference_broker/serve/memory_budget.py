@@ -7,8 +7,9 @@ from reference_broker.metrics.metrics import Counter, Metrics
 
 NODES_SHARE: Final = 4
 """A quarter of the bound is for connections of other nodes. What clients hold cannot take it away."""
-FREED_SHARE: Final = 16
-"""When a share is full, connections close until a sixteenth of it is free, so that not every byte closes one."""
+FREED_SHARE: Final = 8
+"""When a share is full, connections close until an eighth of it is free, so that not every byte closes one. What peers
+have read meanwhile counts as free."""
 RESERVE_SHARE: Final = 16
 """A sixteenth of a share comes on top of it for small requests, while connections that were closed are not gone yet."""
 WORTH_CLOSING_BYTES: Final = 32 << 10
@@ -131,10 +132,11 @@ class Share:
             self.total_bytes += held_bytes - before
 
     def _make_room(self) -> None:
+        """Counting again takes milliseconds, so it must not be needed again right after this."""
         self._count_large_again()
-        if self.total_bytes <= self._limit_bytes:
-            return
         target_bytes = self._limit_bytes - self._limit_bytes // FREED_SHARE
+        if self.total_bytes <= target_bytes:
+            return
         for holder in self._closing_order():
             self._closed.value += 1
             self.forget(holder)
@@ -153,11 +155,12 @@ class Share:
         ages = [(since_s, number) for number, each in enumerate(large) if (since_s := each.waits_since_s()) is not None]
         for _, number in sorted(ages):
             yield large[number]
-        if self.counted_again() <= self._limit_bytes:
+        if self.counted_again() <= self._limit_bytes - self._limit_bytes // FREED_SHARE:
             return
+        yield from [holder for holder in large if holder in self._held]
         yield from sorted(self._held, key=self._rank)
 
-    def _rank(self, holder: Holder) -> tuple[bool, bool, float]:
+    def _rank(self, holder: Holder) -> tuple[bool, float]:
         """Who has the lowest rank is closed first."""
         since_s = holder.waits_since_s()
-        return since_s is None, self._held[holder] < WORTH_CLOSING_BYTES, since_s or 0.0
+        return since_s is None, since_s or 0.0

@@ -6,11 +6,11 @@ from enum import Enum, auto
 from time import thread_time
 from typing import Final, Protocol
 
-LIGHT_S: Final = 0.02
+LIGHT_S: Final = 0.016
 """How much processor time LIGHT requests and those of nodes get in one turn of the event loop, with those that are
-served when they arrive."""
-PASS_S: Final = 0.005
-"""How much NEW requests and backlogs get, and how much FETCH gets. LIGHT requests get that in each pass at least."""
+served when they arrive. A pass gives them half of it at least."""
+PASS_S: Final = 0.004
+"""How much NEW requests and backlogs get, and how much FETCH gets."""
 HEAVY_BYTES: Final = 128 << 10
 """A connection is heavy if its last requests and their answers were larger."""
 
@@ -54,13 +54,15 @@ class Turns:
     """Queues of connections. One that has sent a thousand requests is served as often as one that has sent two.
 
     A client that waits for each answer before it asks again has no backlog. Its request is served when it arrives
-    (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop. Further
-    ones queue as LIGHT, and a pass serves them before others: so they wait for each other, and for no backlog.
+    (``may_serve_now``), as long as such requests have taken less than LIGHT_S in this turn of the event loop, and none
+    waits from before. Further ones queue as LIGHT, and a pass serves them before others: so they wait for each other,
+    in their order, and for no backlog.
 
     A pass comes once in a turn of the event loop. Nodes and LIGHT requests share what arrivals left of LIGHT_S. NEW
-    ones and backlogs share PASS_S, and so much is for FETCH. So neither a flood of new connections nor a thousand
-    backlogs keep the others out. A pass serves one heavy connection, since a single large fetch takes as long as
-    hundreds of small requests. It serves at least one of each queue, even if the first of them takes the whole time.
+    ones and backlogs share PASS_S. So neither a flood of new connections nor a thousand backlogs keep the others out.
+    Then come large requests: one pass serves FETCH for PASS_S, and the next one serves a single HEAVY connection, since
+    one large fetch takes as long as hundreds of small requests. At least one of each queue is served, even if the first
+    of them takes the whole time.
     """
 
     def __init__(self, loop: Loop, clock_s: Callable[[], float] = thread_time) -> None:
@@ -69,6 +71,8 @@ class Turns:
         self._queues: dict[Queue, deque[TakesTurns]] = {each: deque() for each in Queue}
         self._pass_comes = False
         self._is_held_up = False
+        self._large = Queue.FETCH
+        """FETCH or HEAVY: the one that comes first in the next pass."""
         self._turn_goes_on = False
         self._arrivals_end_s: float | None = None
         """The processor time at which LIGHT_S is over for this turn. None before its first arrival."""
@@ -83,6 +87,8 @@ class Turns:
             self._turn_goes_on = True
             self._loop.call_soon(self._end_turn)
             self._arrivals_end_s = None
+        if self._queues[Queue.LIGHT]:
+            return False
         if self._arrivals_end_s is None:
             self._arrivals_end_s = self._clock_s() + LIGHT_S
             return True
@@ -118,13 +124,24 @@ class Turns:
     def _serve(self) -> bool:
         """Returns whether anybody was served."""
         now_s, arrivals_end_s, self._arrivals_end_s = self._clock_s(), self._arrivals_end_s, None
-        light_ends_s = now_s + LIGHT_S if arrivals_end_s is None else max(arrivals_end_s, now_s + PASS_S)
+        light_ends_s = now_s + LIGHT_S if arrivals_end_s is None else max(arrivals_end_s, now_s + LIGHT_S / 2)
         return (
             self._share(Queue.NODE, Queue.LIGHT, light_ends_s)
             | self._share(Queue.NEW, Queue.BACKLOG, self._clock_s() + PASS_S)
-            | self._share(Queue.FETCH, None, self._clock_s() + PASS_S)
-            | self._serve_next(Queue.HEAVY)
+            | self._serve_large()
         )
+
+    def _serve_large(self) -> bool:
+        """The queue that comes first the next time is the other one."""
+        for _ in range(2):
+            queue, self._large = self._large, Queue.HEAVY if self._large is Queue.FETCH else Queue.FETCH
+            if (
+                self._serve_next(Queue.HEAVY)
+                if queue is Queue.HEAVY
+                else self._share(queue, None, self._clock_s() + PASS_S)
+            ):
+                return True
+        return False
 
     def _share(self, one: Queue, other: Queue | None, ends_s: float) -> bool:
         was_served = False

@@ -48,20 +48,28 @@ def test_nobody_is_closed_while_all_fits() -> None:
     assert full(MemoryBudget(LIMIT, Metrics()), [Peer(MIB) for _ in range(FOR_CLIENTS // MIB)]) == []
 
 
-def test_who_has_kept_memory_longest_is_closed_until_a_sixteenth_is_free() -> None:
+def test_who_has_kept_memory_longest_is_closed_until_an_eighth_is_free() -> None:
     peers = [Peer(4 * MIB, since_s=(7 * place) % 100) for place in range(FOR_CLIENTS // (4 * MIB) + 1)]
     closed = full(MemoryBudget(LIMIT, Metrics()), peers)
     oldest = sorted(range(len(peers)), key=lambda place: peers[place].since_s or 0)
     assert closed == sorted(oldest[: len(closed)])
     assert sum(peer.holds for peer in peers) <= FOR_CLIENTS - FOR_CLIENTS // FREED_SHARE
-    assert len(closed) == 2
+    assert len(closed) == 3
     assert "queued.max.request.bytes" in peers[closed[0]].evicted
 
 
 def test_who_waits_for_the_node_goes_last() -> None:
     served = [Peer(4 * MIB, since_s=None) for _ in range(6)]
     late = [Peer(4 * MIB, since_s=1000.0 + number) for number in range(7)]
-    assert full(MemoryBudget(LIMIT, Metrics()), served + late) == [6, 7]
+    assert full(MemoryBudget(LIMIT, Metrics()), served + late) == [6, 7, 8]
+
+
+def test_large_ones_that_wait_for_the_node_go_before_small_ones_that_free_nothing() -> None:
+    served = [Peer(4 * MIB, since_s=None) for _ in range(13)]
+    small = [Peer(1000, since_s=0.0) for _ in range(100)]
+    closed = full(MemoryBudget(LIMIT, Metrics()), small + served)
+    assert closed
+    assert min(closed) >= len(small)
 
 
 def test_who_waits_for_the_node_goes_if_nobody_else_holds_anything() -> None:
@@ -125,9 +133,9 @@ def test_metrics_tell_what_is_used_and_free_and_who_was_closed() -> None:
     budget = MemoryBudget(LIMIT, metrics)
     full(budget, [Peer(4 * MIB) for _ in range(13)])
     values = {row.name: row.metric.value for row in metrics.rows() if isinstance(row.metric, Counter | Gauge)}
-    assert values["MemoryPoolUsed"] == 44 * MIB
-    assert values["MemoryPoolAvailable"] == LIMIT - 44 * MIB
-    assert values["ConnectionsClosedForMemoryPerSec"] == 2
+    assert values["MemoryPoolUsed"] == 40 * MIB
+    assert values["MemoryPoolAvailable"] == LIMIT - 40 * MIB
+    assert values["ConnectionsClosedForMemoryPerSec"] == 3
 
 
 @pytest.mark.parametrize("limit", [0, 1000])
@@ -138,13 +146,13 @@ def test_a_bound_that_is_always_full_still_works(limit: int) -> None:
 def test_requests_wait_until_those_that_were_closed_are_gone() -> None:
     budget = MemoryBudget(LIMIT, Metrics())
     peers = [Peer(4 * MIB) for _ in range(13)]
-    assert full(budget, peers) == [0, 1]
+    assert full(budget, peers) == [0, 1, 2]
     newcomer, node = Peer(0), Peer(0, of_node=True)
     assert budget.is_full(newcomer)
     assert not budget.is_full(node)
     budget.changed(peers[0])
     budget.forget(peers[0])
-    assert not budget.is_full(newcomer), "44 MiB are held, and 4 MiB by the one that is going"
+    assert not budget.is_full(newcomer), "40 MiB are held, and 8 MiB by those that are going"
 
 
 def test_small_requests_come_out_of_a_reserve_until_those_that_were_closed_are_gone() -> None:

@@ -1,15 +1,21 @@
 """The turns of the real event loop end when all sockets were called back, and not before."""
 
 import asyncio
+import resource
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import thread_time
 
 import uvloop
 
+from reference_broker.serve.doors import ACCEPTS_PER_TURN, Accepting
 from reference_broker.serve.turns import LIGHT_S, Turns
 
 REQUESTS = 60
 REQUEST_S = LIGHT_S / 10
+READY = 1100
+"""While more than 1,024 sockets are ready, uvloop calls each back several times in one turn."""
 
 
 def test_what_arrives_at_once_is_served_for_a_limited_time() -> None:
@@ -44,3 +50,51 @@ async def _served_of(requests: int) -> int:
         for peer in peers:
             peer.close()
         server.close()
+
+
+def test_newcomers_are_limited_in_a_turn_while_more_sockets_are_ready_than_uvloop_sees_at_once() -> None:
+    accepted: list[int] = []
+    """In each turn."""
+
+    class Listening(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            newcomer = super().accept()
+            accepted[-1] += 1
+            return newcomer
+
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        listening = Listening()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(3 * ACCEPTS_PER_TURN)
+        listening.setblocking(False)
+        newcomers = [socket.create_connection(listening.getsockname()) for _ in range(3 * ACCEPTS_PER_TURN)]
+        pairs = [socket.socketpair() for _ in range(READY)]
+        for ours, theirs in pairs:
+            theirs.send(b"x")
+            loop.add_reader(ours, lambda: None)
+        accepting = Accepting(loop, asyncio.Protocol, listening)
+        while sum(accepted) < len(newcomers):
+            accepted.append(0)
+            await asyncio.sleep(0)
+        accepting.close()
+        for ours, theirs in pairs:
+            loop.remove_reader(ours)
+            ours.close()
+            theirs.close()
+        for newcomer in newcomers:
+            newcomer.close()
+
+    with _open_files(3 * READY + 6 * ACCEPTS_PER_TURN):
+        uvloop.run(scene())
+    assert max(accepted) == ACCEPTS_PER_TURN
+
+
+@contextmanager
+def _open_files(least: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, least), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
