@@ -1,6 +1,7 @@
 """The sockets of a node's listeners, and the addresses that it tells others."""
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 ACCEPTS_PER_TURN = 128
 """How many connections of a listener are accepted in one turn of the event loop. They take some 4 ms."""
-NO_DESCRIPTOR_PAUSE_S = 0.1
-"""No connection is accepted for so long after one found no free descriptor."""
+NO_ROOM_PAUSE_S = 0.1
+"""No connection is accepted for so long after one found no free descriptor, or no memory of the system."""
 DEFAULT_LISTEN = "127.0.0.1:9092"
 
 
@@ -112,8 +113,8 @@ class Accepting:
                 accepted, _address = self._listening.accept()
             except BlockingIOError:
                 return
-            except OSError as failure:  # The peer has gone already, or there is no descriptor.
-                if is_out_of_descriptors(failure):
+            except OSError as failure:  # The peer has gone already, or there is no room.
+                if is_out_of_descriptors(failure) or failure.errno in (errno.ENOBUFS, errno.ENOMEM):
                     self._pause()
                     return
                 continue
@@ -131,9 +132,9 @@ class Accepting:
             accepted.close()
 
     def _pause(self) -> None:
-        """The system keeps those that come until there is a descriptor."""
+        """The system keeps those that come until there is room."""
         self._loop.remove_reader(self._listening)
-        self._loop.call_later(NO_DESCRIPTOR_PAUSE_S, self._go_on)
+        self._loop.call_later(NO_ROOM_PAUSE_S, self._go_on)
 
     def _go_on(self) -> None:
         if self._listening.fileno() >= 0:

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -113,9 +114,10 @@ def test_newcomers_are_accepted_several_at_a_time() -> None:
         runner.run(scene())
 
 
-def test_where_no_descriptor_is_free_newcomers_wait_until_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lacks", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+def test_where_there_is_no_room_newcomers_wait_until_there_is(lacks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
-        """A listening socket of a process that has no free descriptor at first."""
+        """A listening socket of a process that has no free descriptor, or of a full system, at first."""
 
         def __init__(self, inner: socket.socket) -> None:
             self.inner = inner
@@ -130,25 +132,35 @@ def test_where_no_descriptor_is_free_newcomers_wait_until_one_is(monkeypatch: py
         def accept(self) -> tuple[socket.socket, object]:
             if self.refusals:
                 self.refusals -= 1
-                raise OSError(errno.EMFILE, "too many open files")
+                raise OSError(lacks, os.strerror(lacks))
             return self.inner.accept()
 
+    pauses = 0
+
     async def scene() -> None:
+        nonlocal pauses
         made: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
 
         class Telling(asyncio.Protocol):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
                 made.set_result(transport.get_extra_info("socket"))
 
+        class Pausing(Accepting):
+            def _pause(self) -> None:
+                nonlocal pauses
+                pauses += 1
+                super()._pause()
+
         full = Full(listening_socket("127.0.0.1", 0, "--listen"))
-        accepting = Accepting(asyncio.get_running_loop(), Telling, cast(Any, full))
+        accepting = Pausing(asyncio.get_running_loop(), Telling, cast(Any, full))
         with socket.create_connection(full.inner.getsockname()):
             accepted = await asyncio.wait_for(made, 10)
         assert full.refusals == 0
+        assert pauses == 3
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         accepting.close()
 
-    monkeypatch.setattr("reference_broker.serve.doors.NO_DESCRIPTOR_PAUSE_S", 0.001)
+    monkeypatch.setattr("reference_broker.serve.doors.NO_ROOM_PAUSE_S", 0.001)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(scene())
 
