@@ -20,6 +20,7 @@ LOAD = """
 [cluster]
 nodes = 3
 observers = 1
+config = { "broker.heartbeat.interval.ms" = 300, "broker.session.timeout.ms" = 2000 }
 
 [load]
 seconds = 6
@@ -61,7 +62,7 @@ delay_ms = 20
 [[fault]]
 name = "slow_follower"
 kind = "link_delayed"
-at_s = 2
+at_s = 0.5
 duration_s = 0.5
 delay_ms = 20
 link = "partition_follower>partition_leader"
@@ -71,6 +72,7 @@ name = "killed"
 kind = "node_killed"
 on = "note"
 match = { note = "metadata_committed", role = "leader" }
+after_s = 1.5
 node = "leader"
 total = 1
 restart_after_s = 0.3
