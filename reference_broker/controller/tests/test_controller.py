@@ -48,6 +48,10 @@ def submit(
 # Becoming active
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffsetOnEmptyLog",
+    "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffset",
+)
 def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded() -> None:
     world = MetadataWorld()
     world.log.append([encode(each) for each in A], 0)

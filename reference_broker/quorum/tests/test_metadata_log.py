@@ -172,6 +172,7 @@ def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
 # Appending
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testAppendFailedWithRecordBatchTooLargeException")
 def test_a_batch_over_the_limit_is_refused() -> None:
     log = opened()
     with pytest.raises(BatchTooLarge):

@@ -16,6 +16,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 # Following
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFollowerReplication")
 def test_a_follower_names_only_what_is_durable() -> None:
     node = Alone().following(1, 5)
     node.auto_sync = False
@@ -35,6 +36,7 @@ def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
     assert answer.error is ErrorCode.unknown_server_error
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testObserverReplication")
 def test_an_observer_does_not_wait_for_its_disk() -> None:
     node = Alone(3, node_id=4).started()
     node.pass_ms(20)
@@ -44,6 +46,7 @@ def test_an_observer_does_not_wait_for_its_disk() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
 def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5, count=2), high_watermark=1)
@@ -65,12 +68,14 @@ def test_a_quiet_leader_answers_before_its_followers_give_up(fetch_ms: int, requ
     assert node.sent[0].body.max_wait_ms == wait_ms
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testReplicationOfHigherPartitionLeaderEpoch")
 def test_records_of_a_higher_epoch_are_not_taken() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5) + batch(1, 6))
     assert node.log.end == OffsetAndEpoch(1, 5)
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaRaftClientFetchTest.testInvalidMemoryRecords")
 @pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
 def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) -> None:
     node = Alone().following(1, 5)
@@ -81,6 +86,7 @@ def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) ->
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFollowerLogReconciliation")
 def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
@@ -109,6 +115,7 @@ def test_an_answer_from_an_older_epoch_is_ignored() -> None:
     assert node.quorum.epoch == 5
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingProspective")
 def test_an_answer_to_another_role_is_not_taken() -> None:
     node = Alone().following(1, 5)
     (late,) = node.take(ApiKey.FETCH)
@@ -152,6 +159,7 @@ def test_a_leader_that_says_it_is_none_is_let_go() -> None:
     assert node.quorum.role is Role.PROSPECTIVE
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testVoterBecomeProspectiveAfterFetchTimeout")
 def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(1999)

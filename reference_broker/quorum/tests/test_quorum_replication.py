@@ -84,6 +84,9 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
 # Answering fetches
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInvalidFetchRequest", "KafkaRaftClientTest.testFetchRequestClusterIdValidation"
+)
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -121,6 +124,7 @@ def test_whoever_does_not_lead_names_the_leader() -> None:
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 5)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchSatisfiedByWrite")
 def test_a_fetch_waits_for_records() -> None:
     node = leading()
     answers = node.fetch(1, 1, 1, wait_ms=500)
@@ -136,6 +140,7 @@ def test_a_fetch_waits_for_records() -> None:
     assert again.log.end == OffsetAndEpoch(3, 1)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchTimeout")
 def test_a_fetch_waits_no_longer_than_it_wants() -> None:
     node = leading()
     node.fetch(1, 1, 1)
@@ -168,6 +173,9 @@ def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
     assert not node.quorum.state.waiting  # type: ignore[attr-defined]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientFetchTest.testDefaultHwmDeferred", "KafkaRaftClientFetchTest.testUnchangedHighWatermarkDeferred"
+)
 @pytest.mark.parametrize("told", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"])
 def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
     node = leading()
@@ -178,10 +186,12 @@ def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
     assert not answers
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testUnknownHwmDeferredWhenLeaderDoesNotKnowHwm")
 def test_a_fetch_waits_while_the_leader_knows_no_high_watermark() -> None:
     assert not leading(5).fetch(1, 1, 1, wait_ms=500, high_watermark=-1)
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testOutdatedHwmCompletedWhenLeaderKnowsHwm")
 def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
     node = leading()
     node.append(3)
@@ -190,6 +200,7 @@ def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
     assert answer.high_watermark == 4  # type: ignore[union-attr]
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testUpdatedHighWatermarkCompleted")
 def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
     node = leading(5)
     node.append(3)
@@ -199,6 +210,10 @@ def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
     assert [each.high_watermark for each in answers] == [4]  # type: ignore[union-attr]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testResignWillCompleteFetchPurgatory",
+    "KafkaRaftClientTest.testPurgatoryFetchCompletedByFollowerTransition",
+)
 def test_fetches_that_wait_are_answered_when_leadership_ends_and_that_is_durable() -> None:
     node = leading()
     answers = node.fetch(1, 1, 1, wait_ms=500)
@@ -216,6 +231,7 @@ def test_a_replica_has_one_fetch_at_a_time() -> None:
     assert (len(first), len(second)) == (1, 0)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderImmediatelySendsDivergingEpoch")
 def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
@@ -260,6 +276,11 @@ def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
     assert len(answer.records) > 0  # type: ignore[union-attr, arg-type]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testDescribeQuorumWithOnlyStaticVoters",
+    "KafkaRaftClientTest.testDescribeQuorumWithFollowers",
+    "KafkaRaftClientTest.testDescribeQuorumWithObserver",
+)
 def test_describes_who_fetched_when() -> None:
     node = leading()
     node.append(3)
@@ -281,6 +302,7 @@ def test_describes_who_fetched_when() -> None:
     assert node.quorum.describe().observers[0].last_caught_up_ms == at_ms + 100, "where the log ended at its last fetch"
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testDescribeQuorumWithObserver")
 def test_an_observer_that_is_silent_for_minutes_is_forgotten() -> None:
     node = leading(1)
     node.fetch(7, 1, 1)

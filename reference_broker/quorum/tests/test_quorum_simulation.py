@@ -51,6 +51,7 @@ def follow_another(processes: list[Process], old: int) -> bool:
     return all(each.quorum.leader_id not in (-1, old) for each in processes)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canElectInitialLeader")
 @pytest.mark.parametrize(
     ("voters", "observers"), [(1, 0), (1, 2), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (5, 0), (5, 5)]
 )
@@ -61,6 +62,7 @@ def test_can_elect_an_initial_leader(voters: int, observers: int) -> None:
     assert world.converged()
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canElectNewLeaderAfterOldLeaderFailure")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("end", [World.kill, World.shut_down])
 def test_can_elect_a_new_leader_after_the_old_one_failed(seed: int, end: Callable[[World, int], None]) -> None:
@@ -92,6 +94,7 @@ def test_voters_that_stood_still_together_do_not_split_their_votes() -> None:
     assert epochs <= 14, f"{epochs} epochs for 10 elections"
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canRecoverAfterAllNodesKilled")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_recover_after_all_nodes_were_killed(seed: int) -> None:
     world = running(seed, 5, 1)
@@ -104,6 +107,7 @@ def test_can_recover_after_all_nodes_were_killed(seed: int) -> None:
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canElectNewLeaderAfterOldLeaderPartitionedAway")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_elect_a_new_leader_after_the_old_one_was_partitioned_away(seed: int) -> None:
     world = running(seed, 4, 1)
@@ -115,6 +119,7 @@ def test_can_elect_a_new_leader_after_the_old_one_was_partitioned_away(seed: int
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canMakeProgressIfMajorityIsReachable")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_make_progress_if_a_majority_is_reachable(seed: int) -> None:
     world = running(seed, 5)
@@ -131,6 +136,7 @@ def test_can_make_progress_if_a_majority_is_reachable(seed: int) -> None:
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canMakeProgressAfterBackToBackLeaderFailures")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None:
     world = running(seed, 3, 1)
@@ -143,6 +149,7 @@ def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.leadershipAssignedOnlyOnceWithNetworkPartitionIfThereExistsMajority")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majority(seed: int) -> None:
     """Node 0 reaches nobody but one, which the others do not mind."""
@@ -159,6 +166,7 @@ def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majorit
     assert len(world.invariants.leaders) <= 3, "leadership goes to and fro"
 
 
+@pytest.mark.clause("RaftEventSimulationTest.leadershipWillNotChangeDuringNetworkPartitionIfMajorityStillReachable")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> None:
     """Pre-vote: a follower that lost sight of the leader, but not of the others, disturbs nobody, nor does it later."""
@@ -177,6 +185,7 @@ def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> 
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canRecoverFromSingleNodeCommittedDataLoss")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_recover_from_the_data_loss_of_a_single_node(seed: int) -> None:
     """A voter comes back with nothing at all, while the others are up."""

@@ -22,6 +22,7 @@ def told(each: Sent) -> None:
     each.replied(ended(Answer(ErrorCode.none, -1, 1)))
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
 def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
     node = resigned()
     first, second = node.take(ApiKey.END_QUORUM_EPOCH)
@@ -36,6 +37,7 @@ def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign")
 def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
     node = resigned(2)
     (asked,) = node.take(ApiKey.END_QUORUM_EPOCH)
@@ -50,6 +52,7 @@ def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_elec
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned")
 def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     node = resigned()
     end = node.log.end
@@ -60,12 +63,14 @@ def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     assert node.quorum.role is Role.UNATTACHED
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
 def test_a_resigned_leader_follows_the_next_one() -> None:
     node = resigned()
     assert node.begin(1, 2) == Answer(ErrorCode.none, 1, 2)
     assert (node.quorum.role, node.news[-1]) == (Role.FOLLOWER, ("leader", 1, 2))
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testEndQuorumStartsNewElectionImmediatelyIfFollowerUnattached")
 def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None:
     """It was unattached: it learns who led, and seeks the election in its turn."""
     node = Alone().started()
@@ -76,6 +81,7 @@ def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None
     assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 5)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequestWithLowerPriorityToBecomeLeader")
 def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
     node = Alone().following(2, 4)
     assert node.end(1, 5, 2, 0) == Answer(ErrorCode.none, 1, 5)

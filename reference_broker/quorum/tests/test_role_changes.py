@@ -5,117 +5,33 @@ from collections.abc import Callable
 import pytest
 
 from reference_broker.quorum.messages import Answer
-from reference_broker.quorum.node_files import read_quorum_state
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.role_changes import may_follow
-from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted
+from reference_broker.quorum.tests.quorum_alone import Alone, granted, kept
+from reference_broker.quorum.tests.quorum_roles import (
+    EVERY,
+    ROLES,
+    SHORT_LOG,
+    WITHOUT_LEADER,
+    State,
+    candidate,
+    follower,
+    granted_by_one,
+    leader,
+    prospective,
+    prospective_with_leader,
+    prospective_with_leader_and_vote,
+    resigned,
+    seeking,
+    unattached,
+    voted,
+    voted_follower,
+    voted_prospective,
+)
 from reference_broker.quorum.values import NO_NODE, Role
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-
-SHORT_LOG = OffsetAndEpoch(0, 0)
-
-
-# Node 0 of voters 0, 1 and 2, in each role. Its log ends at (2, 4), and its high watermark is 2.
-
-
-def with_log() -> Alone:
-    node = Alone().following(1, 4)
-    node.answer_fetch(batch(0, 4, count=2), high_watermark=2)
-    return node
-
-
-def unattached() -> Alone:
-    node = with_log()
-    node.ask_vote(2, 5, SHORT_LOG)
-    return node
-
-
-def voted() -> Alone:
-    node = with_log()
-    node.ask_vote(2, 5, OffsetAndEpoch(2, 4))
-    return node
-
-
-def follower() -> Alone:
-    node = with_log()
-    node.begin(1, 5)
-    return node
-
-
-def voted_follower() -> Alone:
-    node = voted()
-    node.begin(1, 5)
-    return node
-
-
-def _seeking(node: Alone) -> Alone:
-    while node.quorum.role is not Role.PROSPECTIVE:
-        node.take(ApiKey.VOTE)
-        node.pass_ms(50)
-    return node
-
-
-def prospective() -> Alone:
-    return _seeking(unattached())
-
-
-def voted_prospective() -> Alone:
-    return _seeking(voted())
-
-
-def prospective_with_leader() -> Alone:
-    return _seeking(follower())
-
-
-def prospective_with_leader_and_vote() -> Alone:
-    return _seeking(voted_follower())
-
-
-def _granted(node: Alone) -> Alone:
-    one = node.take(ApiKey.VOTE)[0]
-    one.replied(granted(one, True))
-    return node
-
-
-def candidate() -> Alone:
-    return _granted(prospective())
-
-
-def leader() -> Alone:
-    return _granted(candidate())
-
-
-def resigned() -> Alone:
-    node = leader()
-    node.quorum.resign("the test asks for it")
-    return node
-
-
-WITHOUT_LEADER = (unattached, voted, prospective, voted_prospective, candidate)
-EVERY = (
-    *WITHOUT_LEADER,
-    follower,
-    voted_follower,
-    prospective_with_leader,
-    prospective_with_leader_and_vote,
-    leader,
-    resigned,
-)
-ROLES = {
-    unattached: Role.UNATTACHED,
-    voted: Role.UNATTACHED,
-    prospective: Role.PROSPECTIVE,
-    voted_prospective: Role.PROSPECTIVE,
-    candidate: Role.CANDIDATE,
-    follower: Role.FOLLOWER,
-    voted_follower: Role.FOLLOWER,
-    prospective_with_leader: Role.PROSPECTIVE,
-    prospective_with_leader_and_vote: Role.PROSPECTIVE,
-    leader: Role.LEADER,
-    resigned: Role.RESIGNED,
-}
 
 
 def known(node: Alone) -> tuple[Role, int, int, int]:
@@ -124,15 +40,8 @@ def known(node: Alone) -> tuple[Role, int, int, int]:
     return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
 
 
-def kept(node: Alone) -> tuple[int, int, int]:
-    """The epoch, the leader and the vote in the file."""
-    state = read_quorum_state(node.disk)
-    assert state is not None
-    return state.leader_epoch, state.leader_id, state.voted_id
-
-
 @pytest.mark.parametrize("state", EVERY)
-def test_each_role_is_what_its_name_says(state: Callable[[], Alone]) -> None:
+def test_each_role_is_what_its_name_says(state: State) -> None:
     node = state()
     assert node.quorum.role is ROLES[state]
     assert (node.quorum.leader_id == 1) is (state in EVERY[5:9])
@@ -143,7 +52,7 @@ def test_each_role_is_what_its_name_says(state: Callable[[], Alone]) -> None:
 
 
 @pytest.mark.parametrize("state", EVERY)
-def test_a_newer_epoch_without_a_vote_ends_every_role(state: Callable[[], Alone]) -> None:
+def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
     assert node.ask_vote(1, epoch, SHORT_LOG) == [Answer(ErrorCode.none, NO_NODE, epoch, False)]
@@ -151,8 +60,13 @@ def test_a_newer_epoch_without_a_vote_ends_every_role(state: Callable[[], Alone]
     assert kept(node) == (epoch, NO_NODE, NO_NODE)
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleValidVoteRequestAsFollower",
+    "KafkaRaftClientTest.testHandleVoteRequestAsProspective",
+    "KafkaRaftClientTest.testHandleVoteRequestAsProspectiveWithVotedCandidate",
+)
 @pytest.mark.parametrize("state", EVERY)
-def test_a_vote_in_a_newer_epoch_ends_every_role(state: Callable[[], Alone]) -> None:
+def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
     assert node.ask_vote(1, epoch, OffsetAndEpoch(9, epoch - 1)) == [Answer(ErrorCode.none, NO_NODE, epoch, True)]
@@ -161,8 +75,9 @@ def test_a_vote_in_a_newer_epoch_ends_every_role(state: Callable[[], Alone]) -> 
     assert node.ask_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumResponse")
 @pytest.mark.parametrize("state", EVERY)
-def test_a_leader_of_a_newer_epoch_ends_every_role(state: Callable[[], Alone]) -> None:
+def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
     node = state()
     epoch = node.quorum.epoch + 1
     assert node.begin(2, epoch) == Answer(ErrorCode.none, 2, epoch)
@@ -173,8 +88,9 @@ def test_a_leader_of_a_newer_epoch_ends_every_role(state: Callable[[], Alone]) -
 # The same epoch
 
 
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveReceivesBeginQuorumRequest")
 @pytest.mark.parametrize("state", WITHOUT_LEADER)
-def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(state: Callable[[], Alone]) -> None:
+def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(state: State) -> None:
     node = state()
     epoch, voted_id = node.quorum.epoch, node.quorum.voted_id
     assert node.begin(1, epoch) == Answer(ErrorCode.none, 1, epoch)
@@ -183,7 +99,7 @@ def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(s
 
 
 @pytest.mark.parametrize("state", [prospective_with_leader, prospective_with_leader_and_vote])
-def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: Callable[[], Alone]) -> None:
+def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) -> None:
     node = state()
     voted_id = node.quorum.voted_id
     assert node.begin(1, 5) == Answer(ErrorCode.none, 1, 5)
@@ -191,15 +107,16 @@ def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: Callable[
 
 
 @pytest.mark.parametrize("state", EVERY[5:])
-def test_an_epoch_has_no_second_leader(state: Callable[[], Alone]) -> None:
+def test_an_epoch_has_no_second_leader(state: State) -> None:
     node = state()
     before = known(node), kept(node)
     assert node.begin(2, node.quorum.epoch).error is ErrorCode.invalid_request
     assert (known(node), kept(node)) == before
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithVotedCandidate")
 @pytest.mark.parametrize(("state", "voted_id"), [(unattached, 1), (prospective, 1), (voted, 2), (voted_prospective, 2)])
-def test_a_node_without_a_leader_votes_once_in_its_epoch(state: Callable[[], Alone], voted_id: int) -> None:
+def test_a_node_without_a_leader_votes_once_in_its_epoch(state: State, voted_id: int) -> None:
     node = state()
     assert node.ask_vote(voted_id, 5, OffsetAndEpoch(2, 4))[0].granted
     assert node.ask_vote(3 - voted_id, 5, OffsetAndEpoch(9, 4))[0].granted is False
@@ -207,8 +124,9 @@ def test_a_node_without_a_leader_votes_once_in_its_epoch(state: Callable[[], Alo
     assert kept(node) == (5, NO_NODE, voted_id)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithElectedLeader")
 @pytest.mark.parametrize("state", EVERY[5:])
-def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: Callable[[], Alone]) -> None:
+def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: State) -> None:
     node = state()
     before = known(node)
     for candidate_id in (1, 2):
@@ -219,8 +137,13 @@ def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: Calla
 # Older epochs
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testEndQuorumIgnoredAsCandidateIfOlderEpoch",
+    "KafkaRaftClientTest.testEndQuorumIgnoredAsLeaderIfOlderEpoch",
+    "KafkaRaftClientTest.testHandleInvalidVoteRequestWithOlderEpoch",
+)
 @pytest.mark.parametrize("state", EVERY)
-def test_an_older_epoch_changes_no_role(state: Callable[[], Alone]) -> None:
+def test_an_older_epoch_changes_no_role(state: State) -> None:
     node = state()
     before = known(node), kept(node)
     epoch = node.quorum.epoch - 1
@@ -234,14 +157,14 @@ def test_an_older_epoch_changes_no_role(state: Callable[[], Alone]) -> None:
 
 
 @pytest.mark.parametrize("state", [unattached, voted, follower, voted_follower])
-def test_the_way_from_every_role_to_leadership_and_from_there(state: Callable[[], Alone]) -> None:
-    node = _seeking(state())
+def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> None:
+    node = seeking(state())
     assert known(node)[1] == 5, "pre-votes are asked for in the epoch in which the node is"
     assert kept(node)[0] == 5
-    _granted(node)
+    granted_by_one(node)
     assert known(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
     assert kept(node) == (6, NO_NODE, 0)
-    _granted(node)
+    granted_by_one(node)
     assert known(node) == (Role.LEADER, 6, 0, 0)
     assert kept(node) == (6, 0, 0)
     node.quorum.resign("the test asks for it")
@@ -249,7 +172,7 @@ def test_the_way_from_every_role_to_leadership_and_from_there(state: Callable[[]
 
 
 @pytest.mark.parametrize(("state", "role"), [(prospective, Role.UNATTACHED), (prospective_with_leader, Role.FOLLOWER)])
-def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: Callable[[], Alone], role: Role) -> None:
+def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: State, role: Role) -> None:
     node = state()
     leader_id = node.quorum.leader_id
     for each in node.take(ApiKey.VOTE):
@@ -262,7 +185,7 @@ def test_a_candidate_that_loses_asks_for_pre_votes_before_it_seeks_another_epoch
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, False))
     assert node.quorum.role is Role.CANDIDATE
-    _seeking(node)
+    seeking(node)
     assert known(node) == (Role.PROSPECTIVE, 6, NO_NODE, 0)
 
 
@@ -292,7 +215,7 @@ FORBIDDEN = {
     ("become", "state"), [(become, state) for become, states in FORBIDDEN.items() for state in states]
 )
 def test_a_change_that_no_rule_allows_ends_the_node_before_it_acts(
-    become: Callable[[Quorum], None], state: Callable[[], Alone]
+    become: Callable[[Quorum], None], state: State
 ) -> None:
     node = state()
     before = known(node), kept(node)
@@ -301,8 +224,9 @@ def test_a_change_that_no_rule_allows_ends_the_node_before_it_acts(
     assert (known(node), kept(node)) == before
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testCannotResignIfNotLeader")
 @pytest.mark.parametrize("state", [unattached, voted, follower, prospective, candidate, resigned])
-def test_only_a_leader_resigns(state: Callable[[], Alone]) -> None:
+def test_only_a_leader_resigns(state: State) -> None:
     node = state()
     with pytest.raises(AssertionError, match="resigns"):
         node.quorum.resign("the test asks for it")
@@ -311,6 +235,10 @@ def test_only_a_leader_resigns(state: Callable[[], Alone]) -> None:
 # Observers
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testCannotResignIfObserver",
+    "KafkaRaftClientTest.testUnattachedAsObserverDoesNotBecomeProspectiveAfterElectionTimeout",
+)
 def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> None:
     node = Alone(node_id=7).started()
     assert known(node) == (Role.UNATTACHED, 0, NO_NODE, NO_NODE)
@@ -335,7 +263,7 @@ def test_the_high_watermark_outlasts_every_role() -> None:
     node = follower()
     assert node.quorum.high_watermark == 2
     node.ask_vote(1, 6, SHORT_LOG)
-    for step in (_seeking, _granted, _granted):
+    for step in (seeking, granted_by_one, granted_by_one):
         assert node.quorum.high_watermark == 2
         step(node)
     assert node.quorum.is_leader
