@@ -23,6 +23,7 @@ START_MS = START_DELAY_US[1] // 1000
 @pytest.mark.clause(
     "KafkaRaftClientTest.testInitializeSingleMemberQuorum",
     "KafkaRaftClientTest.testInitializeAsOnlyVoterWithEmptyElectionState",
+    "QuorumStateTest.testInitializeAsOnlyVoter",
 )
 def test_a_quorum_of_one_leads_without_a_network() -> None:
     node = Alone(1).started()
@@ -32,7 +33,9 @@ def test_a_quorum_of_one_leads_without_a_network() -> None:
     assert not node.sent
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testLeaderAppendSingleMemberQuorum")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderAppendSingleMemberQuorum", "LeaderStateTest.testUpdateHighWatermarkQuorumSizeOne"
+)
 def test_a_quorum_of_one_waits_for_its_disk() -> None:
     node = Alone(1, auto_sync=False).started()
     assert node.quorum.epoch == 1
@@ -116,6 +119,7 @@ def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
     assert fetched[0].error_code == ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.clause("QuorumStateTest.testInitializeAsVotedNoLeader")
 def test_a_restarted_voter_keeps_its_vote_and_epoch() -> None:
     node = Alone().started()
     node.ask_vote(1, 5)
@@ -150,7 +154,11 @@ def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
     assert (again.quorum.role, again.quorum.epoch, again.quorum.voted_id) == (Role.UNATTACHED, 1, 0)
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsFollowerEmptyLog")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInitializeAsFollowerEmptyLog",
+    "QuorumStateTest.testInitializeAsFollower",
+    "FollowerStateTest.testLeaderIdAndEndpoint",
+)
 def test_a_restarted_follower_follows_on() -> None:
     node = Alone().following(1, 5)
     again = Alone(disk=node.disk).started()

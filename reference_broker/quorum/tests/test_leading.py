@@ -23,7 +23,11 @@ def leading(voters: int = 3) -> Alone:
 # Being heard
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testBeginQuorumEpochHeartbeat")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testBeginQuorumEpochHeartbeat",
+    "LeaderStateTest.testFollowerAcknowledgement",
+    "LeaderStateTest.testBeginQuorumEpochTimer",
+)
 def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> None:
     node = leading()
     for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
@@ -55,7 +59,10 @@ def test_a_fetch_is_an_answer_to_an_announcement_that_was_lost() -> None:
     assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testLeaderShouldNotResignLeadershipIfOnlyOneVoters")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldNotResignLeadershipIfOnlyOneVoters",
+    "LeaderStateTest.testCheckQuorumWithOneVoter",
+)
 def test_a_leader_without_other_voters_never_resigns() -> None:
     node = Alone(1).started()
     node.pass_ms(600_000)
@@ -63,7 +70,10 @@ def test_a_leader_without_other_voters_never_resigns() -> None:
     assert not node.sent
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
+    "LeaderStateTest.testCheckQuorum",
+)
 @pytest.mark.parametrize("voters", [3, 5])
 def test_one_voter_too_few_does_not_hold_a_leader(voters: int) -> None:
     """A majority counts the leader itself. Observers do not count."""
@@ -125,7 +135,7 @@ def test_a_node_that_does_not_lead_cannot_append_nor_resign() -> None:
             node.quorum.resign("the test asks for it")
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testCandidateIgnoreVoteRequestOnSameEpoch")
+@pytest.mark.clause("KafkaRaftClientTest.testCandidateIgnoreVoteRequestOnSameEpoch", "CandidateStateTest.testGrantVote")
 def test_a_candidate_votes_for_nobody_else() -> None:
     node = roles.candidate()
     assert node.ask_vote(1, 6, OffsetAndEpoch(9, 5)) == [Answer(ErrorCode.none, -1, 6, False)]
@@ -135,7 +145,10 @@ def test_a_candidate_votes_for_nobody_else() -> None:
 # What the leader knows of the others
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testListenerCommitCallbackAfterLeaderWrite")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testListenerCommitCallbackAfterLeaderWrite",
+    "LeaderStateTest.testUpdateHighWatermarkQuorumSizeTwo",
+)
 def test_a_leaders_records_are_told_when_a_majority_has_them() -> None:
     node = leading(2)
     node.fetch(1, 1, 1)
@@ -171,7 +184,10 @@ def test_a_quorum_is_described_by_its_leader_only() -> None:
             other.quorum.describe()
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testDescribeQuorumNonMonotonicFollowerFetch")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testDescribeQuorumNonMonotonicFollowerFetch",
+    "LeaderStateTest.testNonMonotonicHighWatermarkUpdate",
+)
 def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothing_anew() -> None:
     node = leading(2)
     node.append(2)
@@ -186,6 +202,7 @@ def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothi
     assert ("hw", 2) not in node.news
 
 
+@pytest.mark.clause("LeaderStateTest.testIdempotentEndOffsetUpdate")
 def test_the_end_of_the_log_counts_once() -> None:
     """The high watermark is told once however often a follower names the same end."""
     node = leading(2)

@@ -31,6 +31,11 @@ def told(node: Alone) -> tuple[Role, int, int, int]:
     "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsUnattachedVoted",
     "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned",
     "KafkaRaftClientPreVoteTest.testRejectPreVoteIfRemoteLogIsNotUpToDate",
+    "UnattachedStateTest.testCanGrantVoteWithVotedKey",
+    "ProspectiveStateTest.testGrantVote",
+    "ProspectiveStateTest.testGrantVoteWithVotedKey",
+    "ProspectiveStateTest.testGrantVoteWithLeader",
+    "CandidateStateTest.testGrantVote",
 )
 @pytest.mark.parametrize(
     "state", [each for each in roles.EVERY if each not in (roles.leader, roles.follower, roles.voted_follower)]
@@ -54,6 +59,8 @@ def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state:
     "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsFollower",
     "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsFollowerWithVotedCandidate",
     "KafkaRaftClientPreVoteTest.testFollowerGrantsPreVoteIfHasNotFetchedYet",
+    "FollowerStateTest.testPreVoteIfHasNotFetchedFromLeaderYet",
+    "FollowerStateTest.testPreVoteAfterSuccessfulFetchFromLeader",
 )
 @pytest.mark.parametrize("state", [roles.follower, roles.voted_follower])
 def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(state: roles.State) -> None:
@@ -66,7 +73,9 @@ def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(
     assert told(node) == before
 
 
-@pytest.mark.clause("KafkaRaftClientPreVoteTest.testLeaderRejectPreVoteRequestOnSameEpoch")
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testLeaderRejectPreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote"
+)
 def test_a_leader_grants_none() -> None:
     node = roles.leader()
     assert pre_vote(node, 1, OffsetAndEpoch(9, 6)) == Answer(ErrorCode.none, 0, 6, False)
@@ -144,7 +153,10 @@ def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
     assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
 
 
-@pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveTransitionsToUnattachedOnElectionFailure")
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testProspectiveTransitionsToUnattachedOnElectionFailure",
+    "ProspectiveStateTest.testElectionTimeout",
+)
 def test_a_prospective_node_without_a_leader_looks_for_one_again_after_it_has_lost() -> None:
     node = roles.prospective()
     asked_by(node)
@@ -204,11 +216,21 @@ def answer(node: Alone, *grants: bool) -> None:
         each.replied(granted(each, is_granted))
 
 
+@pytest.mark.clause("ProspectiveStateTest.testSingleNodeQuorum", "CandidateStateTest.testSingleNodeQuorum")
 def test_a_quorum_of_one_needs_nobody() -> None:
     node = first_election(1)
     assert told(node) == (Role.LEADER, 1, 0, 0)
 
 
+@pytest.mark.clause(
+    "ProspectiveStateTest.testTwoNodeQuorumVoteRejected",
+    "ProspectiveStateTest.testTwoNodeQuorumVoteGranted",
+    "ProspectiveStateTest.testThreeNodeQuorumVoteGranted",
+    "ProspectiveStateTest.testThreeNodeQuorumVoteRejected",
+    "EpochElectionTest.testStateOnInitialization",
+    "EpochElectionTest.testRecordGrantedVote",
+    "EpochElectionTest.testRecordRejectedVote",
+)
 @pytest.mark.parametrize(
     ("voters", "grants", "role"),
     [
@@ -231,7 +253,16 @@ def test_a_majority_of_pre_votes_makes_a_candidate(voters: int, grants: tuple[bo
     assert node.quorum.role is role
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsCandidateAndBecomeLeaderQuorumOfThree")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInitializeAsCandidateAndBecomeLeaderQuorumOfThree",
+    "QuorumStateTest.testCandidateToLeaderWithoutGrantedVote",
+    "CandidateStateTest.testTwoNodeQuorumVoteRejected",
+    "CandidateStateTest.testTwoNodeQuorumVoteGranted",
+    "CandidateStateTest.testThreeNodeQuorumVoteGranted",
+    "CandidateStateTest.testThreeNodeQuorumVoteRejected",
+    "EpochElectionTest.testRecordGrantedVote",
+    "EpochElectionTest.testRecordRejectedVote",
+)
 @pytest.mark.parametrize(
     ("voters", "grants", "role"),
     [
@@ -256,6 +287,9 @@ def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...
     assert node.quorum.voted_id == 0, "it remembers its vote for itself"
 
 
+@pytest.mark.clause(
+    "ProspectiveStateTest.testCannotGrantOrRejectNonVoters", "CandidateStateTest.testCannotGrantOrRejectNonVoters"
+)
 @pytest.mark.parametrize("is_pre_vote", [True, False])
 def test_who_is_no_voter_is_neither_asked_nor_served(is_pre_vote: bool) -> None:
     node = roles.candidate()

@@ -21,6 +21,7 @@ START_MS = START_DELAY_US[1] // 1000
 # Voting
 
 
+@pytest.mark.clause("UnattachedStateTest.testGrantVoteWithoutVotedKey")
 @pytest.mark.parametrize(
     ("end", "is_granted"),
     [
@@ -99,7 +100,7 @@ def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
     assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testLeaderIgnoreVoteRequestOnSameEpoch")
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderIgnoreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote")
 def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
     node = Alone().started().elect(1)
     end = OffsetAndEpoch(9, 0)
@@ -271,6 +272,7 @@ def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> N
     "KafkaRaftClientTest.testGrantVotesWhenShuttingDown",
     "KafkaRaftClientTest.testLeaderGracefulShutdown",
     "KafkaRaftClientTest.testEndQuorumEpochSentBasedOnFetchOffset",
+    "LeaderStateTest.testGetNonLeaderFollowersByFetchOffsetDescending",
 )
 def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_logs() -> None:
     node = Alone(4).started().elect(1, 2)
@@ -312,7 +314,10 @@ def test_others_leave_at_once() -> None:
 # Check quorum
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
+    "LeaderStateTest.testCheckQuorum",
+)
 def test_resigns_when_a_majority_is_silent() -> None:
     node = Alone(5).started().elect(1, 2)
     epoch = node.quorum.epoch

@@ -159,7 +159,9 @@ def test_a_leader_that_says_it_is_none_is_let_go() -> None:
     assert node.quorum.role is Role.PROSPECTIVE
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testVoterBecomeProspectiveAfterFetchTimeout")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testVoterBecomeProspectiveAfterFetchTimeout", "FollowerStateTest.testFetchTimeoutExpiration"
+)
 def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(1999)

@@ -29,6 +29,7 @@ def snapshot_at(node: Alone, offset: int) -> OffsetAndEpoch:
 # The high watermark
 
 
+@pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
 def test_the_high_watermark_is_what_a_majority_made_durable() -> None:
     node = leading(5)
     node.append(3)
@@ -63,6 +64,7 @@ def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> N
     assert node.quorum.high_watermark == 5
 
 
+@pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
 def test_the_high_watermark_does_not_go_back() -> None:
     node = leading()
     node.append(3)
@@ -73,6 +75,7 @@ def test_the_high_watermark_does_not_go_back() -> None:
     assert [each for each in node.news if each[0] == "hw"] == [("hw", 4)]
 
 
+@pytest.mark.clause("FollowerStateTest.testMonotonicHighWatermark")
 def test_a_follower_knows_no_more_than_it_has() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5, count=2), high_watermark=9)

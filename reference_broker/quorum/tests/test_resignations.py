@@ -37,7 +37,9 @@ def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
+)
 def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
     node = resigned(2)
     (asked,) = node.take(ApiKey.END_QUORUM_EPOCH)
@@ -52,7 +54,7 @@ def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_elec
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 
-@pytest.mark.clause("KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned")
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned", "ResignedStateTest.testGrantVote")
 def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     node = resigned()
     end = node.log.end

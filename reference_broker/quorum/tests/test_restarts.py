@@ -30,6 +30,7 @@ def restarted(node: Alone) -> Alone:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testInitializeAsResignedAndOnlyVoter",
     "KafkaRaftClientTest.testInitializeAsLeaderFromStateStoreSingleMemberQuorum",
+    "QuorumStateTest.testInitializeAsOnlyVoter",
 )
 def test_an_only_voter_leads_the_next_epoch_after_a_restart() -> None:
     node = Alone(1).started()
@@ -59,12 +60,14 @@ def test_a_restarted_follower_fetches_where_its_log_ends() -> None:
     assert (asked.peer, asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (1, 3, 5)
 
 
+@pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreDifferent")
 def test_a_follower_that_voted_for_another_node_than_its_leader_follows_on() -> None:
     again = restarted(roles.voted_follower())
     quorum = again.quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 1, 2)
 
 
+@pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreSame")
 def test_a_follower_that_voted_for_its_leader_follows_on() -> None:
     node = roles.voted()
     node.begin(2, 5)
@@ -72,11 +75,13 @@ def test_a_follower_that_voted_for_its_leader_follows_on() -> None:
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 2, 2)
 
 
+@pytest.mark.clause("QuorumStateTest.testInitializePrimordialEpoch")
 def test_a_node_without_a_file_and_a_log_begins_in_epoch_0() -> None:
     quorum = Alone().started().quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 0, -1, -1)
 
 
+@pytest.mark.clause("QuorumStateTest.testInitializeAsUnattached", "FileQuorumStateStoreTest.testReload")
 def test_a_voter_that_knew_no_leader_knows_its_epoch() -> None:
     quorum = restarted(roles.unattached()).quorum
     assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 5, -1, -1)
@@ -85,6 +90,13 @@ def test_a_voter_that_knew_no_leader_knows_its_epoch() -> None:
 # The file
 
 
+@pytest.mark.clause(
+    "FileQuorumStateStoreTest.testWriteReadElectedLeader",
+    "FileQuorumStateStoreTest.testWriteReadVotedCandidate",
+    "FileQuorumStateStoreTest.testWriteReadUnknownLeader",
+    "FileQuorumStateStoreTest.testCreateAndClear",
+    "ElectionStateTest.testQuorumStateDataRoundTrip",
+)
 @pytest.mark.parametrize(
     "state",
     [
@@ -105,6 +117,7 @@ def test_what_is_written_is_read_again(state: QuorumState) -> None:
     assert not node.disk.exists(QUORUM_STATE + TEMPORARY_SUFFIX)
 
 
+@pytest.mark.clause("FileQuorumStateStoreTest.testCantReadVersionQuorumState")
 @pytest.mark.parametrize("changed", [{"data_version": 2}, {"data_version": 1}, {"data_version": None}])
 def test_a_file_of_another_version_is_refused_in_one_sentence(changed: dict[str, Any]) -> None:
     """Kafka writes version 1 in clusters whose voters can change (KIP-853), and names no voters in it."""

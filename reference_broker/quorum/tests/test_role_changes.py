@@ -40,6 +40,7 @@ def known(node: Alone) -> tuple[Role, int, int, int]:
     return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
 
 
+@pytest.mark.clause("ProspectiveStateTest.testElectionState")
 @pytest.mark.parametrize("state", EVERY)
 def test_each_role_is_what_its_name_says(state: State) -> None:
     node = state()
@@ -51,6 +52,17 @@ def test_each_role_is_what_its_name_says(state: State) -> None:
 # Newer epochs
 
 
+@pytest.mark.clause(
+    "QuorumStateTest.testUnattachedToUnattached",
+    "QuorumStateTest.testUnattachedVotedToUnattachedHigherEpoch",
+    "QuorumStateTest.testFollowerToUnattachedHigherEpoch",
+    "QuorumStateTest.testFollowerVotedToUnattachedHigherEpoch",
+    "QuorumStateTest.testProspectiveToUnattachedInHigherEpoch",
+    "QuorumStateTest.testProspectiveWithLeaderToUnattachedInHigherEpoch",
+    "QuorumStateTest.testCandidateToUnattachedHigherEpoch",
+    "QuorumStateTest.testLeaderToUnattachedHigherEpoch",
+    "QuorumStateTest.testResignedToUnattachedInHigherEpoch",
+)
 @pytest.mark.parametrize("state", EVERY)
 def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
     node = state()
@@ -64,6 +76,9 @@ def test_a_newer_epoch_without_a_vote_ends_every_role(state: State) -> None:
     "KafkaRaftClientTest.testHandleValidVoteRequestAsFollower",
     "KafkaRaftClientTest.testHandleVoteRequestAsProspective",
     "KafkaRaftClientTest.testHandleVoteRequestAsProspectiveWithVotedCandidate",
+    "QuorumStateTest.testUnattachedToUnattachedVotedHigherEpoch",
+    "QuorumStateTest.testUnattachedVotedToUnattachedVoted",
+    "QuorumStateTest.testFollowerToUnattachedVotedHigherEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
 def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
@@ -75,7 +90,17 @@ def test_a_vote_in_a_newer_epoch_ends_every_role(state: State) -> None:
     assert node.ask_vote(2, epoch, OffsetAndEpoch(9, epoch - 1))[0].granted is False
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumResponse")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleBeginQuorumResponse",
+    "QuorumStateTest.testUnattachedToFollowerHigherEpoch",
+    "QuorumStateTest.testUnattachedVotedToFollowerHigherEpoch",
+    "QuorumStateTest.testFollowerToFollowerHigherEpoch",
+    "QuorumStateTest.testFollowerVotedToFollowerHigherEpoch",
+    "QuorumStateTest.testProspectiveToFollowerHigherEpoch",
+    "QuorumStateTest.testProspectiveWithLeaderToFollowerHigherEpoch",
+    "QuorumStateTest.testCandidateToFollowerHigherEpoch",
+    "QuorumStateTest.testLeaderToFollowerHigherEpoch",
+)
 @pytest.mark.parametrize("state", EVERY)
 def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
     node = state()
@@ -88,7 +113,14 @@ def test_a_leader_of_a_newer_epoch_ends_every_role(state: State) -> None:
 # The same epoch
 
 
-@pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveReceivesBeginQuorumRequest")
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testProspectiveReceivesBeginQuorumRequest",
+    "QuorumStateTest.testUnattachedToFollowerSameEpoch",
+    "QuorumStateTest.testUnattachedVotedToFollowerSameEpoch",
+    "QuorumStateTest.testProspectiveToFollowerSameEpoch",
+    "QuorumStateTest.testProspectiveVotedToAndFromFollowerSameEpoch",
+    "QuorumStateTest.testCandidateToFollowerSameEpoch",
+)
 @pytest.mark.parametrize("state", WITHOUT_LEADER)
 def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(state: State) -> None:
     node = state()
@@ -98,6 +130,7 @@ def test_without_a_leader_the_node_follows_one_of_its_epoch_and_keeps_its_vote(s
     assert kept(node) == (epoch, 1, voted_id)
 
 
+@pytest.mark.clause("QuorumStateTest.testProspectiveWithLeaderToFollowerSameEpoch")
 @pytest.mark.parametrize("state", [prospective_with_leader, prospective_with_leader_and_vote])
 def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) -> None:
     node = state()
@@ -106,6 +139,13 @@ def test_a_prospective_node_follows_the_leader_that_it_had_lost(state: State) ->
     assert known(node) == (Role.FOLLOWER, 5, 1, voted_id)
 
 
+@pytest.mark.clause(
+    "QuorumStateTest.testFollowerToFollowerSameEpoch",
+    "QuorumStateTest.testFollowerVotedToFollowerSameEpoch",
+    "QuorumStateTest.testProspectiveWithLeaderToFollowerSameEpoch",
+    "QuorumStateTest.testProspectiveVotedWithLeaderToUnattachedInSameEpoch",
+    "QuorumStateTest.testLeaderToFollowerSameEpoch",
+)
 @pytest.mark.parametrize("state", EVERY[5:])
 def test_an_epoch_has_no_second_leader(state: State) -> None:
     node = state()
@@ -114,7 +154,16 @@ def test_an_epoch_has_no_second_leader(state: State) -> None:
     assert (known(node), kept(node)) == before
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithVotedCandidate")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithVotedCandidate",
+    "QuorumStateTest.testUnattachedToUnattachedVotedSameEpoch",
+    "QuorumStateTest.testUnattachedVotedToUnattachedSameEpoch",
+    "QuorumStateTest.testUnattachedVotedToUnattachedVoted",
+    "UnattachedStateTest.testGrantVoteWithoutVotedKey",
+    "UnattachedStateTest.testCanGrantVoteWithVotedKey",
+    "ProspectiveStateTest.testGrantVote",
+    "ProspectiveStateTest.testGrantVoteWithVotedKey",
+)
 @pytest.mark.parametrize(("state", "voted_id"), [(unattached, 1), (prospective, 1), (voted, 2), (voted_prospective, 2)])
 def test_a_node_without_a_leader_votes_once_in_its_epoch(state: State, voted_id: int) -> None:
     node = state()
@@ -124,7 +173,12 @@ def test_a_node_without_a_leader_votes_once_in_its_epoch(state: State, voted_id:
     assert kept(node) == (5, NO_NODE, voted_id)
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithElectedLeader")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleVoteRequestAsFollowerWithElectedLeader",
+    "QuorumStateTest.testFollowerVotedToUnattachedSameEpoch",
+    "FollowerStateTest.testGrantStandardVote",
+    "ProspectiveStateTest.testGrantVoteWithLeader",
+)
 @pytest.mark.parametrize("state", EVERY[5:])
 def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: State) -> None:
     node = state()
@@ -134,6 +188,17 @@ def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: State
     assert known(node) == before
 
 
+@pytest.mark.clause("QuorumStateTest.testCannotFollowSelf")
+@pytest.mark.parametrize("state", EVERY)
+def test_a_node_does_not_follow_itself(state: State) -> None:
+    node = state()
+    before = known(node), kept(node)
+    for epochs in (0, 1):
+        assert node.begin(0, node.quorum.epoch + epochs).error is ErrorCode.invalid_request
+        assert node.end(0, node.quorum.epoch + epochs).error is ErrorCode.invalid_request
+    assert (known(node), kept(node)) == before
+
+
 # Older epochs
 
 
@@ -141,6 +206,11 @@ def test_a_node_that_has_or_had_a_leader_does_not_vote_in_its_epoch(state: State
     "KafkaRaftClientTest.testEndQuorumIgnoredAsCandidateIfOlderEpoch",
     "KafkaRaftClientTest.testEndQuorumIgnoredAsLeaderIfOlderEpoch",
     "KafkaRaftClientTest.testHandleInvalidVoteRequestWithOlderEpoch",
+    "QuorumStateTest.testUnattachedToAnyStateLowerEpoch",
+    "QuorumStateTest.testUnattachedVotedToAnyStateLowerEpoch",
+    "QuorumStateTest.testFollowerToAnyStateLowerEpoch",
+    "QuorumStateTest.testCandidateToAnyStateLowerEpoch",
+    "QuorumStateTest.testLeaderToAnyStateLowerEpoch",
 )
 @pytest.mark.parametrize("state", EVERY)
 def test_an_older_epoch_changes_no_role(state: State) -> None:
@@ -156,6 +226,19 @@ def test_an_older_epoch_changes_no_role(state: State) -> None:
 # The way to leadership, and changes that nobody may make
 
 
+@pytest.mark.clause(
+    "QuorumStateTest.testUnattachedToProspective",
+    "QuorumStateTest.testUnattachedVotedToProspective",
+    "QuorumStateTest.testFollowerToProspective",
+    "QuorumStateTest.testProspectiveToCandidate",
+    "QuorumStateTest.testProspectiveVotedToAndFromFollowerSameEpoch",
+    "QuorumStateTest.testProspectiveVotedToCandidate",
+    "QuorumStateTest.testProspectiveWithLeaderToCandidate",
+    "QuorumStateTest.testCandidateToLeader",
+    "QuorumStateTest.testLeaderToResigned",
+    "ProspectiveStateTest.testElectionState",
+    "CandidateStateTest.testElectionState",
+)
 @pytest.mark.parametrize("state", [unattached, voted, follower, voted_follower])
 def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> None:
     node = seeking(state())
@@ -171,15 +254,29 @@ def test_the_way_from_every_role_to_leadership_and_from_there(state: State) -> N
     assert known(node) == (Role.RESIGNED, 6, NO_NODE, 0)
 
 
-@pytest.mark.parametrize(("state", "role"), [(prospective, Role.UNATTACHED), (prospective_with_leader, Role.FOLLOWER)])
+@pytest.mark.clause(
+    "QuorumStateTest.testProspectiveToUnattachedInSameEpoch",
+    "QuorumStateTest.testProspectiveVotedToUnattachedInSameEpoch",
+    "QuorumStateTest.testProspectiveWithLeaderToUnattachedInSameEpoch",
+)
+@pytest.mark.parametrize(
+    ("state", "role"),
+    [
+        (prospective, Role.UNATTACHED),
+        (voted_prospective, Role.UNATTACHED),
+        (prospective_with_leader, Role.FOLLOWER),
+        (prospective_with_leader_and_vote, Role.FOLLOWER),
+    ],
+)
 def test_a_prospective_node_that_loses_returns_to_the_role_from_before(state: State, role: Role) -> None:
     node = state()
-    leader_id = node.quorum.leader_id
+    leader_id, voted_id = node.quorum.leader_id, node.quorum.voted_id
     for each in node.take(ApiKey.VOTE):
         each.replied(granted(each, False))
-    assert known(node) == (role, 5, leader_id, NO_NODE)
+    assert known(node) == (role, 5, leader_id, voted_id)
 
 
+@pytest.mark.clause("QuorumStateTest.testCandidateToProspective")
 def test_a_candidate_that_loses_asks_for_pre_votes_before_it_seeks_another_epoch() -> None:
     node = candidate()
     for each in node.take(ApiKey.VOTE):
@@ -211,6 +308,25 @@ FORBIDDEN = {
 }
 
 
+@pytest.mark.clause(
+    "QuorumStateTest.testUnattachedToCandidate",
+    "QuorumStateTest.testUnattachedToLeaderOrResigned",
+    "QuorumStateTest.testUnattachedToAnyStateLowerEpoch",
+    "QuorumStateTest.testUnattachedVotedToCandidateOrLeaderOrResigned",
+    "QuorumStateTest.testFollowerToUnattachedSameEpoch",
+    "QuorumStateTest.testFollowerToFollowerSameEpoch",
+    "QuorumStateTest.testFollowerToCandidate",
+    "QuorumStateTest.testFollowerToLeaderOrResigned",
+    "QuorumStateTest.testProspectiveToProspective",
+    "QuorumStateTest.testProspectiveToLeaderOrResigned",
+    "QuorumStateTest.testCandidateToUnattachedSameEpoch",
+    "QuorumStateTest.testCandidateToCandidate",
+    "QuorumStateTest.testLeaderToUnattachedSameEpoch",
+    "QuorumStateTest.testLeaderToFollowerSameEpoch",
+    "QuorumStateTest.testLeaderToProspective",
+    "QuorumStateTest.testLeaderToCandidate",
+    "QuorumStateTest.testLeaderToLeader",
+)
 @pytest.mark.parametrize(
     ("become", "state"), [(become, state) for become, states in FORBIDDEN.items() for state in states]
 )
@@ -224,7 +340,13 @@ def test_a_change_that_no_rule_allows_ends_the_node_before_it_acts(
     assert (known(node), kept(node)) == before
 
 
-@pytest.mark.clause("KafkaRaftClientTest.testCannotResignIfNotLeader")
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testCannotResignIfNotLeader",
+    "QuorumStateTest.testUnattachedToLeaderOrResigned",
+    "QuorumStateTest.testFollowerToLeaderOrResigned",
+    "QuorumStateTest.testProspectiveToLeaderOrResigned",
+    "QuorumStateTest.testCandidateToResigned",
+)
 @pytest.mark.parametrize("state", [unattached, voted, follower, prospective, candidate, resigned])
 def test_only_a_leader_resigns(state: State) -> None:
     node = state()
@@ -238,6 +360,11 @@ def test_only_a_leader_resigns(state: State) -> None:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testCannotResignIfObserver",
     "KafkaRaftClientTest.testUnattachedAsObserverDoesNotBecomeProspectiveAfterElectionTimeout",
+    "QuorumStateTest.testObserverUnattachedToFollower",
+    "QuorumStateTest.testObserverUnattachedToProspective",
+    "QuorumStateTest.testObserverUnattachedToCandidateOrLeaderOrResigned",
+    "QuorumStateTest.testObserverFollowerToUnattached",
+    "QuorumStateTest.testObserverFollowerToProspectiveOrCandidateOrLeaderOrResigned",
 )
 def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> None:
     node = Alone(node_id=7).started()
@@ -259,6 +386,7 @@ def test_an_observer_follows_and_looks_for_a_leader_and_does_nothing_else() -> N
 # What outlasts a role
 
 
+@pytest.mark.clause("QuorumStateTest.testHighWatermarkRetained")
 def test_the_high_watermark_outlasts_every_role() -> None:
     node = follower()
     assert node.quorum.high_watermark == 2
