@@ -69,6 +69,7 @@ class Model:
         return [ConfigRecord(resource_type=2, resource_name=name, name=f"k{number % 2}", value=value)]
 
 
+@pytest.mark.clause("RecordsIteratorTest.testFileRecords")
 @given(OPERATIONS, st.integers(1, 7))
 def test_image_by_deltas_equals_image_by_full_replay(operations: list[tuple[str, int]], batches_a_delta: int) -> None:
     model, written = Model(), []

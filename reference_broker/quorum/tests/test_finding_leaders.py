@@ -157,7 +157,7 @@ def test_an_observer_and_a_quorum_of_one_leave_at_once() -> None:
         assert not node.sent
 
 
-@pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords")
+@pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaMetadataLogTest.testRandomRecords")
 @given(st.binary(min_size=1, max_size=300))
 def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
     node = Alone().following(1, 5)
@@ -167,6 +167,7 @@ def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testInvalidMemoryRecords")
 @given(st.integers(0, 3), st.data())
 def test_a_byte_that_changed_ends_what_a_follower_takes(number: int, data: st.DataObject) -> None:
     batches = [batch(0, 5), batch(1, 5, count=2), batch(3, 5), batch(4, 5)]

@@ -73,19 +73,32 @@ def test_a_leader_without_other_voters_never_resigns() -> None:
 @pytest.mark.clause(
     "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
     "LeaderStateTest.testCheckQuorum",
+    "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters",
 )
 @pytest.mark.parametrize("voters", [3, 5])
 def test_one_voter_too_few_does_not_hold_a_leader(voters: int) -> None:
-    """A majority counts the leader itself. Observers do not count."""
+    """A majority counts the leader itself. Observers do not count, whether they fetch the log or a snapshot."""
     node = leading(voters)
     too_few = range(1, voters // 2)
     for _ in range(4):
         for peer in (*too_few, 7):
             node.fetch(peer, 1, 1)
+        node.quorum.contacted(8)
         node.pass_ms(749)
     assert node.quorum.is_leader
     node.pass_ms(4)
     assert node.quorum.role is Role.RESIGNED
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters"
+)
+def test_a_voter_that_downloads_a_snapshot_is_heard_of() -> None:
+    node = leading(3)
+    for _ in range(8):
+        node.quorum.contacted(1)
+        node.pass_ms(1500)
+    assert node.quorum.is_leader
 
 
 # Elections

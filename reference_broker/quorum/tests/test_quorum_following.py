@@ -205,6 +205,10 @@ def needing(id: OffsetAndEpoch) -> Alone:  # noqa: A002
 WANTED = OffsetAndEpoch(100, 4)
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFollowerListenerNotified",
+    "KafkaRaftClientSnapshotTest.testFetchResponseWithSnapshotId",
+)
 @pytest.mark.clause("S-9")
 def test_a_snapshot_takes_the_place_of_the_log() -> None:
     node = needing(WANTED)
@@ -230,6 +234,7 @@ def test_progress_refreshes_the_fetch_timeout() -> None:
     assert node.download.cancels == 1
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchResponseWithInvalidSnapshotId")
 @pytest.mark.parametrize("half", [OffsetAndEpoch(-1, 4), OffsetAndEpoch(100, -1)])
 def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: OffsetAndEpoch) -> None:
     node = Alone().following(1, 5)
@@ -242,6 +247,7 @@ def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: Offse
     assert node.quorum.role is Role.PROSPECTIVE
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseMissingSnapshot")
 @pytest.mark.clause("S-10")
 def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
     node = needing(WANTED)
@@ -261,11 +267,26 @@ def test_rediscovery_takes_no_records() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 3
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochNotLeader",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochLeader",
+)
 @pytest.mark.parametrize("leader", [-1, 2])
 def test_a_download_may_tell_of_a_newer_epoch(leader: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(leader, 8))
     assert (node.quorum.epoch, node.quorum.leader_id) == (8, leader)
+
+
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromOlderEpoch")
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_a_download_that_tells_of_an_older_epoch_is_begun_again(epoch: int) -> None:
+    node = needing(WANTED)
+    node.download.outcome(LeaderChanged(2, epoch))
+    assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.role) == (5, 1, Role.FOLLOWER)
+    node.pass_ms(50)
+    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    assert node.download.begun == [(1, 5, WANTED)] * 2
 
 
 def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
@@ -275,6 +296,7 @@ def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
 def test_what_a_download_says_to_another_role_is_ignored() -> None:
     node = needing(WANTED)
     node.pass_ms(2050)

@@ -88,7 +88,9 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
 
 
 @pytest.mark.clause(
-    "KafkaRaftClientTest.testInvalidFetchRequest", "KafkaRaftClientTest.testFetchRequestClusterIdValidation"
+    "KafkaRaftClientTest.testInvalidFetchRequest",
+    "KafkaRaftClientTest.testFetchRequestClusterIdValidation",
+    "KafkaRaftClientSnapshotTest.testFetchRequestWithLargerLastFetchedEpoch",
 )
 @pytest.mark.parametrize(
     ("changed", "error"),
@@ -246,6 +248,11 @@ def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
     assert not answer.records
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderImmediatelySendsSnapshotId",
+    "KafkaRaftClientSnapshotTest.testFetchRequestOffsetLessThanLogStart",
+    "KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithInvalidEpoch",
+)
 @pytest.mark.clause("S-10")
 @pytest.mark.parametrize(
     ("offset", "epoch"),
@@ -268,6 +275,7 @@ def test_a_leader_sends_its_snapshot_id_at_once(offset: int, epoch: int) -> None
     assert node.quorum.high_watermark == high_watermark
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithValidEpoch")
 @pytest.mark.clause("S-10")
 def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
     node = leading()
