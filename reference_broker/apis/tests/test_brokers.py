@@ -19,6 +19,7 @@ from reference_broker.apis.topics import k37_create_partitions
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause("ClusterImageTest.testBrokerEpoch")
 def test_a_broker_registers_once_however_often_it_asks() -> None:
     world = AdminWorld()
     first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
@@ -99,6 +100,7 @@ def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
     assert grown == (leaders * 2)[:6]
 
 
+@pytest.mark.clause("ClusterImageTest.testApplyDelta1", "ClusterImageTest.testApplyDelta2")
 def test_a_broker_is_unregistered() -> None:
     world = AdminWorld()
     world.ask(k62_broker_registration, registration())

@@ -12,6 +12,12 @@ def level(version: int) -> tuple[FeatureLevelRecord, ...]:
     return (FeatureLevelRecord(name="metadata.version", feature_level=version),)
 
 
+@pytest.mark.clause(
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLog",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_4",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6WithTransaction",
+)
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(
     ("image", "in_transaction", "configured", "expected"),

@@ -89,6 +89,7 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
     assert world.ports.told("broker_unfenced") == [{"broker": 7}]
 
 
+@pytest.mark.clause("ClusterImageTest.testBrokerEpochForNonExistentBroker")
 def test_unknown_brokers_and_old_epochs_are_refused() -> None:
     world, epochs = unfenced(7)
     assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
@@ -112,6 +113,7 @@ def _error(answer: HeartbeatAnswer | Refusal) -> Error:
     return answer.error
 
 
+@pytest.mark.clause("ClusterImageTest.testApplyDelta1")
 def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
     world, epochs = unfenced(1, 2)
     world.controller.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)

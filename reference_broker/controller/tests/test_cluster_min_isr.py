@@ -102,6 +102,7 @@ def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum(
     assert len(wanted(cluster(), lowered, (ELR_FEATURE, 0, SAFE_DOWNGRADE))[0]) == 2
 
 
+@pytest.mark.clause("ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv4_0WithTransactionAndElr")
 @pytest.mark.clause("E-8")
 def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
     assert activation(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (

@@ -51,6 +51,7 @@ def submit(
 @pytest.mark.clause(
     "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffsetOnEmptyLog",
     "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffset",
+    "OffsetControlManagerTest.testActivate",
 )
 def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded() -> None:
     world = MetadataWorld()
@@ -65,6 +66,7 @@ def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_l
     assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
 
 
+@pytest.mark.clause("ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6")
 @pytest.mark.parametrize(("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])])
 def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(
     version: str, kinds: list[str]
@@ -78,6 +80,7 @@ def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_
     assert world.kinds() == [*kinds, "leader"]
 
 
+@pytest.mark.clause("ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6WithTransaction")
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> None:
@@ -100,6 +103,7 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
     assert len(levels) == (2 if kept in (1, 3) else 4)
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testReplayTransaction")
 @pytest.mark.clause("T-7", "T-10")
 def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all_and_a_retry_has_one_effect() -> None:
     batches = 0
@@ -139,6 +143,7 @@ def _elected_again(world: MetadataWorld, is_whole: bool) -> None:
     assert not world.loader.image.topics or is_whole
 
 
+@pytest.mark.clause("FeaturesDeltaTest.testReplayWithUnsupportedFeatureLevel")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
     ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 26), ("group.version", 1)]
@@ -165,6 +170,7 @@ def test_below_the_level_of_transactions_an_open_one_is_a_fault() -> None:
 # Changes
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testHandleCommitBatch")
 def test_a_change_is_answered_when_it_is_committed_and_published_and_several_keep_their_order() -> None:
     world = started()
     answers = submit(world, A)
@@ -184,6 +190,7 @@ def test_a_change_without_records_and_nothing_on_the_way_is_answered_at_once() -
     assert submit(world, []) == [(None, 0)]
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testHandleScheduleAtomicAppend")
 def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
     world = started(**SMALL_BATCHES)
     submit(world, BIG)
@@ -320,6 +327,7 @@ def test_an_answer_may_submit_the_next_change() -> None:
 # Losing leadership
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testActivateAndDeactivate")
 @pytest.mark.clause("T-10")
 def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forgotten() -> None:
     world = started(**SMALL_BATCHES)

@@ -259,6 +259,7 @@ def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> Non
     assert cluster.partition.directories == (directory(1), directory(2), directory(3))
 
 
+@pytest.mark.clause("FeaturesImageTest.testElrEnabled")
 @pytest.mark.clause("E-8")
 def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_ones_still_lead() -> None:
     cluster = Cluster(1, 2, elr=0)
@@ -274,6 +275,7 @@ def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_on
     assert cluster.state() == (2, (2, 1), (), ())
 
 
+@pytest.mark.clause("TopicsImageTest.testClearElrRecords")
 @pytest.mark.clause("E-8")
 def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lead() -> None:
     cluster = Cluster(1, 2)

@@ -192,6 +192,7 @@ def test_plans_yield_where_the_events_time_is_used_up() -> None:
     assert slices_of(RequestedElections(Election.PREFERRED, None), latest) == 5
 
 
+@pytest.mark.clause("FeaturesImageTest.testApplyDelta1")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
     ("feature", "level", "upgrade_type", "error"),
