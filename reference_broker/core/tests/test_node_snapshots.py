@@ -14,6 +14,7 @@ from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.messages import request_for
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest
 
 PARTITIONS = 200
 
@@ -71,8 +72,8 @@ def test_a_topic_has_no_snapshots_and_its_readers_never_see_an_id_of_one() -> No
         assert answer.error_code == ErrorCode.unknown_topic_or_partition
         assert (bytes(answer.unaligned_records), answer.size) == (b"", 0)
     for replica_id, offset, error in ((-1, 0, 1), (-1, 2, 0), (1, 0, 1)):
-        request = fetch_request("t0", offset=offset, max_wait_ms=0)
-        request.replica_id = replica_id
+        topics = fetch_request("t0", offset=offset).topics
+        request = FetchRequest(replica_id=replica_id, max_wait_ms=0, topics=topics)
         (data,) = world.ask(ApiKey.FETCH, 12, request).responses[0].partitions
         assert (data.error_code == 0) is (error == 0)
         assert data.snapshot_id is None

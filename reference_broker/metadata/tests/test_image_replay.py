@@ -149,8 +149,8 @@ def test_partitions_of_topics_may_come_in_any_order_between_those_of_others() ->
 def test_a_topic_that_changed_and_was_deleted_is_only_deleted() -> None:
     topic_id = bytes([1] * 16)
     _, before = _built(EMPTY_IMAGE, topic_records("a", topic_id, 2), 1)
-    records = [PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=2), RemoveTopicRecord(topic_id=topic_id)]
-    delta, after = _built(before, records, 2)
+    changed = PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=2)
+    delta, after = _built(before, [changed, RemoveTopicRecord(topic_id=topic_id)], 2)
     assert [(change.before, change.after) for change in delta.topics] == [(before.topics["a"], None)]
     assert (dict(after.topics), dict(after.topic_names)) == ({}, {})
 
@@ -170,11 +170,11 @@ def test_what_is_made_again_is_cleared_and_not_what_was_before(name: str) -> Non
     made = [*topic_records("a", new), eligible]
     again = [RemoveTopicRecord(topic_id=old), *made]
     for image, records in ((before, again), (EMPTY_IMAGE, [*topic_records("a", old), *again])):
-        for cleared in ([], [ClearElrRecord(topic_name=name)]):
-            _, after = _built(image, [*records, *cleared], 2)
-            (partition,) = after.topics["a"].partitions
-            assert (partition.elr, partition.last_known_elr) == (((2,), (3,)) if not cleared else ((), ()))
-            assert dict(after.topic_names) == {new: "a"}
+        _, kept = _built(image, records, 2)
+        assert (kept.topics["a"].partitions[0].elr, kept.topics["a"].partitions[0].last_known_elr) == ((2,), (3,))
+        _, after = _built(image, [*records, ClearElrRecord(topic_name=name)], 2)
+        assert (after.topics["a"].partitions[0].elr, after.topics["a"].partitions[0].last_known_elr) == ((), ())
+        assert dict(after.topic_names) == {new: "a"}
 
 
 @pytest.mark.clause(
