@@ -17,6 +17,10 @@ def level(version: int) -> tuple[FeatureLevelRecord, ...]:
     "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_4",
     "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6",
     "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6WithTransaction",
+    "QuorumControllerTest.testActivationRecords33",
+    "QuorumControllerTest.testActivationRecords34",
+    "QuorumControllerTest.testActivationRecordsNonEmptyLog",
+    "QuorumControllerTest.testActivationRecordsPartialTransaction",
 )
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(
@@ -35,6 +39,7 @@ def test_each_end_of_the_log_gets_its_first_records(
     assert activation(image, in_transaction, configured) == expected
 
 
+@pytest.mark.clause("QuorumControllerTest.testActivationRecordsPartialTransactionNoSupport")
 @pytest.mark.clause("T-2")
 @pytest.mark.parametrize(
     ("image", "configured"), [(EMPTY_IMAGE, 12), (MetadataImage(features={"metadata.version": 12}), 25)]

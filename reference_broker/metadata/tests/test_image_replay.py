@@ -78,6 +78,7 @@ class Model:
     "TopicsImageTest.testTopicIdToNameView",
     "ConfigurationsImageTest.testApplyDelta1",
     "ProducerIdsImageTest.testApplyDelta1",
+    "ConfigurationControlManagerTest.testReplay",
 )
 @given(OPERATIONS, st.integers(1, 7))
 def test_image_by_deltas_equals_image_by_full_replay(operations: list[tuple[str, int]], batches_a_delta: int) -> None:
@@ -178,8 +179,30 @@ def test_what_is_made_again_is_cleared_and_not_what_was_before(name: str) -> Non
 
 
 @pytest.mark.clause(
-    "TopicsImageTest.testClearElrRecordForNonExistTopic", "TopicsImageTest.testClearElrRecordOnNonExistingTopic"
+    "TopicsImageTest.testClearElrRecordForNonExistTopic",
+    "TopicsImageTest.testClearElrRecordOnNonExistingTopic",
+    "ReplicationControlManagerTest.testDuplicateTopicIdReplay",
 )
+def test_a_topic_that_is_created_twice_is_a_fault() -> None:
+    first = topic_records("a", bytes([1] * 16))[0]
+    _, before = _built(EMPTY_IMAGE, [first], 1)
+    for again in (first, topic_records("a", bytes([2] * 16))[0]):
+        with pytest.raises(MetadataFault, match="although it exists"):
+            _built(before, [again], 2)
+        with pytest.raises(MetadataFault, match="although it exists"):
+            _built(EMPTY_IMAGE, [first, again], 2)
+
+
+@pytest.mark.clause("ProducerIdControlManagerTest.testMonotonic")
+@pytest.mark.parametrize("next_id", [40, 42])
+def test_producer_ids_that_do_not_rise_are_a_fault(next_id: int) -> None:
+    _, before = _built(EMPTY_IMAGE, [ProducerIdsRecord(broker_id=1, next_producer_id=42)], 1)
+    with pytest.raises(MetadataFault, match="go back"):
+        _built(before, [ProducerIdsRecord(broker_id=1, next_producer_id=next_id)], 2)
+    _, after = _built(before, [ProducerIdsRecord(broker_id=1, next_producer_id=50)], 2)
+    assert after.next_producer_id == 50, "gaps are no fault"
+
+
 def test_a_clearing_record_for_a_topic_that_is_not_there_is_a_fault() -> None:
     with pytest.raises(MetadataFault):
         _built(EMPTY_IMAGE, [ClearElrRecord(topic_name="gone")], 1)

@@ -63,6 +63,7 @@ def images(draw: st.DrawFn) -> MetadataImage:
     "ClusterImageTest.testApplyDelta2",
     "FeaturesImageTest.testApplyDelta1",
     "FeaturesImageTest.testApplyDelta2",
+    "FeatureControlManagerTest.testReplay",
 )
 @given(images(), images())
 def test_a_difference_applied_to_the_first_image_gives_the_second(before: MetadataImage, after: MetadataImage) -> None:

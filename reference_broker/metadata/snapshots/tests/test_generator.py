@@ -245,6 +245,7 @@ def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss
     assert crash_at > 40
 
 
+@pytest.mark.clause("QuorumControllerTest.testSnapshotSaveAndLoad")
 @pytest.mark.clause("S-15")
 @settings(max_examples=40, deadline=None)
 @given(OPERATIONS, st.integers(0, 400), st.integers(0, 2**16), st.booleans())

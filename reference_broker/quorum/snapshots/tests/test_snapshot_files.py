@@ -118,7 +118,9 @@ def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes])
             run(load_snapshot(replica.disk, snapshot))
 
 
-@pytest.mark.clause("RecordsIteratorTest.testCrcValidation")
+@pytest.mark.clause(
+    "RecordsIteratorTest.testCrcValidation", "QuorumControllerTest.testFatalMetadataErrorDuringSnapshotLoading"
+)
 @pytest.mark.clause("S-9")
 def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
@@ -223,6 +225,9 @@ OTHERS = st.lists(
     "FeaturesImageTest.testImage3RoundTrip",
     "ProducerIdsImageTest.testEmptyImageRoundTrip",
     "ProducerIdsImageTest.testImage2RoundTrip",
+    "ClusterControlManagerTest.testReplayRegisterBrokerRecord",
+    "ClusterControlManagerTest.testRegistrationsToRecords",
+    "FeatureControlManagerTest.testReplayRecords",
 )
 @pytest.mark.clause("S-15", "S-16")
 @given(OPERATIONS, OTHERS)
