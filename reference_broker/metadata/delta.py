@@ -151,7 +151,10 @@ class MetadataDelta:
         return found
 
     def topics_named(self, name: str) -> Iterator[TopicImage]:
-        """Yields the topic of that name with the changes so far, or all topics if the name is empty."""
+        """Yields the topic of that name with the changes so far, or all topics if the name is empty. Raises
+        MetadataFault if there is no such topic."""
+        if name and self._current_id(name) is None:
+            raise MetadataFault(f"there is no topic {name} whose eligible leader replicas could be cleared")
         for each in (name,) if name else tuple(dict.fromkeys((*self.image.topics, *self._created))):
             topic_id = self._current_id(each)
             draft = None if topic_id is None else self._drafts.get(topic_id)

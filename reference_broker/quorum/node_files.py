@@ -15,6 +15,8 @@ from reference_broker.quorum.values import MAX_EPOCH
 META_PROPERTIES = "meta.properties"
 METADATA_DIRECTORY = "__cluster_metadata-0"
 QUORUM_STATE = f"{METADATA_DIRECTORY}/quorum-state"
+QUORUM_STATE_VERSION = 0
+"""QuorumStateData of a cluster whose voters are configured. In version 1 they are part of the log (KIP-853)."""
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 """The mark of a clean end, which ``core.clean_shutdown`` writes."""
 TEMPORARY_SUFFIX = ".tmp"
@@ -71,11 +73,16 @@ def write_identity(disk: Disk, identity: Identity) -> str:
 
 
 def read_quorum_state(disk: Disk) -> QuorumState | None:
-    """Returns None if there is no such file. Raises StartRefused for an unreadable file."""
+    """Returns None without the file. Raises StartRefused for one that is unreadable or of another version."""
     if not disk.exists(QUORUM_STATE):
         return None
     try:
         state = json.loads(disk.read(QUORUM_STATE, 0, disk.size(QUORUM_STATE)))
+        if state["data_version"] != QUORUM_STATE_VERSION:
+            raise StartRefused(
+                f"{QUORUM_STATE} has version {state['data_version']}, and only {QUORUM_STATE_VERSION} is known: use a "
+                "directory of a cluster whose voters are configured."
+            )
         voters = tuple(int(voter["voterId"]) for voter in state["currentVoters"])
         kept = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), int(state["votedId"]), voters)
     except (ValueError, KeyError, TypeError) as error:
@@ -96,7 +103,7 @@ def write_quorum_state(disk: Disk, state: QuorumState) -> str:
         "votedId": state.voted_id,
         "appliedOffset": 0,
         "currentVoters": [{"voterId": voter} for voter in state.voters],
-        "data_version": 0,
+        "data_version": QUORUM_STATE_VERSION,
     }
     disk.write(QUORUM_STATE + TEMPORARY_SUFFIX, json.dumps(fields, separators=(",", ":")).encode())
     return QUORUM_STATE + TEMPORARY_SUFFIX

@@ -24,6 +24,7 @@ from reference_broker.quorum.node_files import (
 )
 from reference_broker.quorum.nominee import Candidate, Prospective
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
+from reference_broker.quorum.role_changes import may_follow
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.timing import QuorumTiming
 from reference_broker.quorum.unattached import Resigned, Unattached
@@ -256,10 +257,12 @@ class Quorum:
         self, state: RoleState, epoch: int, leader_id: int, voted_id: int, then: Callable[[], None] | None = None
     ) -> None:
         """Decides on a role now and starts it when that is durable. ``then`` answers the request that led to it."""
-        before, self.state = self.state, state
-        assert epoch >= self.epoch, f"the quorum goes back from epoch {self.epoch} to {epoch}"
+        before, led_epoch = self.state, self.epoch
+        assert may_follow(before.role, state.role, epoch - led_epoch, self.is_voter), (
+            f"{before.role} of epoch {led_epoch} becomes {state.role} of epoch {epoch}"
+        )
         assert not self.gate.closed, f"{before.role} becomes {state.role} while an earlier change is made durable"
-        led_epoch = self.epoch
+        self.state = state
         before.stop()
         self.epoch, self.voted_id = epoch, voted_id
         self.leader_id, self._coming_leader_id = NO_NODE, leader_id  # The leader may not be told before it is durable.

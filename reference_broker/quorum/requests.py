@@ -69,13 +69,15 @@ def begin_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]
 
 def end_epoch(quorum: "Quorum", body: object, answer: Callable[[object], None]) -> None:
     def act(news: EpochNews, reply: Reply) -> None:
-        state = quorum.state
-        if news.epoch > quorum.epoch:
-            quorum.become_unattached(news.epoch, voted_id=NO_NODE, then=lambda: reply(False))
-            return
-        if isinstance(state, Follower):
-            state.leader_resigned(news.successors)
-        reply(False)
+        def hear() -> None:
+            if isinstance(quorum.state, Follower):
+                quorum.state.leader_resigned(news.successors)
+            reply(False)
+
+        if (news.epoch, news.leader_id) == (quorum.epoch, quorum.leader_id):
+            hear()
+        else:  # This node did not know that leader. It follows it, and then hears that it is gone.
+            quorum.become_follower(news.epoch, news.leader_id, then=hear)
 
     _handle(quorum, read_end_epoch(body), answer, ended, _news_error, act)
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from reference_broker.quorum.quorum import Quorum
 
 
+RETELL_US = 100_000
+"""A voter that could not be told of a resignation is told again after this delay."""
+
+
 class Unattached(RoleState):
     """The node knows no leader of its epoch. It may have voted for another node, and waits to hear who leads. An
     observer without a leader is always in this role.
@@ -76,11 +80,16 @@ class Resigned(RoleState):
             end_epoch(quorum.cluster_id, quorum.node_id, quorum.epoch, self.successors),
             read_epoch_answer,
             lambda _: self._heard(peer),
-            lambda: self._heard(peer),
+            lambda: self._not_heard(peer),
         )
 
+    def _not_heard(self, peer: int) -> None:
+        """The peer is told again. A shutdown does not wait for that."""
+        self._heard(peer)
+        self.after(RETELL_US, lambda: self._tell(peer))
+
     def _heard(self, peer: int) -> None:
-        """The peer knows of the resignation, or cannot be told."""
+        """The peer knows of the resignation, or cannot be told now."""
         self._untold.pop(peer, None)
         if not self._untold:
             self.quorum.all_told()

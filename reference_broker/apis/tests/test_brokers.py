@@ -19,6 +19,7 @@ from reference_broker.apis.topics import k37_create_partitions
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause("ClusterImageTest.testBrokerEpoch", "ClusterControlManagerTest.testReRegistrationAndBrokerEpoch")
 def test_a_broker_registers_once_however_often_it_asks() -> None:
     world = AdminWorld()
     first, again = (world.ask(k62_broker_registration, registration()) for _ in range(2))
@@ -39,6 +40,12 @@ def test_a_broker_without_an_id_is_not_registered() -> None:
     assert -1 not in world.controller.image.brokers
 
 
+@pytest.mark.clause(
+    "ClusterControlManagerTest.testDuplicateBrokerRegistrationWithActiveOldBroker",
+    "ClusterControlManagerTest.testDuplicateBrokerRegistrationWithInactiveBroker",
+    "BrokerHeartbeatManagerTest.testHasValidSession",
+    "BrokerHeartbeatTrackerTest.testHasValidSessionIsTrueForKnownBroker",
+)
 @pytest.mark.parametrize("directory", [3, 4])
 def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(directory: int) -> None:
     """Also on the same directory: it may be an old request that somebody sends again."""
@@ -58,6 +65,7 @@ def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(
     assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
 
 
+@pytest.mark.clause("ClusterControlManagerTest.testDuplicateBrokerRegistrationWithInactiveBroker")
 def test_a_broker_that_shut_down_is_back_at_once() -> None:
     world = AdminWorld()
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
@@ -81,6 +89,7 @@ def test_an_old_registration_of_the_controllers_own_broker_is_refused_and_a_rest
     assert again.lifecycle.registered_epoch > own.broker_epoch
 
 
+@pytest.mark.clause("ClusterControlManagerTest.testPlaceReplicas")
 def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
     world = AdminWorld()
     epoch = world.ask(k62_broker_registration, registration()).broker_epoch
@@ -99,6 +108,12 @@ def test_topics_are_placed_on_live_brokers_only_and_spread_over_them() -> None:
     assert grown == (leaders * 2)[:6]
 
 
+@pytest.mark.clause(
+    "ClusterImageTest.testApplyDelta1",
+    "ClusterImageTest.testApplyDelta2",
+    "QuorumControllerTest.testUnregisterBroker",
+    "ClusterControlManagerTest.testUnregister",
+)
 def test_a_broker_is_unregistered() -> None:
     world = AdminWorld()
     world.ask(k62_broker_registration, registration())
@@ -108,6 +123,9 @@ def test_a_broker_is_unregistered() -> None:
     assert unknown.error_code == ErrorCode.broker_id_not_registered
 
 
+@pytest.mark.clause(
+    "ProducerIdControlManagerTest.testInitialResult", "ProducerIdControlManagerTest.testUnknownBrokerOrEpoch"
+)
 def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
     world = AdminWorld()
     body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))

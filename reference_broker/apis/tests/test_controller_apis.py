@@ -25,6 +25,11 @@ from reference_broker.apis.topics import k19_create_topics
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testConfigurationOperations",
+    "ConfigurationControlManagerTest.testIncrementalAlterConfigs",
+    "ConfigurationControlManagerTest.testIncrementalAlterMultipleConfigValues",
+)
 def test_settings_are_set_deleted_and_lists_grow_and_shrink() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
@@ -37,6 +42,7 @@ def test_settings_are_set_deleted_and_lists_grow_and_shrink() -> None:
     assert settings_of(world.again(seed=1), "t") == {"cleanup.policy": "compact"}
 
 
+@pytest.mark.clause("ConfigurationControlManagerTest.testLegacyAlterConfigs")
 def test_alter_configs_replaces_all() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("retention.ms", "5"), ("segment.bytes", "9000"))))
@@ -46,6 +52,11 @@ def test_alter_configs_replaces_all() -> None:
     assert settings_of(world, "t") == {}
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testConfigResourceExistenceChecker",
+    "ConfigurationControlManagerTest.testIncrementalAlterConfig",
+    "ConfigurationControlManagerTest.testIncrementalAlterConfigsWithoutExistence",
+)
 @pytest.mark.parametrize(
     ("resource", "error"),
     [
@@ -85,6 +96,11 @@ def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
     assert replace_all(world, "t", [("flush.ms", "1"), ("flush.ms", "2")]) == "invalid_request"
 
 
+@pytest.mark.clause(
+    "FeatureControlManagerTest.testApplyMetadataVersionChangeRecord",
+    "FeatureControlManagerTest.testCanUpgradeToHigherVersion",
+    "FeatureControlManagerTest.testCanUseSafeDowngradeIfMetadataDidNotChange",
+)
 @pytest.mark.clause("T-2")
 def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> None:
     world = AdminWorld(crucible_bootstrap_metadata_version="12")
@@ -97,6 +113,7 @@ def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> N
     assert create(world, topic("other", 200))[0].error_code == ErrorCode.policy_violation
 
 
+@pytest.mark.clause("FeatureControlManagerTest.testUpdateFeaturesErrorCases")
 @pytest.mark.parametrize(
     ("body", "error"),
     [

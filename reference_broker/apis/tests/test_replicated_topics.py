@@ -161,6 +161,9 @@ def test_the_default_factor_stands_for_minus_one_and_more_than_there_are_brokers
     assert "4 cannot be reached because only 3" in (refused.error_message or "")
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopicsISRInvariants", "BrokerHeartbeatManagerTest.testUsableBrokerIterator"
+)
 def test_fenced_brokers_hold_replicas_but_are_not_in_sync() -> None:
     world = Cluster()
     world.beat(3, want_fence=True)
@@ -171,6 +174,11 @@ def test_fenced_brokers_hold_replicas_but_are_not_in_sync() -> None:
         assert one.leader == one.replicas[0] != 3
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreatePartitionsISRInvariants",
+    "ReplicationControlManagerTest.testManualPartitionAssignmentOnAllFencedBrokers",
+    "ReplicationControlManagerTest.testCreatePartitionsFailsWithManualAssignmentWithAllFenced",
+)
 def test_replicas_of_which_nobody_lives_are_refused() -> None:
     world = with_topic((1, 2))
     world.beat(2, want_fence=True)
@@ -182,6 +190,10 @@ def test_replicas_of_which_nobody_lives_are_refused() -> None:
     assert (world.partition(1).leader, world.partition(1).isr) == (1, (1,))
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testValidateGoodManualPartitionAssignments",
+    "ReplicationControlManagerTest.testValidateBadManualPartitionAssignments",
+)
 def test_new_partitions_have_as_many_replicas_as_the_old_ones() -> None:
     world = with_topic((1, 2), (2, 3))
     assert grow(world, "t", 5).error_code is ErrorCode.none
@@ -191,6 +203,7 @@ def test_new_partitions_have_as_many_replicas_as_the_old_ones() -> None:
     assert world.partition(5).replicas == (3, 1)
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testShrinkAndExpandIsr")
 def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch() -> None:
     world = with_topic((1, 2, 3))
     smaller = world.change((1, 3))
@@ -202,6 +215,10 @@ def test_a_leader_changes_the_in_sync_replicas_under_its_leader_epoch() -> None:
     assert world.change((1, 3, 2)).partition_epoch == 2, "nothing changed"
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testInvalidAlterPartitionRequests",
+    "ReplicationControlManagerTest.testAlterPartitionShouldRejectBrokersWithStaleEpoch",
+)
 @pytest.mark.parametrize(
     ("isr", "fields", "error"),
     [
@@ -237,6 +254,11 @@ def test_each_bad_change_of_in_sync_replicas_gets_its_error(
     assert (world.partition() == before) == (error != "none")
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testAlterPartitionShouldRejectFencedBrokers",
+    "ReplicationControlManagerTest.testAlterPartitionShouldRejectBrokersWithStaleEpoch",
+    "ReplicationControlManagerTest.testAlterPartitionShouldRejectShuttingDownBrokers",
+)
 @pytest.mark.parametrize("how", ["fenced", "leaving", "restarted", "gone"])
 def test_who_does_not_live_cannot_come_into_the_in_sync_replicas(how: str) -> None:
     world = with_topic((1, 2, 3))
@@ -317,6 +339,10 @@ def _request(world: Cluster, isr: tuple[int, ...]) -> AlterPartitionRequest:
     )
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testAlterPartitionHandleUnknownTopicIdOrName",
+    "ReplicationControlManagerTest.testInvalidAlterPartitionRequests",
+)
 def test_a_leader_that_is_not_the_registered_one_changes_nothing() -> None:
     world = with_topic((1, 2))
     answer = world.alter(1, (), broker_epoch=world.epochs[1] - 1)
@@ -345,6 +371,7 @@ def test_a_leader_of_an_unclean_election_says_that_it_has_recovered() -> None:
     assert world.partition().leader_recovery_state == 0
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testElectPreferredLeaders")
 def test_preferred_leaders_are_elected_where_they_are_in_sync() -> None:
     world = with_topic((2, 1), (2, 1), (1, 2))
     world.beat(2, want_fence=True)
@@ -365,6 +392,7 @@ def test_preferred_leaders_are_elected_where_they_are_in_sync() -> None:
     assert world.elect(0) == ("none", {("t", 1): "preferred_leader_not_available"})
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testElectUncleanLeaders_WithoutElr")
 def test_unclean_leaders_are_elected_on_demand_where_nobody_in_sync_lives() -> None:
     world = with_topic((2, 1), (1, 2), (2, 3))
     world.change((2,), leader=2)

@@ -87,6 +87,9 @@ def grow(
     return result
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopics", "ReplicationControlManagerTest.testCreateTopicsWithConfigs"
+)
 def test_a_created_topic_is_open_durable_and_told_with_its_settings() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", 3, configs=(("retention.ms", "5000"), ("max.message.bytes", "777"))))
@@ -107,6 +110,10 @@ def test_defaults_stand_for_minus_one() -> None:
     assert (result.num_partitions, result.replication_factor) == (4, 1)
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopicsWithValidateOnlyFlag",
+    "ReplicationControlManagerTest.testInvalidCreateTopicsWithValidateOnlyFlag",
+)
 def test_validate_only_answers_as_if_and_writes_nothing() -> None:
     world = AdminWorld()
     offset = world.controller.latest.provenance.offset
@@ -115,6 +122,13 @@ def test_validate_only_answers_as_if_and_writes_nothing() -> None:
     assert (world.controller.latest.provenance.offset, dict(world.broker.partitions.by_name)) == (offset, {})
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopics",
+    "ReplicationControlManagerTest.testCreateTopicsWithConfigs",
+    "ReplicationControlManagerTest.testCreateTopicWithCollisionChars",
+    "ReplicationControlManagerTest.testValidateNewTopicNames",
+    "ReplicationControlManagerTest.testValidateBadManualPartitionAssignments",
+)
 @pytest.mark.parametrize(
     ("wanted", "error"),
     [
@@ -154,6 +168,7 @@ def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic
     assert sorted(world.controller.image.topics) == ["good", "x.y"]
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testExcessiveNumberOfTopicsCannotBeCreated")
 @pytest.mark.parametrize(
     "topics",
     [
@@ -171,6 +186,7 @@ def test_a_request_for_too_many_partitions_is_refused_as_a_whole(topics: list[Cr
     assert not world.controller.image.topics
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testValidateGoodManualPartitionAssignments")
 def test_a_manual_assignment_places_partitions() -> None:
     world = AdminWorld()
     (result,) = create(world, topic("t", -1, -1, assignments=((1, (1,)), (0, (1,)))))
@@ -226,6 +242,7 @@ def test_a_full_disk_is_an_error_in_the_answer_and_the_node_goes_on() -> None:
     assert create(world, topic("t"))[0].error_code == ErrorCode.none
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testDeleteTopics")
 def test_topics_are_deleted_by_name_and_by_id_and_their_files_go_in_slices() -> None:
     world = AdminWorld()
     made = create(world, topic("a", 20), topic("b"))
@@ -268,6 +285,7 @@ def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_n
     assert world.broker.partitions.by_name["a", 99].log.log_end_offset == 1
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testDeleteTopics")
 def test_each_bad_deletion_gets_its_error() -> None:
     world = AdminWorld()
     (made,) = create(world, topic("a"))
@@ -308,6 +326,7 @@ def test_half_done_deletions_are_finished_at_start_and_strays_are_renamed() -> N
     assert again.broker.partitions.by_name["a", 0].log.high_watermark == 1
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testCreatePartitions")
 def test_partitions_are_added_to_a_topic() -> None:
     world = AdminWorld()
     create(world, topic("t", 2))
@@ -319,6 +338,7 @@ def test_partitions_are_added_to_a_topic() -> None:
     assert len(world.again(seed=3).controller.image.topics["t"].partitions) == 6
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testCreatePartitions")
 @pytest.mark.parametrize(
     ("name", "count", "assignments", "error"),
     [

@@ -7,9 +7,12 @@ from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.planning.registration import stale_epoch
 from reference_broker.controller.refusal import Refusal
 from reference_broker.metadata.records import ProducerIdsRecord
+from reference_broker.wire.errors import ErrorCode
 
 BLOCK_SIZE = 1000
 """The number of IDs in one block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE)."""
+
+GREATEST_PRODUCER_ID = 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -27,6 +30,9 @@ class ProducerIdBlock(Change[int | Refusal]):
         stale = stale_epoch(latest, self.broker_id, self.broker_epoch)
         if stale is not None:
             self.found = stale
+            return ()
+        if latest.next_producer_id > GREATEST_PRODUCER_ID - BLOCK_SIZE:
+            self.found = Refusal(ErrorCode.unknown_server_error, "There is no block of producer IDs left.")
             return ()
         self.found = latest.next_producer_id
         return (

@@ -12,6 +12,16 @@ def level(version: int) -> tuple[FeatureLevelRecord, ...]:
     return (FeatureLevelRecord(name="metadata.version", feature_level=version),)
 
 
+@pytest.mark.clause(
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLog",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_4",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6",
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6WithTransaction",
+    "QuorumControllerTest.testActivationRecords33",
+    "QuorumControllerTest.testActivationRecords34",
+    "QuorumControllerTest.testActivationRecordsNonEmptyLog",
+    "QuorumControllerTest.testActivationRecordsPartialTransaction",
+)
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize(
     ("image", "in_transaction", "configured", "expected"),
@@ -29,6 +39,7 @@ def test_each_end_of_the_log_gets_its_first_records(
     assert activation(image, in_transaction, configured) == expected
 
 
+@pytest.mark.clause("QuorumControllerTest.testActivationRecordsPartialTransactionNoSupport")
 @pytest.mark.clause("T-2")
 @pytest.mark.parametrize(
     ("image", "configured"), [(EMPTY_IMAGE, 12), (MetadataImage(features={"metadata.version": 12}), 25)]

@@ -75,6 +75,7 @@ def pass_time(world: MetadataWorld, milliseconds: int) -> None:
     world.settle()
 
 
+@pytest.mark.clause("ClusterControlManagerTest.testReplay", "BrokerHeartbeatManagerTest.testCalculateNextBrokerState")
 def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_registration() -> None:
     world = started()
     epoch = register(world, 7)
@@ -89,6 +90,12 @@ def test_a_registered_broker_is_fenced_until_it_wants_otherwise_and_knows_its_re
     assert world.ports.told("broker_unfenced") == [{"broker": 7}]
 
 
+@pytest.mark.clause(
+    "ClusterImageTest.testBrokerEpochForNonExistentBroker",
+    "BrokerHeartbeatManagerTest.testTouchThrowsExceptionUnlessRegistered",
+    "BrokerHeartbeatTrackerTest.testHasValidSessionIsFalseForUnknownBroker",
+    "BrokerHeartbeatTrackerTest.testHasValidSessionIsFalseForUnknownBrokerEpoch",
+)
 def test_unknown_brokers_and_old_epochs_are_refused() -> None:
     world, epochs = unfenced(7)
     assert _error(beat(world, 8, 1)) is ErrorCode.stale_broker_epoch
@@ -112,6 +119,13 @@ def _error(answer: HeartbeatAnswer | Refusal) -> Error:
     return answer.error
 
 
+@pytest.mark.clause(
+    "ClusterImageTest.testApplyDelta1",
+    "QuorumControllerTest.testFenceMultipleBrokers",
+    "ClusterControlManagerTest.testReplay",
+    "BrokerHeartbeatManagerTest.testHasValidSession",
+    "BrokerHeartbeatTrackerTest.testUpdateContactTime",
+)
 def test_a_silent_broker_is_fenced_and_leads_nothing_until_it_is_back() -> None:
     world, epochs = unfenced(1, 2)
     world.controller.submit(lambda: topic_records("t", topic_id(1), 2, 1), lambda _: None)
@@ -142,6 +156,10 @@ def test_a_new_incarnation_gives_its_partitions_a_new_epoch_when_it_is_unfenced(
     assert (partition.leader, partition.leader_epoch, partition.isr) == (1, 2, (1,))
 
 
+@pytest.mark.clause(
+    "ClusterControlManagerTest.testReplayBrokerRegistrationChangeRecord",
+    "BrokerHeartbeatManagerTest.testCalculateNextBrokerState",
+)
 def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_brings_it_back() -> None:
     world, epochs = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)
@@ -158,6 +176,7 @@ def test_a_controlled_shutdown_ends_the_broker_and_only_a_new_registration_bring
     assert (fenced(world), world.controller.image.brokers[1].in_controlled_shutdown) == ([], False)
 
 
+@pytest.mark.clause("BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllUpToDate")
 def test_heartbeats_are_answered_while_a_long_change_is_on_its_way_and_nobody_is_fenced_for_it() -> None:
     world, epochs = unfenced(1, crucible_metadata_batch_max_bytes="512")
     answers: list[Refusal | None] = []
@@ -193,6 +212,12 @@ def test_time_in_which_the_controller_did_not_run_is_not_counted() -> None:
     assert fenced(world) == [1]
 
 
+@pytest.mark.clause(
+    "ClusterControlManagerTest.testBrokerContactTimesAreUpdatedOnClusterControlActivation",
+    "BrokerHeartbeatTrackerTest.testIsExpiredIsFalseForTheCurrentTime",
+    "BrokerHeartbeatTrackerTest.testIsExpiredIsFalseForTenNanosecondsAfter",
+    "BrokerHeartbeatTrackerTest.testIsExpiredIsTrueAfterExpirationTime",
+)
 def test_a_new_controller_gives_everyone_a_whole_session() -> None:
     world, epochs = unfenced(1)
     pass_time(world, SESSION_MS - 1000)
@@ -219,6 +244,11 @@ def test_fencing_of_many_partitions_below_the_gate_of_transactions_goes_out_in_p
     assert "begin" not in world.kinds()
 
 
+@pytest.mark.clause(
+    "ClusterControlManagerTest.testRegistrationWithIncorrectClusterId",
+    "ClusterControlManagerTest.testRegistrationWithUnsupportedFeature",
+    "ClusterControlManagerTest.testRegistrationWithUnsupportedMetadataVersion",
+)
 @pytest.mark.parametrize(
     ("wanted", "error"),
     [
@@ -234,6 +264,7 @@ def test_each_bad_registration_gets_its_error(wanted: Registration, error: Error
     assert problem.error is error
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testRemoveLeaderships")
 def test_an_unregistered_broker_leads_nothing() -> None:
     world, _ = unfenced(1)
     world.controller.submit(lambda: topic_records("t", topic_id(1)), lambda _: None)

@@ -214,6 +214,7 @@ def test_it_beats_at_once_when_its_own_leave_or_anothers_has_begun() -> None:
     assert life.asked()[1].want_shut_down
 
 
+@pytest.mark.clause("ClusterControlManagerTest.testReRegistrationWithCleanShutdownDetection")
 def test_it_tells_the_epoch_of_a_life_that_ended_well() -> None:
     life = Life()
     assert life.registered().previous_broker_epoch == -1

@@ -49,6 +49,9 @@ def altered(
     return list(records), refusal
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testMinIsrUpdateWithElr", "ReplicationControlManagerTest.testElrsRemovedOnMinIsrUpdate"
+)
 @pytest.mark.clause("E-8")
 @pytest.mark.parametrize(("resource", "name"), [((TOPIC_RESOURCE, "t"), "t"), (CLUSTER, "")])
 def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_the_old_one(
@@ -65,6 +68,7 @@ def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_
     ]
 
 
+@pytest.mark.clause("ConfigurationControlManagerTest.testRejectMinIsrChangeWhenElrEnabled")
 @pytest.mark.clause("E-8")
 def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> None:
     for resource, operation, value, name, error in (
@@ -82,6 +86,11 @@ def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> No
     assert (records, refusal and refusal.error.name) == ([], "invalid_request"), "only while the feature is on"
 
 
+@pytest.mark.clause(
+    "ConfigurationControlManagerTest.testMaybeGenerateElrSafetyRecords",
+    "ConfigurationControlManagerTest.testElrUpgrade",
+    "FeatureControlManagerTest.testUpgradeElrFeatureLevel",
+)
 @pytest.mark.clause("E-8")
 def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum() -> None:
     def wanted(image: MetadataImage, *levels: tuple[str, int, int]) -> tuple[list[object], object]:
@@ -102,6 +111,10 @@ def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum(
     assert len(wanted(cluster(), lowered, (ELR_FEATURE, 0, SAFE_DOWNGRADE))[0]) == 2
 
 
+@pytest.mark.clause(
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv4_0WithTransactionAndElr",
+    "QuorumControllerTest.testElrEnabledByDefault",
+)
 @pytest.mark.clause("E-8")
 def test_a_new_cluster_has_the_feature_from_its_metadata_version_on() -> None:
     assert activation(EMPTY_IMAGE, False, 23, 0, 2).bootstrap == (

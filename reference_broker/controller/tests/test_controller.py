@@ -48,6 +48,11 @@ def submit(
 # Becoming active
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffsetOnEmptyLog",
+    "KafkaRaftClientTest.testHandleLeaderChangeFiresAfterListenerReachesEpochStartOffset",
+    "OffsetControlManagerTest.testActivate",
+)
 def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_loaded() -> None:
     world = MetadataWorld()
     world.log.append([encode(each) for each in A], 0)
@@ -61,6 +66,11 @@ def test_a_leader_is_active_only_when_its_epochs_first_record_is_committed_and_l
     assert world.ports.told("controller_activated") == [{"epoch": 1, "offset": 2}]
 
 
+@pytest.mark.clause(
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6",
+    "QuorumControllerTest.testInsertBootstrapRecordsToEmptyLog",
+    "FeatureControlManagerTest.testMetadataVersion",
+)
 @pytest.mark.parametrize(("version", "kinds"), [("12", ["leader", "1"]), ("13", ["leader", "begin", "1", "end"])])
 def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_allowed(
     version: str, kinds: list[str]
@@ -74,6 +84,10 @@ def test_an_empty_log_gets_its_bootstrap_records_as_a_transaction_where_that_is_
     assert world.kinds() == [*kinds, "leader"]
 
 
+@pytest.mark.clause(
+    "ActivationRecordsGeneratorTest.testActivationMessageForEmptyLogAtMv3_6WithTransaction",
+    "QuorumControllerTest.testActivationRecordsPartialBootstrap",
+)
 @pytest.mark.clause("T-7")
 @pytest.mark.parametrize("kept", [1, 2, 3])
 def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> None:
@@ -96,6 +110,7 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
     assert len(levels) == (2 if kept in (1, 3) else 4)
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testReplayTransaction")
 @pytest.mark.clause("T-7", "T-10")
 def test_leadership_lost_after_each_batch_of_a_transaction_leaves_nothing_or_all_and_a_retry_has_one_effect() -> None:
     batches = 0
@@ -135,6 +150,7 @@ def _elected_again(world: MetadataWorld, is_whole: bool) -> None:
     assert not world.loader.image.topics or is_whole
 
 
+@pytest.mark.clause("FeaturesDeltaTest.testReplayWithUnsupportedFeatureLevel", "FeatureControlManagerTest.testReplay")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
     ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 26), ("group.version", 1)]
@@ -161,6 +177,9 @@ def test_below_the_level_of_transactions_an_open_one_is_a_fault() -> None:
 # Changes
 
 
+@pytest.mark.clause(
+    "OffsetControlManagerTest.testHandleCommitBatch", "QuorumControllerTest.testDelayedConfigurationOperations"
+)
 def test_a_change_is_answered_when_it_is_committed_and_published_and_several_keep_their_order() -> None:
     world = started()
     answers = submit(world, A)
@@ -175,11 +194,13 @@ def test_a_change_is_answered_when_it_is_committed_and_published_and_several_kee
     assert answers == [(None, 1), (None, 2), (None, 2)]
 
 
+@pytest.mark.clause("QuorumControllerTest.testEarlyControllerResults")
 def test_a_change_without_records_and_nothing_on_the_way_is_answered_at_once() -> None:
     world = started()
     assert submit(world, []) == [(None, 0)]
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testHandleScheduleAtomicAppend")
 def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
     world = started(**SMALL_BATCHES)
     submit(world, BIG)
@@ -195,6 +216,7 @@ def test_a_plan_runs_when_its_turn_comes_and_sees_what_came_before() -> None:
     assert seen == [["big"]]
 
 
+@pytest.mark.clause("QuorumControllerTest.testAppendRecords")
 @pytest.mark.clause("T-4", "T-5", "T-6")
 def test_a_large_set_of_records_is_begin_batches_end_one_an_event_with_nothing_between() -> None:
     world = started(**SMALL_BATCHES)
@@ -225,6 +247,7 @@ def test_more_records_than_kafka_allows_are_one_change() -> None:
     assert len(world.controller.image.topic_configs("x")) == 10_001
 
 
+@pytest.mark.clause("QuorumControllerTest.testAppendRecordsAtomically")
 @pytest.mark.clause("T-2")
 def test_below_the_gate_a_large_set_is_refused_and_nothing_is_written() -> None:
     world = started(crucible_bootstrap_metadata_version="12", **SMALL_BATCHES)
@@ -293,6 +316,7 @@ def test_long_plans_and_long_changes_leave_room_for_others_between_slices(monkey
     assert done == [None]
 
 
+@pytest.mark.clause("QuorumControllerTest.testFatalMetadataReplayErrorOnActive")
 def test_records_that_cannot_follow_end_the_node_before_they_are_written() -> None:
     world = started()
     end = world.log.end
@@ -316,6 +340,7 @@ def test_an_answer_may_submit_the_next_change() -> None:
 # Losing leadership
 
 
+@pytest.mark.clause("OffsetControlManagerTest.testActivateAndDeactivate")
 @pytest.mark.clause("T-10")
 def test_everyone_on_the_way_gets_not_controller_and_what_was_on_its_way_is_forgotten() -> None:
     world = started(**SMALL_BATCHES)

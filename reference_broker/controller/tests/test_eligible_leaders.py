@@ -114,6 +114,11 @@ class Cluster:
         self.image = after(self.image, records)
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testEligibleLeaderReplicas_ShrinkAndExpandIsr",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_IsrShrinkBelowMinISR",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_IsrExpandAboveMinISR",
+)
 @pytest.mark.clause("E-1")
 def test_who_leaves_an_isr_below_its_minimum_stays_eligible_until_enough_are_in_sync() -> None:
     cluster = Cluster(1, 2, 3)
@@ -125,6 +130,7 @@ def test_who_leaves_an_isr_below_its_minimum_stays_eligible_until_enough_are_in_
     assert cluster.state() == (1, (1, 3), (), ())
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testEligibleLeaderReplicas_EffectiveMinIsr")
 @pytest.mark.clause("E-1")
 def test_the_minimum_is_at_most_the_number_of_replicas() -> None:
     cluster = Cluster(1, 2, min_isr=3)
@@ -145,6 +151,14 @@ def test_a_topics_own_minimum_counts() -> None:
     assert cluster.state() == (1, (1,), (2, 3), ())
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testEligibleLeaderReplicas_ShrinkToEmptyIsr",
+    "ReplicationControlManagerTest.testEligibleLeaderReplicas_BrokerFence",
+    "ReplicationControlManagerTest.testEligibleLeaderReplicas_CleanElection",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_lastKnownElrShouldBePopulatedWhenNoLeader",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_ElrCanBeElected",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_IsrCanShrinkToZero",
+)
 @pytest.mark.clause("E-1")
 @pytest.mark.clause("E-3")
 def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_anybody_else() -> None:
@@ -160,6 +174,12 @@ def test_a_fenced_last_member_becomes_eligible_and_eligible_ones_lead_before_any
     assert cluster.partition.leader_recovery_state == 0
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testUncleanShutdownBrokerElrEnabled",
+    "ReplicationControlManagerTest.testEligibleLeaderReplicas_UncleanShutdown",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_RemoveUncleanShutdownReplicasFromElr",
+    "ClusterControlManagerTest.testReRegistrationWithCleanShutdownDetection",
+)
 @pytest.mark.clause("E-4")
 def test_a_clean_stop_keeps_a_broker_eligible_and_an_unclean_one_does_not() -> None:
     for cleanly, leader in ((True, 2), (False, -1)):
@@ -181,6 +201,7 @@ def test_a_restart_that_nobody_noticed_leaves_the_isr_either_way() -> None:
         assert cluster.state() == (2, (2,), elr, ())
 
 
+@pytest.mark.clause("PartitionChangeBuilderTest.testEligibleLeaderReplicas_ElectLastKnownLeaderShouldFail")
 @pytest.mark.clause("E-3")
 @pytest.mark.clause("E-4")
 def test_the_last_in_sync_replica_that_lost_what_it_had_gives_way_to_an_eligible_one() -> None:
@@ -195,6 +216,11 @@ def test_the_last_in_sync_replica_that_lost_what_it_had_gives_way_to_an_eligible
     assert cluster.state() == (2, (2,), (), ())
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testUncleanShutdownBrokerElrEnabled",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_ElectLastKnownLeader",
+    "PartitionChangeBuilderTest.testEligibleLeaderReplicas_NotEligibleLastKnownLeader",
+)
 @pytest.mark.clause("E-5")
 def test_the_last_known_leader_leads_once_nobody_is_eligible() -> None:
     cluster = Cluster(1, 2)
@@ -235,6 +261,7 @@ def test_nobody_leads_a_replica_whose_directory_is_gone_until_it_is_back_or_an_u
     assert cluster.partition.directories == (directory(1, 9),)
 
 
+@pytest.mark.clause("PartitionChangeBuilderTest.testUpdateDirectories")
 @pytest.mark.clause("E-6")
 def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
     cluster = Cluster(1, 2, 3)
@@ -245,6 +272,7 @@ def test_a_replica_gets_its_new_directory_when_it_joins() -> None:
     assert cluster.partition.directories == (directory(1), directory(2), directory(3, 9))
 
 
+@pytest.mark.clause("PartitionChangeBuilderTest.testUpdateDirectories")
 @pytest.mark.clause("E-6")
 def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> None:
     cluster = Cluster(1, 2, 3, directories=False)
@@ -259,6 +287,7 @@ def test_partitions_of_new_and_of_older_topics_get_the_real_directories() -> Non
     assert cluster.partition.directories == (directory(1), directory(2), directory(3))
 
 
+@pytest.mark.clause("FeaturesImageTest.testElrEnabled", "QuorumControllerTest.testUncleanShutdownElrDisabled")
 @pytest.mark.clause("E-8")
 def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_ones_still_lead() -> None:
     cluster = Cluster(1, 2, elr=0)
@@ -274,6 +303,7 @@ def test_without_the_feature_the_last_member_stays_in_sync_and_older_eligible_on
     assert cluster.state() == (2, (2, 1), (), ())
 
 
+@pytest.mark.clause("TopicsImageTest.testClearElrRecords", "QuorumControllerTest.testMinIsrUpdateWithElr")
 @pytest.mark.clause("E-8")
 def test_a_clearing_record_spares_partitions_that_only_eligible_replicas_can_lead() -> None:
     cluster = Cluster(1, 2)
@@ -353,6 +383,7 @@ def test_a_person_gives_up_the_records_of_a_lost_replica_by_an_unclean_election(
     assert cluster.partition.directories == (directory(1, 9),)
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testHandleAssignReplicasToDirs")
 @pytest.mark.clause("E-6")
 def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
     cluster = Cluster(1, 2)
@@ -365,6 +396,10 @@ def test_a_lost_replica_is_not_elected_uncleanly_while_another_may_be() -> None:
     assert cluster.state()[0] == -1
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testHandleAssignReplicasToDirsFailsOnOlderMv",
+    "ReplicationControlManagerTest.testHandleAssignReplicasToDirs",
+)
 def test_directories_are_told_by_registered_brokers_of_their_own_replicas() -> None:
     cluster = Cluster(1, 2)
     known = {"wanted": [(LOST_DIRECTORY, ID, (0,))]}

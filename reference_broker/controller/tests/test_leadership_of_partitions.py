@@ -29,6 +29,9 @@ def silenced(brokers: Brokers, broker_id: int, *others: int) -> None:
     assert brokers.image.brokers[broker_id].fenced
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testRemoveLeaderships", "ReplicationControlManagerTest.testFenceMultipleBrokers"
+)
 def test_a_fenced_broker_passes_leadership_to_the_next_in_sync_replica_and_leaves_all_isrs() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
@@ -43,6 +46,11 @@ def test_below_metadata_version_12_a_smaller_isr_begins_a_new_epoch_of_the_same_
     assert brokers.states() == [(2, (2, 3), 1, 1)]
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testFenceMultipleBrokers",
+    "ReplicationControlManagerTest.testFenceMultipleBrokers",
+    "BrokerHeartbeatTrackerTest.testMaybeRemoveExpiredWithAllExpired",
+)
 def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2))
@@ -56,6 +64,7 @@ def test_the_last_in_sync_replica_stays_in_sync_and_only_it_leads_again() -> Non
     assert brokers.states() == [(2, (2,), 3, 3)]
 
 
+@pytest.mark.clause("PartitionChangeBuilderTest.testUncleanLeaderElection")
 def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> None:
     brokers = Brokers(1, 2, **WITHOUT_ELR)
     brokers.create("t", (1, 2), unclean_leader_election_enable="true")
@@ -69,6 +78,7 @@ def test_a_lagging_replica_leads_only_where_unclean_elections_are_allowed() -> N
     assert brokers.image.topics["u"].partitions[0].leader_recovery_state == RECOVERED
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testMaybeTriggerUncleanLeaderElectionForLeaderlessPartitions")
 def test_the_controllers_setting_counts_where_a_topic_has_none() -> None:
     brokers = Brokers(1, 2, unclean_leader_election_enable="true")
     brokers.create("t", (1, 2))
@@ -98,6 +108,10 @@ def test_the_only_in_sync_replica_of_others_leads_again_in_a_new_epoch_after_its
     assert brokers.states() == [(1, (1,), 2, 3)]
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testProcessBrokerHeartbeatInControlledShutdown",
+    "BrokerHeartbeatManagerTest.testCalculateNextBrokerState",
+)
 def test_who_leaves_hands_over_first_and_goes_once_all_others_have_heard_of_it() -> None:
     brokers = Brokers(1, 2, 3)
     brokers.create("t", (1, 2, 3), (2, 3, 1))
@@ -171,6 +185,18 @@ def test_a_new_controller_goes_on_with_a_controlled_shutdown() -> None:
     assert brokers.beat(1, shut_down=True).should_shut_down
 
 
+@pytest.mark.clause("BrokerHeartbeatManagerTest.testControlledShutdownOffsetIsOnlyUpdatedOnce")
+def test_who_leaves_waits_for_the_offset_of_its_own_leave_only() -> None:
+    brokers = Brokers(1, 2)
+    brokers.create("t", (1, 2))
+    brokers.beat(1, shut_down=True)
+    leave = brokers.image.provenance.offset
+    brokers.create("u", (2,), number=2)
+    assert not brokers.beat(1, shut_down=True).should_shut_down
+    brokers.beat(2, offset=leave)
+    assert brokers.beat(1, shut_down=True).should_shut_down
+
+
 def test_what_an_old_incarnation_asked_for_is_not_done_to_the_new_one() -> None:
     brokers = Brokers(1, 2)
     brokers.beat(1, fence=True)
@@ -214,6 +240,7 @@ def replace_isr(topic_id: bytes, index: int, isr: tuple[int, ...] | None) -> Par
     return PartitionChangeRecord(topic_id=topic_id, partition_id=index, isr=isr, eligible_leader_replicas=())
 
 
+@pytest.mark.clause("QuorumControllerTest.testBalancePartitionLeaders")
 def test_preferred_leaders_lead_again_by_and_by() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))
@@ -226,6 +253,9 @@ def test_preferred_leaders_lead_again_by_and_by() -> None:
     assert brokers.states()[0][:2] == (1, (2, 1))
 
 
+@pytest.mark.clause(
+    "QuorumControllerTest.testBalancePartitionLeaders", "ReplicationControlManagerTest.testBalancePartitionLeaders"
+)
 @pytest.mark.parametrize(("count", "leaders"), [(3, {2}), (MOST_ELECTIONS_AT_ONCE + 600, {2})])
 def test_automatic_balance_can_be_switched_off_and_takes_turns_otherwise(count: int, leaders: set[int]) -> None:
     for enabled, expected in (("false", leaders), ("true", {1})):
@@ -263,6 +293,7 @@ class _Spy:
         return getattr(self._controller, name)
 
 
+@pytest.mark.clause("ReplicationControlManagerTest.testMaybeTriggerUncleanLeaderElectionForLeaderlessPartitions")
 def test_an_unclean_election_follows_when_a_topic_allows_it_later() -> None:
     brokers = Brokers(1, 2)
     brokers.create("t", (1, 2))

@@ -10,7 +10,13 @@ import pytest
 from reference_broker.controller import planning
 from reference_broker.controller.planning.change import Change
 from reference_broker.controller.planning.config_changes import SET, ConfigChange, WantedConfigs
-from reference_broker.controller.planning.feature_updates import SAFE_DOWNGRADE, UPGRADE, FeatureUpdates, WantedLevel
+from reference_broker.controller.planning.feature_updates import (
+    SAFE_DOWNGRADE,
+    UNSAFE_DOWNGRADE,
+    UPGRADE,
+    FeatureUpdates,
+    WantedLevel,
+)
 from reference_broker.controller.planning.isr_changes import IsrChange, WantedIsr
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_growth import PartitionGrowth, PlannedGrowth, WantedGrowth
@@ -22,6 +28,7 @@ from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.tests.planned import after, brokers, records_of, situation, slices_of
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.metadata.image import MetadataImage, PartitionImage
+from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from reference_broker.wire.errors import ErrorCode
 
@@ -69,6 +76,10 @@ def test_a_removed_topic_is_in_the_way_until_its_removal_is_published() -> None:
     assert errors(change.outcome(None)) == {"t": "topic_already_exists"}
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopicWithCollisionChars",
+    "ReplicationControlManagerTest.testTopicNameCollision",
+)
 def test_topics_of_one_request_are_judged_by_each_other() -> None:
     change = TopicCreation([WantedTopic(name, 1, 1) for name in ("a.b", "a_b", "c", "c")], False)
     assert len(records_of(change, situation(LIVE))) == 2
@@ -155,6 +166,7 @@ def test_a_change_of_the_isr_tells_the_partition_as_it_will_be() -> None:
     assert unknown is ErrorCode.unknown_topic_id
 
 
+@pytest.mark.clause("ProducerIdControlManagerTest.testUnknownBrokerOrEpoch")
 def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
     changes: tuple[Change[object], ...] = (IsrChange(1, 0, []), ProducerIdBlock(1, 0))
     for change in changes:
@@ -164,6 +176,9 @@ def test_a_broker_of_an_older_epoch_is_not_heard() -> None:
         assert told.error is ErrorCode.stale_broker_epoch
 
 
+@pytest.mark.clause(
+    "ProducerIdControlManagerTest.testInitialResult", "ProducerIdControlManagerTest.testGenerateProducerIds"
+)
 def test_blocks_of_producer_ids_follow_each_other() -> None:
     latest, firsts = LIVE, []
     for _ in range(3):
@@ -171,6 +186,19 @@ def test_blocks_of_producer_ids_follow_each_other() -> None:
         latest = after(latest, records_of(change, situation(latest)))
         firsts.append(change.outcome(None))
     assert firsts == [0, BLOCK_SIZE, 2 * BLOCK_SIZE]
+
+
+@pytest.mark.clause("ProducerIdControlManagerTest.testMaxValue")
+def test_there_is_no_block_beyond_the_greatest_producer_id() -> None:
+    for next_id, first in ((2**63 - 1001, 2**63 - 1001), (2**63 - 1000, None), (2**63 - 2, None)):
+        latest = replace(LIVE, next_producer_id=next_id)
+        change = ProducerIdBlock(1, 1)
+        for record in records_of(change, situation(latest)):
+            assert decode(encode(record)) == record
+        told = change.outcome(None)
+        assert (None if isinstance(told, Refusal) else told) == first
+        if isinstance(told, Refusal):
+            assert told.error is ErrorCode.unknown_server_error
 
 
 def test_when_all_partitions_are_asked_for_those_that_need_no_election_are_not_told() -> None:
@@ -192,6 +220,12 @@ def test_plans_yield_where_the_events_time_is_used_up() -> None:
     assert slices_of(RequestedElections(Election.PREFERRED, None), latest) == 5
 
 
+@pytest.mark.clause(
+    "FeaturesImageTest.testApplyDelta1",
+    "FeatureControlManagerTest.testUpdateFeatures",
+    "FeatureControlManagerTest.testUpdateFeaturesErrorCases",
+    "FeatureControlManagerTest.testCannotUpgradeToLowerVersion",
+)
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
     ("feature", "level", "upgrade_type", "error"),
@@ -224,6 +258,19 @@ def test_a_level_must_be_known_to_every_registered_broker_also_to_a_fenced_one(
         assert after(latest, records).features.get(feature, 0) == level
     else:
         assert (records, told[feature].error) == ([], error)
+
+
+@pytest.mark.clause(
+    "FeatureControlManagerTest.testCannotDowngradeToHigherVersion",
+    "FeatureControlManagerTest.testCannotUnsafeDowngradeToHigherVersion",
+)
+@pytest.mark.parametrize("upgrade_type", [SAFE_DOWNGRADE, UNSAFE_DOWNGRADE])
+def test_a_downgrade_does_not_go_up(upgrade_type: int) -> None:
+    change = FeatureUpdates([WantedLevel("metadata.version", 14, upgrade_type)], False)
+    assert records_of(change, situation(MetadataImage(features={"metadata.version": 13}))) == []
+    told = change.outcome(None)
+    assert not isinstance(told, Refusal)
+    assert told["metadata.version"].error is ErrorCode.invalid_update_version
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.name)

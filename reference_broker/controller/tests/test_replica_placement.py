@@ -45,6 +45,14 @@ def partition(*replicas: int) -> PartitionImage:
 clusters = st.dictionaries(st.integers(0, 8), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=9)
 
 
+@pytest.mark.clause(
+    "StripedReplicaPlacerTest.testAvoidFencedReplicaIfPossibleOnSingleRack",
+    "StripedReplicaPlacerTest.testMultiPartitionTopicPlacementOnSingleUnfencedBroker",
+    "StripedReplicaPlacerTest.testPlacementOnFencedReplicaOnSingleRack",
+    "StripedReplicaPlacerTest.testSuccessfulPlacement",
+    "StripedReplicaPlacerTest.testRackListWithMultipleRacks",
+    "StripedReplicaPlacerTest.testRackListWithInvalidRacks",
+)
 @given(racks=clusters, data=st.data(), seed=st.integers(0, 2**32))
 def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(
     racks: dict[int, str | None], data: DataObject, seed: int
@@ -63,6 +71,10 @@ def test_replicas_are_distinct_live_first_and_in_as_many_racks_as_can_be(
             assert sum(one in fenced for one in chosen) == max(0, len(chosen) - len(live))
 
 
+@pytest.mark.clause(
+    "StripedReplicaPlacerTest.testMultiPartitionTopicPlacementOnSingleUnfencedBroker",
+    "StripedReplicaPlacerTest.testEvenDistribution",
+)
 @pytest.mark.parametrize("factor", [1, 2, 3])
 def test_each_live_broker_leads_equally_often(factor: int) -> None:
     cluster = image({1: None, 2: None, 3: None, 4: None}, fenced=(4,))
@@ -78,6 +90,7 @@ def test_racks_take_turns_at_leading() -> None:
         assert len({(one + 1) // 2 for one in leaders[3:]}) == 3
 
 
+@pytest.mark.clause("StripedReplicaPlacerTest.testEvenDistribution")
 def test_replicas_are_spread_evenly_over_brokers_and_partners_change() -> None:
     cluster = image(dict.fromkeys(range(6), None))
     assignments = placed(cluster, 3, 600)
@@ -99,6 +112,15 @@ def test_new_partitions_go_on_after_the_last_one_of_their_topic() -> None:
         assert placed(cluster, 2, 1, seed, [partition(1, 4)]) == [(3, 2)]
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreatePartitionsFailsWhenAllBrokersAreFencedOrInControlledShutdown",
+    "StripedReplicaPlacerTest.testAllBrokersFenced",
+    "StripedReplicaPlacerTest.testRackListAllBrokersFenced",
+    "StripedReplicaPlacerTest.testNotEnoughBrokers",
+    "StripedReplicaPlacerTest.testRackListNotEnoughBrokers",
+    "StripedReplicaPlacerTest.testNonPositiveReplicationFactor",
+    "StripedReplicaPlacerTest.testRackListNonPositiveReplicationFactor",
+)
 @pytest.mark.parametrize(
     ("cluster", "factor"),
     [
@@ -115,6 +137,9 @@ def test_what_cannot_be_placed_is_refused(cluster: MetadataImage, factor: int) -
     assert found.error is ErrorCode.invalid_replication_factor
 
 
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testCreateTopicsISRInvariants", "BrokerHeartbeatManagerTest.testUsableBrokerIterator"
+)
 @pytest.mark.parametrize("rack", [None, "b"])
 def test_who_leaves_gets_no_replica(rack: str | None) -> None:
     cluster = image({1: None, 2: None, 3: rack, 4: rack}, leaving=(3,))

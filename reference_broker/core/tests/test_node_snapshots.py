@@ -1,14 +1,20 @@
 """Snapshots of a whole node's metadata log, made while it takes changes."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from kio.schema.types import TopicName
 
-from reference_broker.core.tests.node_world import NodeWorld, create_request
+from reference_broker.core.tests.node_world import NodeWorld, batch, create_request, fetch_request
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.snapshots.reader import load_snapshot
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.snapshots.messages import request_for
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest
 
 PARTITIONS = 200
 
@@ -45,3 +51,31 @@ def test_no_snapshot_holds_a_part_of_a_transaction_however_long_it_is_open() -> 
     assert open_for > 10, "the transaction was hardly ever open"
     assert sizes
     assert set(sizes) == {PARTITIONS}
+
+
+@pytest.mark.clause("S-13")
+def test_a_topic_has_no_snapshots_and_its_readers_never_see_an_id_of_one() -> None:
+    """Neither by asking for one of the metadata log's IDs, nor by a fetch from below the log's start."""
+    world = NodeWorld(metadata_log_max_record_bytes_between_snapshots="600")
+    for number in range(8):
+        world.create(f"t{number}", 20)
+    latest = world.node.broker.snapshots.latest
+    assert latest is not None, "the metadata log has snapshots"
+    for _ in range(3):
+        world.produce("t0", 0, batch())
+    world.log("t0").delete_records_before(2)
+    quorum: Any = world.node.broker.quorum
+    for topic in ("t0", "unknown"):
+        body = request_for(quorum.cluster_id, 2, quorum.epoch, latest, 0, 100)
+        body = replace(body, topics=(replace(body.topics[0], name=TopicName(topic)),))
+        answer = world.ask(ApiKey.FETCH_SNAPSHOT, 1, body).topics[0].partitions[0]
+        assert answer.error_code == ErrorCode.unknown_topic_or_partition
+        assert (bytes(answer.unaligned_records), answer.size) == (b"", 0)
+    for replica_id, offset, error in ((-1, 0, 1), (-1, 2, 0), (1, 0, 1)):
+        topics = fetch_request("t0", offset=offset).topics
+        request = FetchRequest(replica_id=replica_id, max_wait_ms=0, topics=topics)
+        (data,) = world.ask(ApiKey.FETCH, 12, request).responses[0].partitions
+        assert (data.error_code == 0) is (error == 0)
+        assert data.snapshot_id is None
+    names = [name for path in ("t0-0", "t1-0") for name in world.disk.list(path)]
+    assert not [name for name in names if "checkpoint" in name and name[0].isdigit()]

@@ -1,8 +1,27 @@
 """The node's random numbers: the same for the same seed and purpose, in every interpreter."""
 
+from hashlib import sha256
+from itertools import count
+
 import pytest
 
 from reference_broker.core.randomness import KeyedRandom
+from reference_broker.core.tests.node_world import NodeWorld, fetch_request
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import FetchRequest
+
+
+@pytest.mark.clause("F-2")
+def test_session_ids_are_hashes_of_a_secret_and_not_of_the_ids_before() -> None:
+    """A generator whose state can be computed from its output, such as a Mersenne Twister, would draw other IDs."""
+    world = NodeWorld(seed=77)
+    world.create("t")
+    key = sha256(b"77/fetch-sessions").digest()
+    draws = (int.from_bytes(sha256(key + number.to_bytes(8, "big")).digest(), "big") >> 225 for number in count(1))
+    for _ in range(50):
+        request = FetchRequest(session_id=0, session_epoch=0, max_wait_ms=0, topics=fetch_request("t").topics)
+        answer = world.ask(ApiKey.FETCH, 12, request)
+        assert answer.session_id == next(1 + each for each in draws if each < 2**31 - 1)
 
 
 def test_same_seed_and_purpose_give_the_same_numbers() -> None:

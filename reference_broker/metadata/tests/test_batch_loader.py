@@ -45,6 +45,7 @@ class Watched:
         self.updates.append((image.provenance.offset, image.provenance.epoch, aligned, list(image.topics)))
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testAlignedTransactionBatches")
 @pytest.mark.clause("T-8")
 def test_a_transaction_of_whole_batches_is_one_update_at_its_end() -> None:
     watched = Watched()
@@ -55,6 +56,7 @@ def test_a_transaction_of_whole_batches_is_one_update_at_its_end() -> None:
     assert watched.updates == [(18, 4, True, ["foo"])]
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testSingletonBeginAndEnd")
 @pytest.mark.parametrize("flushes", [1, 4])
 def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_committed(flushes: int) -> None:
     watched = Watched()
@@ -66,6 +68,7 @@ def test_markers_alone_in_their_batches_give_the_same_result_however_it_is_commi
     assert watched.updates == [(11, 4, True, ["bar"]), (15, 4, True, ["bar", "foo"])]
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testUnexpectedBeginTransaction")
 @pytest.mark.clause("T-3")
 def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None:
     watched = Watched()
@@ -76,6 +79,9 @@ def test_a_begin_inside_a_transaction_is_a_fault_and_publishes_nothing() -> None
     assert watched.updates == []
 
 
+@pytest.mark.clause(
+    "MetadataBatchLoaderTest.testUnexpectedEndTransaction", "MetadataBatchLoaderTest.testUnexpectedAbortTransaction"
+)
 @pytest.mark.clause("T-3")
 @pytest.mark.parametrize("marker", [END, ABORT])
 def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(
@@ -89,6 +95,9 @@ def test_an_end_without_a_begin_is_a_fault_and_earlier_batches_are_published(
     assert watched.updates == [(11, 4, True, ["foo"])]
 
 
+@pytest.mark.clause(
+    "MetadataBatchLoaderTest.testMultipleTransactionsInOneBatch", "MetadataLoaderTest.testPublishTransactionWithinBatch"
+)
 def test_several_transactions_in_one_batch_are_published_one_by_one() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO, NoOpRecord(), NoOpRecord(), END, BEGIN, *BAR, END)
@@ -96,6 +105,7 @@ def test_several_transactions_in_one_batch_are_published_one_by_one() -> None:
     assert watched.updates == [(15, 4, False, ["foo"]), (19, 4, True, ["foo", "bar"])]
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testMultipleTransactionsInOneBatchesWithNoOp")
 @pytest.mark.parametrize(
     ("between", "updates"), [((), [(13, False), (18, True)]), ((NoOpRecord(),), [(14, False), (19, True)])]
 )
@@ -108,6 +118,7 @@ def test_what_stands_between_two_transactions_is_published_before_the_second(
     assert [(offset, aligned) for offset, _, aligned, _ in watched.updates] == updates
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testOneTransactionInMultipleBatches")
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["foo"]), (ABORT, [])])
 def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_or_is_aborted(
@@ -123,6 +134,7 @@ def test_a_transaction_over_batches_leaves_its_place_in_the_log_whether_it_ends_
     assert watched.updates == [(20, 4, True, topics)]
 
 
+@pytest.mark.clause("MetadataBatchLoaderTest.testTransactionAlignmentOnBatchBoundary")
 def test_what_precedes_a_begin_that_is_first_in_its_batch_ends_with_a_batch() -> None:
     watched = Watched()
     watched.batch(*FOO)
@@ -130,6 +142,7 @@ def test_what_precedes_a_begin_that_is_first_in_its_batch_ends_with_a_batch() ->
     assert watched.updates == [(11, 4, True, ["foo"])]
 
 
+@pytest.mark.clause("MetadataLoaderTest.testLoadEmptyBatch")
 def test_control_batches_and_nothing_at_all() -> None:
     watched = Watched()
     watched.loader.flush()
@@ -140,6 +153,10 @@ def test_control_batches_and_nothing_at_all() -> None:
     assert watched.updates == [(10, 5, True, [])]
 
 
+@pytest.mark.clause(
+    "MetadataLoaderTest.testSnapshotDuringTransaction",
+    "OffsetControlManagerTest.testLoadSnapshotClearsTransactionalState",
+)
 def test_a_snapshot_discards_an_open_transaction() -> None:
     watched = Watched()
     watched.batch(BEGIN, *FOO)

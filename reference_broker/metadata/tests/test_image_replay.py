@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.metadata.cache import MetadataCache, cache_of, update_of
-from reference_broker.metadata.delta import MetadataDelta, _Draft
+from reference_broker.metadata.delta import MetadataDelta, MetadataFault, _Draft
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage, TopicImage
 from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
+    ClearElrRecord,
     ConfigRecord,
     MetadataEpoch,
     MetadataRecord,
@@ -69,6 +70,16 @@ class Model:
         return [ConfigRecord(resource_type=2, resource_name=name, name=f"k{number % 2}", value=value)]
 
 
+@pytest.mark.clause(
+    "RecordsIteratorTest.testFileRecords",
+    "MetadataImageTest.testApplyDelta1",
+    "TopicsImageTest.testApplyDelta1",
+    "TopicsImageTest.testTopicNameToIdView",
+    "TopicsImageTest.testTopicIdToNameView",
+    "ConfigurationsImageTest.testApplyDelta1",
+    "ProducerIdsImageTest.testApplyDelta1",
+    "ConfigurationControlManagerTest.testReplay",
+)
 @given(OPERATIONS, st.integers(1, 7))
 def test_image_by_deltas_equals_image_by_full_replay(operations: list[tuple[str, int]], batches_a_delta: int) -> None:
     model, written = Model(), []
@@ -133,6 +144,68 @@ def test_partitions_of_topics_may_come_in_any_order_between_those_of_others() ->
     records = [first[0], second[0], first[2], second[2], first[1], second[1]]
     _, image = _built(EMPTY_IMAGE, records, 1)
     assert [len(topic.partitions) for topic in image.topics.values()] == [2, 2]
+
+
+@pytest.mark.clause("TopicsImageTest.testDeleteAfterChanges")
+def test_a_topic_that_changed_and_was_deleted_is_only_deleted() -> None:
+    topic_id = bytes([1] * 16)
+    _, before = _built(EMPTY_IMAGE, topic_records("a", topic_id, 2), 1)
+    changed = PartitionChangeRecord(partition_id=0, topic_id=topic_id, leader=2)
+    delta, after = _built(before, [changed, RemoveTopicRecord(topic_id=topic_id)], 2)
+    assert [(change.before, change.after) for change in delta.topics] == [(before.topics["a"], None)]
+    assert (dict(after.topics), dict(after.topic_names)) == ({}, {})
+
+
+@pytest.mark.clause(
+    "TopicsImageTest.testClearElrRecords_All_ForDeletedTopics",
+    "TopicsImageTest.testClearElrRecords_Single_ForDeletedTopics",
+)
+@pytest.mark.parametrize("name", ["", "a"])
+def test_what_is_made_again_is_cleared_and_not_what_was_before(name: str) -> None:
+    """A topic that is deleted and made again in the same change, and one that was made, deleted and made again."""
+    old, new = bytes([1] * 16), bytes([2] * 16)
+    _, before = _built(EMPTY_IMAGE, topic_records("a", old), 1)
+    eligible = PartitionChangeRecord(
+        partition_id=0, topic_id=new, isr=(1,), leader=1, eligible_leader_replicas=(2,), last_known_elr=(3,)
+    )
+    made = [*topic_records("a", new), eligible]
+    again = [RemoveTopicRecord(topic_id=old), *made]
+    for image, records in ((before, again), (EMPTY_IMAGE, [*topic_records("a", old), *again])):
+        _, kept = _built(image, records, 2)
+        assert (kept.topics["a"].partitions[0].elr, kept.topics["a"].partitions[0].last_known_elr) == ((2,), (3,))
+        _, after = _built(image, [*records, ClearElrRecord(topic_name=name)], 2)
+        assert (after.topics["a"].partitions[0].elr, after.topics["a"].partitions[0].last_known_elr) == ((), ())
+        assert dict(after.topic_names) == {new: "a"}
+
+
+@pytest.mark.clause(
+    "TopicsImageTest.testClearElrRecordForNonExistTopic",
+    "TopicsImageTest.testClearElrRecordOnNonExistingTopic",
+    "ReplicationControlManagerTest.testDuplicateTopicIdReplay",
+)
+def test_a_topic_that_is_created_twice_is_a_fault() -> None:
+    first = topic_records("a", bytes([1] * 16))[0]
+    _, before = _built(EMPTY_IMAGE, [first], 1)
+    for again in (first, topic_records("a", bytes([2] * 16))[0]):
+        with pytest.raises(MetadataFault, match="although it exists"):
+            _built(before, [again], 2)
+        with pytest.raises(MetadataFault, match="although it exists"):
+            _built(EMPTY_IMAGE, [first, again], 2)
+
+
+@pytest.mark.clause("ProducerIdControlManagerTest.testMonotonic")
+@pytest.mark.parametrize("next_id", [40, 42])
+def test_producer_ids_that_do_not_rise_are_a_fault(next_id: int) -> None:
+    _, before = _built(EMPTY_IMAGE, [ProducerIdsRecord(broker_id=1, next_producer_id=42)], 1)
+    with pytest.raises(MetadataFault, match="go back"):
+        _built(before, [ProducerIdsRecord(broker_id=1, next_producer_id=next_id)], 2)
+    _, after = _built(before, [ProducerIdsRecord(broker_id=1, next_producer_id=50)], 2)
+    assert after.next_producer_id == 50, "gaps are no fault"
+
+
+def test_a_clearing_record_for_a_topic_that_is_not_there_is_a_fault() -> None:
+    with pytest.raises(MetadataFault):
+        _built(EMPTY_IMAGE, [ClearElrRecord(topic_name="gone")], 1)
 
 
 def _built(image: MetadataImage, records: list[MetadataRecord], offset: int) -> tuple[MetadataDelta, MetadataImage]:

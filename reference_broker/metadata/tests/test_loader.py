@@ -38,6 +38,7 @@ def world_of(*batches: Sequence[MetadataRecord]) -> MetadataWorld:
     return world
 
 
+@pytest.mark.clause("MetadataLoaderTest.testPublishTransaction", "OffsetControlManagerTest.testReplayTransaction")
 @pytest.mark.clause("T-8")
 @pytest.mark.parametrize(("marker", "topics"), [(END, ["a"]), (ABORT, [])])
 def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is(
@@ -54,6 +55,7 @@ def test_a_transaction_is_invisible_until_its_end_wherever_the_high_watermark_is
     assert world.loader.image.provenance == Provenance(4, 1, 7)
 
 
+@pytest.mark.clause("RecordsIteratorTest.testControlRecordIterationWithKraftVersion0")
 def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish() -> None:
     world = world_of([BEGIN], A)
     world.log.append((), 2, is_control=True)
@@ -64,6 +66,7 @@ def test_control_batches_inside_a_transaction_are_not_seen_and_do_not_publish() 
     assert list(world.loader.image.topics) == ["a"]
 
 
+@pytest.mark.clause("MetadataLoaderTest.testLastAppliedOffset")
 def test_the_last_applied_offset_follows_the_commits_and_never_goes_back() -> None:
     world = world_of(A, B)
     world.commit(2)
@@ -74,6 +77,7 @@ def test_the_last_applied_offset_follows_the_commits_and_never_goes_back() -> No
     assert (world.loader.last_offset, world.loader.image.provenance.offset) == (3, 3)
 
 
+@pytest.mark.clause("RecordsIteratorTest.testEmptyRecords", "MetadataLoaderTest.testNoPublishEmptyImage")
 def test_nothing_is_published_where_nothing_was_committed() -> None:
     world = MetadataWorld()
     world.commit(0)
@@ -103,6 +107,11 @@ def test_listeners_are_told_in_order_then_those_who_make_snapshots_then_who_wait
     assert [fields["offset"] for fields in world.ports.told("metadata_published")] == [1]
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testCreateSnapshotInMiddleOfBatch",
+    "SnapshotGeneratorTest.testNoSnapshotCreatedWhenLastOffsetIsNotBatchAligned",
+    "SnapshotGeneratorTest.testSnapshotsCreatedAgainWhenLastOffsetIsAligned",
+)
 def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() -> None:
     world = world_of([*A, BEGIN, *B, END])
     sizes = []
@@ -112,6 +121,11 @@ def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() 
     assert sizes == [(5, 61 + 60)]
 
 
+@pytest.mark.clause(
+    "RecordsIteratorTest.testCrcValidation",
+    "SnapshotGeneratorTest.testSnapshotsDisabled",
+    "QuorumControllerTest.testFatalMetadataErrorDuringLogLoading",
+)
 @pytest.mark.clause("T-3")
 def test_damage_ends_the_node_and_what_came_before_is_published() -> None:
     world = world_of(A, [END])
@@ -145,6 +159,11 @@ def snapshot_of(
     return load
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderListenerNotified",
+    "MetadataLoaderTest.testLastAppliedOffset",
+    "OffsetControlManagerTest.testHandleLoadSnapshot",
+)
 def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
@@ -158,6 +177,11 @@ def test_the_newest_snapshot_is_taken_at_start_and_tells_nobody(monkeypatch: pyt
     assert list(world.loader.image.topics) == ["a", "b"]
 
 
+@pytest.mark.clause(
+    "MetadataLoaderTest.testReloadSnapshot",
+    "MetadataLoaderTest.testSnapshotDuringTransaction",
+    "OffsetControlManagerTest.testHandleLoadSnapshot",
+)
 def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the_difference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -175,6 +199,7 @@ def test_a_snapshot_in_the_middle_of_a_transaction_discards_it_and_publishes_the
     assert (sorted(image.topics), world.loader.last_offset, world.loader.in_transaction) == (["b", "c"], 39, False)
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testListenerRenotified", "MetadataLoaderTest.testReloadSnapshot")
 def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([("a", 1)], 40))
     world = MetadataWorld()
@@ -189,6 +214,7 @@ def test_a_newer_snapshot_takes_the_place_of_one_being_loaded_and_commits_wait(m
     assert [list(image.topics) for _, image in world.published] == [["b"], ["b", "a"]]
 
 
+@pytest.mark.clause("MetadataLoaderTest.testLoadEmptySnapshot")
 def test_reloading_the_same_content_publishes_an_empty_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader_module, "load_snapshot", snapshot_of([], 10))
     world = MetadataWorld()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,13 @@ def images(draw: st.DrawFn) -> MetadataImage:
     )
 
 
+@pytest.mark.clause(
+    "ClusterImageTest.testApplyDelta1",
+    "ClusterImageTest.testApplyDelta2",
+    "FeaturesImageTest.testApplyDelta1",
+    "FeaturesImageTest.testApplyDelta2",
+    "FeatureControlManagerTest.testReplay",
+)
 @given(images(), images())
 def test_a_difference_applied_to_the_first_image_gives_the_second(before: MetadataImage, after: MetadataImage) -> None:
     delta = MetadataDelta.between(before, after)

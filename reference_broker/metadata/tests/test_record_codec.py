@@ -102,6 +102,7 @@ GOLDEN = [
 ]
 
 
+@pytest.mark.clause("MetadataRecordSerdeTest.testSerde")
 @pytest.mark.parametrize(("record", "text"), GOLDEN, ids=lambda value: type(value).__name__)
 def test_each_record_type_has_exactly_kafkas_bytes(record: MetadataRecord, text: str) -> None:
     assert encode(record) == bytes.fromhex(text.replace(" ", ""))
@@ -120,10 +121,51 @@ def test_older_versions_of_a_registration_read_with_defaults() -> None:
     )
 
 
+@pytest.mark.clause(
+    "MetadataRecordSerdeTest.testDeserializeWithUnhandledFrameVersion",
+    "MetadataRecordSerdeTest.testParsingUnsupportedApiKey",
+)
 @pytest.mark.parametrize("text", ["", "02140000", "01630000", "01140100", "0102000361", "0114000000", "01ffffffffff"])
 def test_damaged_records_are_a_fault_not_a_crash(text: str) -> None:
     with pytest.raises(MetadataFault):
         decode(bytes.fromhex(text))
+
+
+ENDLESS = "ffffffffffffffff80"
+TOPIC = "01 02 00  02 61  00000000000000000000000000000001  00"
+"""A TopicRecord: frame version, type, version, name, ID, no tagged fields."""
+
+
+def test_the_record_that_is_malformed_below_is_good() -> None:
+    assert decode(bytes.fromhex(TOPIC)) == TopicRecord(name="a", topic_id=bytes([*bytes(15), 1]))
+
+
+@pytest.mark.clause(
+    "MetadataRecordSerdeTest.testParsingMalformedFrameVersionVarint",
+    "MetadataRecordSerdeTest.testParsingMalformedMessageTypeVarint",
+    "MetadataRecordSerdeTest.testParsingMalformedMessageVersionVarint",
+    "MetadataRecordSerdeTest.testParsingVersionTooLarge",
+    "MetadataRecordSerdeTest.testParsingMalformedMessage",
+    "MetadataRecordSerdeTest.testParsingRecordWithGarbageAtEnd",
+)
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENDLESS + TOPIC,
+        "01" + ENDLESS + TOPIC[3:],
+        "01 02" + ENDLESS + TOPIC[6:],
+        "01 02 ff7f" + TOPIC[9:],
+        "01 02 ffffffff0f" + TOPIC[9:],
+        TOPIC[:21],
+        TOPIC[:-2],
+        TOPIC + "00",
+        TOPIC + TOPIC,
+    ],
+    ids=["frame", "type", "version", "large version", "larger version", "cut", "no tags", "a byte more", "twice"],
+)
+def test_each_malformed_part_of_a_record_is_a_fault(text: str) -> None:
+    with pytest.raises(MetadataFault):
+        decode(bytes.fromhex(text.replace(" ", "")))
 
 
 @given(st.binary(max_size=60))

@@ -16,6 +16,7 @@ from reference_broker.quorum.messages import Answer, Vote, begin_epoch, end_epoc
 from reference_broker.quorum.messages import vote as vote_request
 from reference_broker.quorum.messages import voted as vote_response
 from reference_broker.quorum.metadata_log import Validity
+from reference_broker.quorum.node_files import read_quorum_state
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.tests.quorum_network import Asked
@@ -268,6 +269,13 @@ class Alone(AroundQuorum):
 
 def granted(asked: Sent, is_granted: bool, leader: int = -1) -> object:
     return vote_response(Answer(ErrorCode.none, leader, asked.partition.replica_epoch, is_granted))
+
+
+def kept(node: Alone) -> tuple[int, int, int]:
+    """The epoch, the leader and the vote in the node's file."""
+    state = read_quorum_state(node.disk)
+    assert state is not None
+    return state.leader_epoch, state.leader_id, state.voted_id
 
 
 def batch(offset: int, epoch: int, count: int = 1) -> bytes:

@@ -62,6 +62,12 @@ def test_a_node_whose_epochs_are_used_up_goes_on_without_elections() -> None:
     assert_goes_on(node)
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testVoteRequestClusterIdValidation",
+    "KafkaRaftClientTest.testBeginQuorumEpochRequestClusterIdValidation",
+    "KafkaRaftClientTest.testEndQuorumEpochRequestClusterIdValidation",
+    "KafkaRaftClientPreVoteTest.testPreVoteRequestClusterIdValidation",
+)
 @pytest.mark.parametrize("cluster_id", [None, "", "another"])
 def test_requests_between_voters_need_the_id_of_the_cluster(cluster_id: str | None) -> None:
     node = Alone().following(leader=1, epoch=5)
@@ -74,6 +80,7 @@ def test_requests_between_voters_need_the_id_of_the_cluster(cluster_id: str | No
     assert (node.quorum.epoch, node.quorum.leader_id) == (5, 1)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFetchRequestClusterIdValidation")
 @pytest.mark.parametrize(("replica", "needs"), [(1, True), (7, True), (-1, False)])
 def test_a_replica_that_fetches_the_log_needs_the_id_of_the_cluster_and_a_consumer_does_not(
     replica: int, needs: bool

@@ -1,5 +1,7 @@
 """The metadata log and its snapshots: what a fetch gets, what is cut, what opening repairs (KafkaMetadataLogTest)."""
 
+import base64
+
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -20,18 +22,20 @@ from reference_broker.quorum.metadata_log import (
     open_metadata_log,
 )
 from reference_broker.quorum.node_files import StartRefused
-from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
+from reference_broker.quorum.snapshots.format import footer_batch, header_batch
 from reference_broker.quorum.tests.quorum_alone import batch
 from reference_broker.quorum.tests.quorum_snapshots import NamedSnapshots
+from reference_broker.records.reader import read_records
 
 NOW = Now(0, 1_700_000_000_000)
 CONFIG = BrokerConfig.parse({"metadata.log.segment.bytes": "1024"})
 EPOCHS = "__cluster_metadata-0/leader-epoch-checkpoint"
 
 
-def opened(disk: MemoryDisk | None = None, clean: bool = False) -> MetadataLog:
+def opened(disk: MemoryDisk | None = None, clean: bool = False, config: BrokerConfig = CONFIG) -> MetadataLog:
     disk = disk if disk is not None else MemoryDisk()
-    opening = open_metadata_log(disk, CONFIG, NOW, clean, NamedSnapshots(disk))
+    opening = open_metadata_log(disk, config, NOW, clean, NamedSnapshots(disk))
     while True:
         try:
             next(opening)
@@ -61,6 +65,12 @@ def snapshot(log: MetadataLog, offset: int, epoch: int, delete: bool = True) -> 
     return made
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testValidateEpochGreaterThanLastKnownEpoch",
+    "KafkaMetadataLogTest.testValidateOffsetGreatThanEndOffset",
+    "KafkaMetadataLogTest.testValidateOffsetLessThanLEO",
+    "KafkaMetadataLogTest.testValidateValidEpochAndOffset",
+)
 @pytest.mark.parametrize(
     ("offset", "epoch", "validity"),
     [
@@ -80,6 +90,15 @@ def test_what_a_fetch_gets_without_snapshots(offset: int, epoch: int, validity: 
     assert filled(1, 3).validate(offset, epoch) == validity
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchRequestOffsetLessThanLogStart",
+    "KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithInvalidEpoch",
+    "KafkaRaftClientSnapshotTest.testFetchRequestWithLastFetchedEpochLessThanOldestSnapshot",
+    "KafkaMetadataLogTest.testValidateEpochLessThanOldestSnapshotEpoch",
+    "KafkaMetadataLogTest.testValidateOffsetLessThanOldestSnapshotOffset",
+    "KafkaMetadataLogTest.testValidateOffsetEqualToOldestSnapshotOffset",
+    "KafkaMetadataLogTest.testValidateUnknownEpochLessThanLastKnownGreaterThanOldestSnapshot",
+)
 @pytest.mark.clause("S-10")
 @pytest.mark.parametrize(
     ("offset", "epoch", "validity"),
@@ -101,6 +120,10 @@ def test_what_a_fetch_gets_when_the_log_starts_at_a_snapshot(offset: int, epoch:
     assert log.validate(offset, epoch) == validity
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchRequestTruncateToLogStart",
+    "KafkaMetadataLogTest.testValidateEpochLessThanFirstEpochInLog",
+)
 def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
     """testFetchRequestTruncateToLogStart."""
     log = opened()
@@ -110,6 +133,7 @@ def test_an_epoch_from_before_the_oldest_snapshot_ends_at_it() -> None:
     assert log.validate(11, 2) == Diverging(OffsetAndEpoch(10, 1))
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestOffsetAtZero")
 @pytest.mark.clause("S-10")
 def test_with_a_snapshot_a_fetch_at_0_needs_it_though_the_log_is_whole() -> None:
     log = filled(1)
@@ -143,11 +167,15 @@ def test_a_diverging_log_is_cut_to_the_common_part(diverging: OffsetAndEpoch, en
     assert log.end == end
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testTruncateBelowHighWatermark")
 def test_truncation_below_the_high_watermark_is_refused() -> None:
     with pytest.raises(CutBelowHighWatermark, match="below its high watermark 20"):
         filled(1, 3).truncate_to(19)
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testTruncateFullyToLatestSnapshot", "KafkaMetadataLogTest.testDoesntTruncateFully"
+)
 @pytest.mark.parametrize(("id", "installed"), [((99, 3), True), ((5, 4), True), ((20, 3), False), ((99, 2), False)])
 def test_a_snapshot_replaces_the_log_only_if_it_is_ahead(id: tuple[int, int], installed: bool) -> None:  # noqa: A002
     log = filled(1, 3)
@@ -158,6 +186,9 @@ def test_a_snapshot_replaces_the_log_only_if_it_is_ahead(id: tuple[int, int], in
         assert (log.start_offset, log.end, log.log.high_watermark) == (wanted.offset, wanted, wanted.offset)
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testSegmentsLessThanLatestSnapshot", "MockLogTest.testFailToIncreaseLogStartPastHighWatermark"
+)
 def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
     log = filled(1, each=60)
     log.log.high_watermark = 30
@@ -169,9 +200,21 @@ def test_the_log_is_deleted_only_up_to_what_is_committed_and_held() -> None:
     assert log.log.bases[0] > 0, "whole segments below are gone"
 
 
+@pytest.mark.clause("MockLogTest.testMonotonicEpochStartOffset")
+def test_the_end_of_an_epoch_without_records_is_that_of_the_one_before() -> None:
+    log = filled(1, each=5)
+    assert [log.end_for_epoch(epoch) for epoch in (1, 2)] == [OffsetAndEpoch(5, 1)] * 2
+    log.append(NOW, [encode(NoOpRecord())], 3)
+    assert [log.end_for_epoch(epoch) for epoch in (1, 2)] == [OffsetAndEpoch(5, 1)] * 2
+    assert [log.end_for_epoch(epoch) for epoch in (3, 4)] == [OffsetAndEpoch(6, 3)] * 2
+
+
 # Appending
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testAppendFailedWithRecordBatchTooLargeException", "KafkaMetadataLogTest.testMaxBatchSize"
+)
 def test_a_batch_over_the_limit_is_refused() -> None:
     log = opened()
     with pytest.raises(BatchTooLarge):
@@ -187,6 +230,32 @@ def test_a_batch_may_be_larger_than_a_segment() -> None:
     assert len(log.log.segments) == 2
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testEmptyAppendNotAllowed")
+def test_an_append_has_at_least_one_record() -> None:
+    log = opened()
+    with pytest.raises(AssertionError, match="at least one record"):
+        log.append(NOW, [], 1)
+    assert log.end == OffsetAndEpoch(0, 0)
+
+
+@pytest.mark.clause("KafkaMetadataLogTest.testSegmentMsConfigIsSetInMetadataLog")
+def test_a_segment_ends_after_its_time() -> None:
+    log = opened(config=BrokerConfig.parse({"metadata.log.segment.ms": "5000"}))
+    for wall_ms in (0, 4999, 5001, 6000):
+        log.append(Now(0, NOW.wall_ms + wall_ms), [encode(NoOpRecord())], 1)
+    assert log.log.bases == [0, 2]
+
+
+@pytest.mark.clause("KafkaMetadataLogTest.testTopicId")
+def test_the_metadata_topic_has_kafkas_id() -> None:
+    assert base64.urlsafe_b64encode(METADATA_TOPIC_ID).rstrip(b"=") == b"AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testUnexpectedAppendOffset",
+    "KafkaMetadataLogTest.testInvalidMemoryRecords",
+    "KafkaMetadataLogTest.testInvalidLeaderEpoch",
+)
 @pytest.mark.parametrize(
     ("data", "taken"),
     [
@@ -208,6 +277,9 @@ def test_a_follower_takes_what_follows_and_is_whole(data: bytes, taken: int) -> 
     assert log.end.offset == taken
 
 
+@pytest.mark.clause(
+    "RecordsIteratorTest.testMemoryRecords", "RecordsIteratorTest.testControlRecordIterationWithKraftVersion0"
+)
 def test_batches_tell_their_records_provenance_and_size() -> None:
     log = filled(2, each=1)
     log.append_leader_change(NOW, 1, (0, 1), 3)
@@ -216,6 +288,16 @@ def test_batches_tell_their_records_provenance_and_size() -> None:
     assert second.values == ()
     assert first.size_bytes + second.size_bytes == log.log.size_bytes
     assert len(list(log.batches(0, 1))) == 1, "not beyond the end that is given"
+
+
+@pytest.mark.clause("RecordsIteratorTest.testControlRecordTypeValues")
+def test_the_types_have_kafkas_numbers() -> None:
+    log = opened()
+    log.append_leader_change(NOW, 1, (0, 1), 3)
+    made = OffsetAndEpoch(1, 3)
+    batches = (log.read(0, 1000, 1), header_batch(made, 0), footer_batch(made, 1, 0))
+    keys = [next(read_records(each)).key for each in batches]
+    assert keys == [bytes((0, 0, 0, number)) for number in (2, 3, 4)], "a version of 0, and the type"
 
 
 # Opening
@@ -230,6 +312,10 @@ def test_opening_takes_epochs_from_the_batches_after_a_crash() -> None:
     assert opened(disk).end_for_epoch(1) == OffsetAndEpoch(10, 1)
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testStartupWithInvalidSnapshotState",
+    "KafkaMetadataLogTest.testCreateReplicatedLogTruncatesFully",
+)
 def test_opening_repairs_a_crash_between_a_snapshots_rename_and_the_logs_truncation() -> None:
     log = filled(1)
     log.snapshots.add(OffsetAndEpoch(40, 2))  # type: ignore[attr-defined]
@@ -237,6 +323,7 @@ def test_opening_repairs_a_crash_between_a_snapshots_rename_and_the_logs_truncat
     assert (again.start_offset, again.end) == (40, OffsetAndEpoch(40, 2))
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testStartupWithInvalidSnapshotState")
 def test_opening_refuses_a_log_that_begins_where_no_snapshot_reaches() -> None:
     log = filled(1, each=60)
     snapshot(log, 50, 1)

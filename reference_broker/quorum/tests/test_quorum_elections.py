@@ -1,18 +1,16 @@
 """Conversations about votes and epochs: what one node says and does, sentence by sentence (as KafkaRaftClientTest)."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from kio.schema.vote.v2.response import VoteResponse
 
-from reference_broker.quorum.messages import Answer, Vote, begin_epoch, begun, vote, voted
+from reference_broker.quorum.messages import Answer, Vote, begun, vote, voted
 from reference_broker.quorum.metadata_log import MetadataLog
-from reference_broker.quorum.node_files import StartRefused
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted
+from reference_broker.quorum.tests.quorum_alone import Alone, batch, granted, kept
 from reference_broker.quorum.timing import START_DELAY_US
-from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.quorum.values import Role
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -20,175 +18,10 @@ STATE = "__cluster_metadata-0/quorum-state"
 NOTHING = OffsetAndEpoch(0, 0)
 START_MS = START_DELAY_US[1] // 1000
 
-
-def state_of(node: Alone) -> tuple[int, int, int]:
-    """(leader, epoch, vote) as kept."""
-    kept = json.loads(node.disk.files[STATE])
-    return kept["leaderId"], kept["leaderEpoch"], kept["votedId"]
-
-
-# A quorum of one
-
-
-def test_a_quorum_of_one_leads_without_a_network() -> None:
-    node = Alone(1).started()
-    assert node.quorum.role is Role.LEADER
-    assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.high_watermark) == (1, 0, 1)
-    assert node.news == [("leader", -1, 0), ("leader", -1, 1), ("leader", 0, 1), ("won", 1, 0), ("hw", 1)]
-    assert not node.sent
-
-
-def test_a_quorum_of_one_waits_for_its_disk() -> None:
-    node = Alone(1, auto_sync=False).started()
-    assert node.quorum.epoch == 1
-    assert node.quorum.role is Role.CANDIDATE
-    node.sync_one()  # Its vote.
-    assert node.quorum.role is Role.CANDIDATE
-    node.sync_one()  # The name of the file that holds it.
-    assert node.quorum.role is Role.LEADER  # type: ignore[comparison-overlap]  # It changed.
-    with pytest.raises(NotLeader):
-        node.append()
-    for _ in range(2):
-        node.sync_one()  # Its leadership.
-    node.append()
-    assert node.quorum.high_watermark == -1
-    node.sync_all()
-    assert node.quorum.high_watermark == 2
-
-
-# Persist before answer
-
-
-def test_a_leader_is_not_told_before_it_is_durable() -> None:
-    """Also not by what asks without waiting: clients that ask who the controller is, the broker that registers."""
-    node = Alone(auto_sync=False).started()
-    node.quorum.handle_begin_quorum_epoch(begin_epoch("cluster", -1, 1, 5), lambda _: None)
-    assert node.quorum.leader_id == node.quorum.shown_leader_id == -1
-    node.sync_all()
-    assert node.quorum.leader_id == node.quorum.shown_leader_id == 1
-
-
-def test_a_leader_that_is_sought_to_be_replaced_is_not_shown() -> None:
-    node = Alone().following(1, 5)
-    node.pass_ms(2050)
-    assert node.quorum.role is Role.PROSPECTIVE
-    assert (node.quorum.leader_id, node.quorum.shown_leader_id, node.news[-1]) == (1, -1, ("leader", -1, 5))
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, False, leader=1))
-    assert (node.quorum.shown_leader_id, node.news[-1]) == (1, ("leader", 1, 5))
-
-
-def test_halts_at_once_also_on_its_way_into_another_role() -> None:
-    node = Alone(auto_sync=False).started()
-    answers = node.ask_vote(1, 5)
-    left: list[bool] = []
-    node.quorum.shut_down(lambda: left.append(True))
-    assert not left, "a good end waits for the disk"
-    node.quorum.halt()
-    node.sync_all()
-    node.pass_ms(20_000)
-    assert node.quorum.stopped
-    assert len(answers) == 1
-    assert not node.sent
-
-
-def test_a_leader_that_was_halted_has_nothing_more_to_say_when_it_is_asked_to_leave() -> None:
-    node = Alone().started().elect(1)
-    node.sent.clear()
-    node.quorum.halt()
-    left: list[bool] = []
-    node.quorum.shut_down(lambda: left.append(True))
-    assert left == [True]
-    assert not node.sent
-    assert node.news[-1] == ("lost", 1)
-    with pytest.raises(NotLeader):
-        node.append()
-
-
-def test_a_vote_is_durable_before_its_answer_and_inputs_wait_in_order() -> None:
-    node = Alone(auto_sync=False).started()
-    first = node.ask_vote(1, 5)
-    second = node.ask_vote(2, 5)
-    fetched = node.fetch(1, 0, 0, current=5)
-    assert not first + second + fetched
-    assert STATE not in node.disk.files
-    node.sync_one()
-    assert state_of(node) == (-1, 5, 1)
-    assert not first + second + fetched, "a power loss could still bring the old file back"
-    node.sync_one()
-    assert first == [Answer(ErrorCode.none, -1, 5, True)]
-    assert second == [Answer(ErrorCode.none, -1, 5, False)]
-    assert fetched[0].error_code == ErrorCode.not_leader_or_follower
-
-
-def test_a_restarted_voter_keeps_its_vote_and_epoch() -> None:
-    node = Alone().started()
-    node.ask_vote(1, 5)
-    again = Alone(disk=node.disk).started()
-    assert (again.quorum.epoch, again.quorum.voted_id) == (5, 1)
-    assert again.ask_vote(2, 5)[0].granted is False
-    assert again.ask_vote(1, 5)[0].granted is True
-
-
-def test_a_restarted_leader_does_not_lead_its_epoch_again() -> None:
-    node = Alone().started().elect(1)
-    epoch = node.quorum.epoch
-    assert state_of(node) == (0, epoch, 0)
-    again = Alone(disk=node.disk).started()
-    assert again.quorum.role is Role.UNATTACHED
-    assert (again.quorum.epoch, again.quorum.voted_id, again.quorum.leader_id) == (epoch, 0, -1)
-    assert again.ask_vote(1, epoch, OffsetAndEpoch(9, 0))[0].granted is False
-    again.elect(1)
-    assert again.quorum.epoch == epoch + 1
-
-
-def test_a_restarted_candidate_seeks_a_new_epoch() -> None:
-    """It may have won that election and written records that it lost."""
-    node = Alone().started()
-    node.pass_ms(START_MS)
-    for each in node.take(ApiKey.VOTE):
-        each.replied(granted(each, True))
-    assert node.quorum.role is Role.CANDIDATE
-    again = Alone(disk=node.disk).started()
-    assert (again.quorum.role, again.quorum.epoch, again.quorum.voted_id) == (Role.UNATTACHED, 1, 0)
-
-
-def test_a_restarted_follower_follows_on() -> None:
-    node = Alone().following(1, 5)
-    again = Alone(disk=node.disk).started()
-    assert (again.quorum.role, again.quorum.epoch, again.quorum.leader_id) == (Role.FOLLOWER, 5, 1)
-    assert again.take(ApiKey.FETCH)[0].peer == 1
-
-
-def test_other_voters_than_before_are_refused_in_one_sentence() -> None:
-    disk = Alone().following().disk
-    with pytest.raises(StartRefused, match=r"voters 0,1,2, not 0,1,2,3,4: give controller.quorum.voters as it was"):
-        Alone(5, disk=disk)
-
-
-def test_the_state_file_is_kafkas() -> None:
-    node = Alone().following(2, 7)
-    assert json.loads(node.disk.files[STATE]) == {
-        "clusterId": "",
-        "leaderId": 2,
-        "leaderEpoch": 7,
-        "votedId": -1,
-        "appliedOffset": 0,
-        "currentVoters": [{"voterId": 0}, {"voterId": 1}, {"voterId": 2}],
-        "data_version": 0,
-    }
-
-
-def test_a_lost_state_file_does_not_take_the_epoch_back() -> None:
-    node = Alone().following(1, 5)
-    node.answer_fetch(batch(0, 4))
-    del node.disk.files[STATE]
-    assert Alone(disk=node.disk).started().quorum.epoch == 4
-
-
 # Voting
 
 
+@pytest.mark.clause("UnattachedStateTest.testGrantVoteWithoutVotedKey")
 @pytest.mark.parametrize(
     ("end", "is_granted"),
     [
@@ -205,6 +38,9 @@ def test_votes_only_for_a_log_at_least_as_long(end: OffsetAndEpoch, is_granted: 
     assert node.quorum.role is Role.UNATTACHED
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInvalidVoterReplicaVoteRequest", "KafkaRaftClientTest.testInvalidVoteRequest"
+)
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -264,6 +100,7 @@ def test_a_follower_that_hears_its_leader_refuses_a_pre_vote() -> None:
     assert node.ask_vote(1, 5, pre_vote=True)[0].granted, "the leader itself asks: it leads no more"
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderIgnoreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote")
 def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
     node = Alone().started().elect(1)
     end = OffsetAndEpoch(9, 0)
@@ -272,6 +109,7 @@ def test_a_leader_refuses_every_vote_of_its_epoch() -> None:
     assert node.quorum.is_leader
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_asks_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
@@ -287,7 +125,7 @@ def test_asks_whether_it_would_be_elected_before_it_takes_a_new_epoch() -> None:
         (1, False, 1),
         (2, False, 1),
     ]
-    assert state_of(node) == (-1, 1, 0)
+    assert kept(node) == (1, -1, 0)
 
 
 def test_a_refused_prospective_goes_back_to_its_leader() -> None:
@@ -308,6 +146,7 @@ def test_a_prospective_keeps_asking_those_it_cannot_reach() -> None:
     assert [each.peer for each in node.take(ApiKey.VOTE)] == [1, 2]
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testCandidateWaitsRestOfElectionTimeoutAfterElectionLoss")
 def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
@@ -326,6 +165,7 @@ def test_a_candidate_without_a_majority_tries_again_later_in_a_new_epoch() -> No
 # Answers belong to the role in which they were asked for
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower")
 def test_a_late_vote_does_not_elect() -> None:
     node = Alone().started()
     node.pass_ms(START_MS)
@@ -381,6 +221,10 @@ def test_a_wiped_leader_does_not_believe_that_it_leads() -> None:
 # BeginQuorumEpoch and EndQuorumEpoch
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testHandleBeginQuorumRequest",
+    "KafkaRaftClientTest.testInvalidVoterReplicaBeginQuorumEpochRequest",
+)
 def test_follows_a_leader_that_announces_itself() -> None:
     node = Alone().started()
     assert node.begin(1, 3) == Answer(ErrorCode.none, 1, 3)
@@ -401,6 +245,7 @@ def test_an_announcement_starts_the_fetch_timeout_anew() -> None:
     assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_a_leader_announces_itself_until_it_is_heard() -> None:
     node = Alone().started().elect(1)
     assert [each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)] == [1, 2]
@@ -412,6 +257,7 @@ def test_a_leader_announces_itself_until_it_is_heard() -> None:
     assert node.quorum.epoch == epoch
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequest")
 def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> None:
     first, second = Alone().following(1, 5), Alone(node_id=2).following(1, 5)
     for node, at_once in ((first, True), (second, False)):
@@ -422,6 +268,12 @@ def test_the_first_successor_seeks_the_election_at_once_and_is_granted_it() -> N
     assert second.ask_vote(0, 5, pre_vote=True)[0].granted
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testGrantVotesWhenShuttingDown",
+    "KafkaRaftClientTest.testLeaderGracefulShutdown",
+    "KafkaRaftClientTest.testEndQuorumEpochSentBasedOnFetchOffset",
+    "LeaderStateTest.testGetNonLeaderFollowersByFetchOffsetDescending",
+)
 def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_logs() -> None:
     node = Alone(4).started().elect(1, 2)
     node.append(3)
@@ -439,6 +291,7 @@ def test_a_leader_that_shuts_down_names_its_successors_by_the_length_of_their_lo
     assert node.ask_vote(1, 3)[0].error is ErrorCode.broker_not_available
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderGracefulShutdownTimeout")
 def test_a_leader_does_not_wait_for_ever_for_others_to_hear() -> None:
     node = Alone().started().elect(1)
     done: list[bool] = []
@@ -461,6 +314,10 @@ def test_others_leave_at_once() -> None:
 # Check quorum
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
+    "LeaderStateTest.testCheckQuorum",
+)
 def test_resigns_when_a_majority_is_silent() -> None:
     node = Alone(5).started().elect(1, 2)
     epoch = node.quorum.epoch
@@ -485,6 +342,7 @@ def test_leadership_won_is_followed_by_lost() -> None:
     assert node.news[-2:] == [("lost", 1), ("leader", -1, 9)]
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsUnattachedAndBecomeLeader")
 def test_the_epochs_first_record_names_the_voters() -> None:
     node = Alone().started().elect(1)
     data = node.log.read(0, 1 << 20, 1)

@@ -16,6 +16,7 @@ from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, Parti
 # Following
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFollowerReplication")
 def test_a_follower_names_only_what_is_durable() -> None:
     node = Alone().following(1, 5)
     node.auto_sync = False
@@ -35,6 +36,7 @@ def test_an_error_that_nobody_knows_is_one_of_the_server() -> None:
     assert answer.error is ErrorCode.unknown_server_error
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testObserverReplication")
 def test_an_observer_does_not_wait_for_its_disk() -> None:
     node = Alone(3, node_id=4).started()
     node.pass_ms(20)
@@ -44,6 +46,7 @@ def test_an_observer_does_not_wait_for_its_disk() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 2
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testHighWatermarkSentInFetchRequest")
 def test_a_fetch_says_who_asks_and_what_it_knows() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5, count=2), high_watermark=1)
@@ -65,12 +68,14 @@ def test_a_quiet_leader_answers_before_its_followers_give_up(fetch_ms: int, requ
     assert node.sent[0].body.max_wait_ms == wait_ms
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testReplicationOfHigherPartitionLeaderEpoch")
 def test_records_of_a_higher_epoch_are_not_taken() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5) + batch(1, 6))
     assert node.log.end == OffsetAndEpoch(1, 5)
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaRaftClientFetchTest.testInvalidMemoryRecords")
 @pytest.mark.parametrize("damage", [b"\x00" * 200, batch(0, 5)[:-1], batch(7, 5)], ids=["zeros", "torn", "a hole"])
 def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) -> None:
     node = Alone().following(1, 5)
@@ -81,6 +86,7 @@ def test_damaged_records_are_ignored_and_asked_for_again_later(damage: bytes) ->
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFollowerLogReconciliation")
 def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=2) + batch(2, 3, count=2) + batch(4, 3))
@@ -109,6 +115,7 @@ def test_an_answer_from_an_older_epoch_is_ignored() -> None:
     assert node.quorum.epoch == 5
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingProspective")
 def test_an_answer_to_another_role_is_not_taken() -> None:
     node = Alone().following(1, 5)
     (late,) = node.take(ApiKey.FETCH)
@@ -152,6 +159,9 @@ def test_a_leader_that_says_it_is_none_is_let_go() -> None:
     assert node.quorum.role is Role.PROSPECTIVE
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testVoterBecomeProspectiveAfterFetchTimeout", "FollowerStateTest.testFetchTimeoutExpiration"
+)
 def test_silence_for_the_fetch_timeout_means_that_it_is_gone() -> None:
     node = Alone().following(1, 5)
     node.pass_ms(1999)
@@ -195,6 +205,10 @@ def needing(id: OffsetAndEpoch) -> Alone:  # noqa: A002
 WANTED = OffsetAndEpoch(100, 4)
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFollowerListenerNotified",
+    "KafkaRaftClientSnapshotTest.testFetchResponseWithSnapshotId",
+)
 @pytest.mark.clause("S-9")
 def test_a_snapshot_takes_the_place_of_the_log() -> None:
     node = needing(WANTED)
@@ -220,6 +234,7 @@ def test_progress_refreshes_the_fetch_timeout() -> None:
     assert node.download.cancels == 1
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchResponseWithInvalidSnapshotId")
 @pytest.mark.parametrize("half", [OffsetAndEpoch(-1, 4), OffsetAndEpoch(100, -1)])
 def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: OffsetAndEpoch) -> None:
     node = Alone().following(1, 5)
@@ -232,6 +247,7 @@ def test_half_a_snapshot_id_is_ignored_and_the_fetch_timeout_goes_on(half: Offse
     assert node.quorum.role is Role.PROSPECTIVE
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseMissingSnapshot")
 @pytest.mark.clause("S-10")
 def test_a_missing_snapshot_is_rediscovered_from_offset_0() -> None:
     node = needing(WANTED)
@@ -251,11 +267,26 @@ def test_rediscovery_takes_no_records() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 3
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochNotLeader",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromNewerEpochLeader",
+)
 @pytest.mark.parametrize("leader", [-1, 2])
 def test_a_download_may_tell_of_a_newer_epoch(leader: int) -> None:
     node = needing(WANTED)
     node.download.outcome(LeaderChanged(leader, 8))
     assert (node.quorum.epoch, node.quorum.leader_id) == (8, leader)
+
+
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseFromOlderEpoch")
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_a_download_that_tells_of_an_older_epoch_is_begun_again(epoch: int) -> None:
+    node = needing(WANTED)
+    node.download.outcome(LeaderChanged(2, epoch))
+    assert (node.quorum.epoch, node.quorum.leader_id, node.quorum.role) == (5, 1, Role.FOLLOWER)
+    node.pass_ms(50)
+    node.answer_fetch(validity=NeedsSnapshot(WANTED))
+    assert node.download.begun == [(1, 5, WANTED)] * 2
 
 
 def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
@@ -265,6 +296,7 @@ def test_a_download_that_fails_is_begun_anew_with_a_fetch() -> None:
     assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
 def test_what_a_download_says_to_another_role_is_ignored() -> None:
     node = needing(WANTED)
     node.pass_ms(2050)

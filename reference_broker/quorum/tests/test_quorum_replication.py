@@ -29,6 +29,7 @@ def snapshot_at(node: Alone, offset: int) -> OffsetAndEpoch:
 # The high watermark
 
 
+@pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
 def test_the_high_watermark_is_what_a_majority_made_durable() -> None:
     node = leading(5)
     node.append(3)
@@ -63,6 +64,7 @@ def test_older_epochs_are_committed_only_with_the_epochs_own_first_record() -> N
     assert node.quorum.high_watermark == 5
 
 
+@pytest.mark.clause("LeaderStateTest.testUpdateHighWatermarkQuorumSizeThree")
 def test_the_high_watermark_does_not_go_back() -> None:
     node = leading()
     node.append(3)
@@ -73,6 +75,7 @@ def test_the_high_watermark_does_not_go_back() -> None:
     assert [each for each in node.news if each[0] == "hw"] == [("hw", 4)]
 
 
+@pytest.mark.clause("FollowerStateTest.testMonotonicHighWatermark")
 def test_a_follower_knows_no_more_than_it_has() -> None:
     node = Alone().following(1, 5)
     node.answer_fetch(batch(0, 5, count=2), high_watermark=9)
@@ -84,6 +87,11 @@ def test_a_follower_knows_no_more_than_it_has() -> None:
 # Answering fetches
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInvalidFetchRequest",
+    "KafkaRaftClientTest.testFetchRequestClusterIdValidation",
+    "KafkaRaftClientSnapshotTest.testFetchRequestWithLargerLastFetchedEpoch",
+)
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
@@ -121,6 +129,7 @@ def test_whoever_does_not_lead_names_the_leader() -> None:
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 5)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchSatisfiedByWrite")
 def test_a_fetch_waits_for_records() -> None:
     node = leading()
     answers = node.fetch(1, 1, 1, wait_ms=500)
@@ -136,6 +145,7 @@ def test_a_fetch_waits_for_records() -> None:
     assert again.log.end == OffsetAndEpoch(3, 1)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testPurgatoryFetchTimeout")
 def test_a_fetch_waits_no_longer_than_it_wants() -> None:
     node = leading()
     node.fetch(1, 1, 1)
@@ -168,6 +178,9 @@ def test_nobody_is_kept_waiting_for_long_since_the_asker_may_be_gone() -> None:
     assert not node.quorum.state.waiting  # type: ignore[attr-defined]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientFetchTest.testDefaultHwmDeferred", "KafkaRaftClientFetchTest.testUnchangedHighWatermarkDeferred"
+)
 @pytest.mark.parametrize("told", [CONFIRMED, 4], ids=["testDefaultHwmDeferred", "testUnchangedHighWatermarkDeferred"])
 def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
     node = leading()
@@ -178,10 +191,12 @@ def test_a_fetch_that_knows_the_high_watermark_waits(told: int) -> None:
     assert not answers
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testUnknownHwmDeferredWhenLeaderDoesNotKnowHwm")
 def test_a_fetch_waits_while_the_leader_knows_no_high_watermark() -> None:
     assert not leading(5).fetch(1, 1, 1, wait_ms=500, high_watermark=-1)
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testOutdatedHwmCompletedWhenLeaderKnowsHwm")
 def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
     node = leading()
     node.append(3)
@@ -190,6 +205,7 @@ def test_a_stale_high_watermark_completes_the_fetch_at_once() -> None:
     assert answer.high_watermark == 4  # type: ignore[union-attr]
 
 
+@pytest.mark.clause("KafkaRaftClientFetchTest.testUpdatedHighWatermarkCompleted")
 def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
     node = leading(5)
     node.append(3)
@@ -199,6 +215,10 @@ def test_a_new_high_watermark_completes_the_fetches_that_wait() -> None:
     assert [each.high_watermark for each in answers] == [4]  # type: ignore[union-attr]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testResignWillCompleteFetchPurgatory",
+    "KafkaRaftClientTest.testPurgatoryFetchCompletedByFollowerTransition",
+)
 def test_fetches_that_wait_are_answered_when_leadership_ends_and_that_is_durable() -> None:
     node = leading()
     answers = node.fetch(1, 1, 1, wait_ms=500)
@@ -216,6 +236,7 @@ def test_a_replica_has_one_fetch_at_a_time() -> None:
     assert (len(first), len(second)) == (1, 0)
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderImmediatelySendsDivergingEpoch")
 def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=3) + batch(3, 3))
@@ -227,6 +248,11 @@ def test_diverging_logs_are_told_where_the_leaders_epoch_ends() -> None:
     assert not answer.records
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderImmediatelySendsSnapshotId",
+    "KafkaRaftClientSnapshotTest.testFetchRequestOffsetLessThanLogStart",
+    "KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithInvalidEpoch",
+)
 @pytest.mark.clause("S-10")
 @pytest.mark.parametrize(
     ("offset", "epoch"),
@@ -249,6 +275,7 @@ def test_a_leader_sends_its_snapshot_id_at_once(offset: int, epoch: int) -> None
     assert node.quorum.high_watermark == high_watermark
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchRequestAtLogStartOffsetWithValidEpoch")
 @pytest.mark.clause("S-10")
 def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
     node = leading()
@@ -260,6 +287,11 @@ def test_a_fetch_from_the_snapshots_end_gets_records() -> None:
     assert len(answer.records) > 0  # type: ignore[union-attr, arg-type]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testDescribeQuorumWithOnlyStaticVoters",
+    "KafkaRaftClientTest.testDescribeQuorumWithFollowers",
+    "KafkaRaftClientTest.testDescribeQuorumWithObserver",
+)
 def test_describes_who_fetched_when() -> None:
     node = leading()
     node.append(3)
@@ -281,6 +313,7 @@ def test_describes_who_fetched_when() -> None:
     assert node.quorum.describe().observers[0].last_caught_up_ms == at_ms + 100, "where the log ended at its last fetch"
 
 
+@pytest.mark.clause("KafkaRaftClientTest.testDescribeQuorumWithObserver")
 def test_an_observer_that_is_silent_for_minutes_is_forgotten() -> None:
     node = leading(1)
     node.fetch(7, 1, 1)

@@ -19,7 +19,8 @@ from reference_broker.quorum.tests.quorum_world import SECOND_US, Process, World
 
 pytestmark = pytest.mark.simulated
 
-SEEDS = range(3)
+SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(10, 100))]
+"""Kafka plays 100 seeds of each property. CI plays the first ten, and the nightly session the others."""
 
 
 def running(seed: int, voters: int, observers: int = 0, period_us: int = 20_000) -> World:
@@ -51,16 +52,18 @@ def follow_another(processes: list[Process], old: int) -> bool:
     return all(each.quorum.leader_id not in (-1, old) for each in processes)
 
 
-@pytest.mark.parametrize(
-    ("voters", "observers"), [(1, 0), (1, 2), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (5, 0), (5, 5)]
-)
-def test_can_elect_an_initial_leader(voters: int, observers: int) -> None:
-    world = running(7, voters, observers)
+@pytest.mark.clause("RaftEventSimulationTest.canElectInitialLeader")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_can_elect_an_initial_leader(seed: int) -> None:
+    """The first seeds have one to five voters, without and with observers."""
+    voters, observers = 1 + seed % 5, seed // 5 % 6
+    world = running(seed, voters, observers)
     assert len(world.invariants.leaders) >= 1
     world.run(SECOND_US)
     assert world.converged()
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canElectNewLeaderAfterOldLeaderFailure")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("end", [World.kill, World.shut_down])
 def test_can_elect_a_new_leader_after_the_old_one_failed(seed: int, end: Callable[[World, int], None]) -> None:
@@ -92,6 +95,7 @@ def test_voters_that_stood_still_together_do_not_split_their_votes() -> None:
     assert epochs <= 14, f"{epochs} epochs for 10 elections"
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canRecoverAfterAllNodesKilled")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_recover_after_all_nodes_were_killed(seed: int) -> None:
     world = running(seed, 5, 1)
@@ -104,6 +108,7 @@ def test_can_recover_after_all_nodes_were_killed(seed: int) -> None:
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canElectNewLeaderAfterOldLeaderPartitionedAway")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_elect_a_new_leader_after_the_old_one_was_partitioned_away(seed: int) -> None:
     world = running(seed, 4, 1)
@@ -115,6 +120,7 @@ def test_can_elect_a_new_leader_after_the_old_one_was_partitioned_away(seed: int
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canMakeProgressIfMajorityIsReachable")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_make_progress_if_a_majority_is_reachable(seed: int) -> None:
     world = running(seed, 5)
@@ -131,6 +137,7 @@ def test_can_make_progress_if_a_majority_is_reachable(seed: int) -> None:
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canMakeProgressAfterBackToBackLeaderFailures")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None:
     world = running(seed, 3, 1)
@@ -143,6 +150,7 @@ def test_can_make_progress_after_back_to_back_leader_failures(seed: int) -> None
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.leadershipAssignedOnlyOnceWithNetworkPartitionIfThereExistsMajority")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majority(seed: int) -> None:
     """Node 0 reaches nobody but one, which the others do not mind."""
@@ -159,6 +167,7 @@ def test_leadership_is_assigned_only_once_with_a_partition_if_there_is_a_majorit
     assert len(world.invariants.leaders) <= 3, "leadership goes to and fro"
 
 
+@pytest.mark.clause("RaftEventSimulationTest.leadershipWillNotChangeDuringNetworkPartitionIfMajorityStillReachable")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> None:
     """Pre-vote: a follower that lost sight of the leader, but not of the others, disturbs nobody, nor does it later."""
@@ -177,6 +186,7 @@ def test_leadership_does_not_change_while_a_majority_is_reachable(seed: int) -> 
     settle(world)
 
 
+@pytest.mark.clause("RaftEventSimulationTest.canRecoverFromSingleNodeCommittedDataLoss")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_can_recover_from_the_data_loss_of_a_single_node(seed: int) -> None:
     """A voter comes back with nothing at all, while the others are up."""

@@ -66,6 +66,7 @@ def test_peers_that_are_not_up_yet_are_asked_again() -> None:
     assert {each.peer for each in votes(node, pre_vote=True)} == {1, 2}
 
 
+@pytest.mark.clause("UnattachedStateTest.testElectionStateAndElectionTimeout")
 def test_later_elections_wait_for_the_election_timeout() -> None:
     node = Alone().started()
     node.pass_ms(LAST_MS)

@@ -100,6 +100,7 @@ class World:
             self.steps.pop(0)()
 
 
+@pytest.mark.clause("TopicsImageTest.testBasicLocalChanges", "TopicsImageTest.testUpdatedLeaders")
 def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
     world = World()
     assert world.publish(LED) == ["rests 0", "leads 0 in 0.0"]
@@ -121,6 +122,7 @@ def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
     assert not world.partitions.by_name
 
 
+@pytest.mark.clause("TopicsImageTest.testLocalReassignmentChanges")
 def test_a_replica_that_moves_away_is_deleted_here() -> None:
     world = World()
     world.publish(FOLLOWED)

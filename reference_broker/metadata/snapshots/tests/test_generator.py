@@ -32,6 +32,11 @@ NEVER: dict[str, Any] = {
 }
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testCreateSnapshot",
+    "FileRawSnapshotTest.testWriteReadSnapshot",
+    "SnapshotGeneratorTest.testCreateSnapshot",
+)
 @pytest.mark.clause("S-12")
 def test_made_after_so_many_bytes() -> None:
     replica = Replica(**BYTES)
@@ -48,6 +53,7 @@ def test_made_after_so_many_bytes() -> None:
     assert replica.store.ids == (made,), "the bytes count from the last snapshot on"
 
 
+@pytest.mark.clause("SnapshotGeneratorTest.testTimeBasedSnapshots")
 @pytest.mark.clause("S-12")
 def test_made_after_so_much_time_if_anything_is_new() -> None:
     replica = Replica(metadata_log_max_snapshot_interval_ms="5000")
@@ -66,6 +72,7 @@ def test_made_after_so_much_time_if_anything_is_new() -> None:
     assert len(replica.ports.told("snapshot_started")) == 2
 
 
+@pytest.mark.clause("FileRawSnapshotTest.testBatchWriteReadSnapshot")
 @pytest.mark.clause("S-12")
 def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
     replica = Replica(**BYTES)
@@ -83,6 +90,7 @@ def test_writes_after_the_freeze_point_do_not_get_into_it() -> None:
     assert replica.image.provenance.offset == 400 + slices
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testCreateSnapshotFromEndOffset", "SnapshotGeneratorTest.testCreateSnapshot")
 def test_what_came_meanwhile_counts_for_the_next() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
@@ -93,6 +101,7 @@ def test_what_came_meanwhile_counts_for_the_next() -> None:
     assert [each.offset for each in replica.store.ids] == [101, 203]
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testCreateExistingSnapshot")
 @pytest.mark.clause("S-12")
 def test_one_that_is_loaded_counts_as_the_last() -> None:
     replica = Replica(**NEVER)
@@ -103,6 +112,7 @@ def test_one_that_is_loaded_counts_as_the_last() -> None:
     assert not replica.ports.told("snapshot_started")
 
 
+@pytest.mark.clause("FileRawSnapshotTest.testWritingSnapshot", "NotifyingRawSnapshotWriterTest.testFreezeClose")
 def test_synced_before_renamed() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
@@ -121,6 +131,11 @@ def test_synced_before_renamed() -> None:
     assert replica.ports.told("snapshot_written")[0]["bytes"] == replica.store.size(replica.store.ids[0])
 
 
+@pytest.mark.clause(
+    "FileRawSnapshotTest.testAbortedSnapshot",
+    "NotifyingRawSnapshotWriterTest.testFailingFreeze",
+    "SnapshotGeneratorTest.testEmitterProblem",
+)
 def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 400))
@@ -140,6 +155,11 @@ def test_a_full_disk_is_noted_leaves_nothing_and_is_tried_again() -> None:
     assert content(run(load_snapshot(replica.disk, made))) == content(replica.image)
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testCreateSnapshotBeforeLogStartOffset",
+    "NotifyingRawSnapshotWriterTest.testCloseWithoutFreeze",
+    "RaftSnapshotWriterTest.testCloseWithoutFreeze",
+)
 def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
     replica = Replica(**BYTES)
     replica.append(topic_records("a", topic_id(1), 100))
@@ -152,6 +172,7 @@ def test_a_newer_one_from_the_leader_makes_it_needless() -> None:
     assert replica.names() == [f"{500:020d}-{2:010d}.checkpoint"]
 
 
+@pytest.mark.clause("SnapshotEmitterTest.testEmit")
 @pytest.mark.clause("S-14")
 def test_metrics_of_making_and_loading() -> None:
     replica = Replica(**BYTES)
@@ -214,6 +235,7 @@ def _crashed(crash_at: int, power_loss: bool, seed: int) -> bool:
     return died
 
 
+@pytest.mark.clause("FileRawSnapshotTest.testAbortedSnapshot", "SnapshotWriterReaderTest.testAbortedSnapshot")
 @pytest.mark.clause("S-9", "S-15")
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss: bool) -> None:
@@ -223,6 +245,7 @@ def test_a_crash_before_each_disk_operation_leaves_a_snapshot_or_none(power_loss
     assert crash_at > 40
 
 
+@pytest.mark.clause("QuorumControllerTest.testSnapshotSaveAndLoad")
 @pytest.mark.clause("S-15")
 @settings(max_examples=40, deadline=None)
 @given(OPERATIONS, st.integers(0, 400), st.integers(0, 2**16), st.booleans())

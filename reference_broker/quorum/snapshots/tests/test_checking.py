@@ -107,6 +107,7 @@ def test_a_snapshot_that_is_deleted_meanwhile_is_no_damage(monkeypatch: pytest.M
     assert world.error is ErrorCode.snapshot_not_found
 
 
+@pytest.mark.clause("FileRawSnapshotTest.testCreateSnapshotWithSameId")
 def test_a_damaged_snapshot_is_made_again_of_the_image_in_memory() -> None:
     world = Checked()
     good = world.replica.bytes_of(world.id)

@@ -23,6 +23,7 @@ def _with_snapshots(count: int, **config: str) -> Replica:
     return replica
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testDeleteSnapshots", "KafkaMetadataLogTest.testSoftRetentionLimit")
 @pytest.mark.clause("S-15")
 def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
     replica = _with_snapshots(3)
@@ -38,6 +39,7 @@ def test_a_superseded_one_stays_for_a_minute_then_goes() -> None:
     assert len(replica.store.ids) == 1, "the newest always stays"
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testAdvanceLogStartOffsetAfterCleaning")
 @pytest.mark.clause("S-15")
 def test_the_log_goes_before_the_snapshot_that_it_follows_on() -> None:
     replica = _with_snapshots(2)
@@ -96,6 +98,7 @@ def test_asking_again_for_the_same_bytes_is_no_advance() -> None:
     assert readers.advanced_us(id_) == 9
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testAdvanceLogStartOffsetAfterCleaning")
 @pytest.mark.clause("S-15")
 def test_nothing_is_deleted_of_what_is_not_known_to_be_committed() -> None:
     replica = _with_snapshots(2)
@@ -125,6 +128,7 @@ def test_a_disk_that_refuses_is_noted_and_tried_again() -> None:
     assert len(replica.store.ids) == 1
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testCleanupOlderSnapshots")
 def test_a_start_finishes_the_deletion_that_a_crash_interrupted() -> None:
     replica = _with_snapshots(2)
     first, second = replica.store.ids

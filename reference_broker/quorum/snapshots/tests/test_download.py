@@ -29,6 +29,7 @@ from reference_broker.quorum.values import Failed, Rediscover
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponsePartialData")
 @pytest.mark.clause("S-8", "S-9", "S-15")
 def test_piece_by_piece_then_in_place_of_the_log() -> None:
     leader, snapshot, follower, transfer = a_world()
@@ -229,6 +230,23 @@ def test_another_leader_or_snapshot_begins_at_zero(other: str, killed: bool) -> 
     assert after.follower.ports.told("download_discarded")
     after.finish()
     is_the_leaders(after, wanted)
+
+
+@pytest.mark.clause("S-11")
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_same_leader_in_a_newer_epoch_goes_on(killed: bool) -> None:
+    """It has the same file, because a snapshot is never written twice under one name."""
+    leader, snapshot, follower, transfer = begun(3)
+    follower.download.cancel()
+    follower.ports.sent.clear()
+    after = again(transfer) if killed else transfer
+    after.leadership.epoch = 7
+    before = after.bytes_sent
+    after.begin(snapshot)
+    assert after.follower.ports.told("download_started")[-1]["position"] == 3 * CHUNK
+    after.finish()
+    assert after.bytes_sent - before == leader.store.size(snapshot) - 3 * CHUNK
+    is_the_leaders(after, snapshot)
 
 
 @pytest.mark.clause("S-5", "S-10")

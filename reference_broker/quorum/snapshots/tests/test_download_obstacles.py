@@ -1,5 +1,7 @@
 """What answers, the disk and older files can do to a download: refused, thrown away, or gone on with later."""
 
+from dataclasses import replace
+
 import pytest
 
 from reference_broker.ports.disk import DiskError
@@ -20,6 +22,7 @@ from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Red
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseMissingSnapshot")
 @pytest.mark.clause("S-6", "S-7", "S-10")
 @pytest.mark.parametrize(
     ("error", "outcome"),
@@ -40,6 +43,28 @@ def test_what_each_error_leads_to(error: ErrorCode, outcome: Failed | LeaderChan
     assert not follower.ports.sent
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseWithInvalidId")
+@pytest.mark.clause("S-10")
+@pytest.mark.parametrize(("end_offset", "epoch"), [(-1, 1), (100, -1)])
+def test_an_answer_that_names_half_an_id_leads_to_rediscovery(end_offset: int, epoch: int) -> None:
+    _, _, follower, transfer = begun()
+    body = transfer.answer()
+    named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=end_offset, epoch=epoch)
+    transfer.deliver(changed(body, snapshot_id=named))
+    assert transfer.outcomes == [Rediscover()]
+    assert not follower.ports.sent
+
+
+def test_an_answer_of_another_snapshot_is_not_written() -> None:
+    _, snapshot, follower, transfer = begun()
+    body = transfer.answer()
+    named = replace(body.topics[0].partitions[0].snapshot_id, end_offset=snapshot.offset + 1)
+    transfer.deliver(changed(body, snapshot_id=named))
+    assert transfer.outcomes.pop() == Failed()
+    assert follower.disk.size(part_path(snapshot)) == CHUNK
+    goes_on_to_its_end(transfer, snapshot)
+
+
 @pytest.mark.clause("S-8")
 def test_an_answer_for_another_position_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
@@ -52,6 +77,7 @@ def test_an_answer_for_another_position_is_not_written() -> None:
     goes_on_to_its_end(transfer, snapshot)
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotResponseToNotFollower")
 @pytest.mark.clause("S-8")
 def test_a_late_answer_to_a_cancelled_question_is_not_written() -> None:
     _, snapshot, follower, transfer = a_world()
@@ -137,6 +163,7 @@ def test_one_that_is_there_already_is_only_put_in_place() -> None:
     is_the_leaders(transfer, snapshot)
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testTruncateWillRemoveOlderSnapshot")
 def test_older_snapshots_go_when_one_takes_the_place_of_the_log() -> None:
     _, snapshot, follower, transfer = a_world()
     follower.append([setting(1)])

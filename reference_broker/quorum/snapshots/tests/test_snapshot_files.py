@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.record_codec import decode, encode
 from reference_broker.metadata.records import (
+    AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerEndpoint,
     BrokerFeature,
@@ -60,6 +61,14 @@ def made() -> tuple[Replica, OffsetAndEpoch, bytes]:
     return replica, snapshot, replica.bytes_of(snapshot)
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testCreateSnapshot",
+    "FileRawSnapshotTest.testWritingSnapshot",
+    "RecordsSnapshotWriterTest.testBuilderKRaftVersion0",
+    "SnapshotWriterReaderTest.testSnapshotDelimiters",
+    "SnapshotsTest.testValidSnapshotFilename",
+    "RaftSnapshotWriterTest.testFreezeAndClose",
+)
 @pytest.mark.clause("S-16")
 def test_one_file_of_batches_from_header_to_footer(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
@@ -109,6 +118,9 @@ def test_no_torn_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes])
             run(load_snapshot(replica.disk, snapshot))
 
 
+@pytest.mark.clause(
+    "RecordsIteratorTest.testCrcValidation", "QuorumControllerTest.testFatalMetadataErrorDuringSnapshotLoading"
+)
 @pytest.mark.clause("S-9")
 def test_no_damaged_snapshot_is_loaded(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, data = made
@@ -134,9 +146,14 @@ def test_a_file_of_other_pieces_is_no_snapshot(index: int) -> None:
         list(read_batches(replica.disk, "f", ID))
 
 
+@pytest.mark.clause(
+    "OffsetControlManagerTest.testBeginTransactionRecordNotAllowedInSnapshot",
+    "OffsetControlManagerTest.testEndTransactionRecordNotAllowedInSnapshot",
+    "OffsetControlManagerTest.testAbortTransactionRecordNotAllowedInSnapshot",
+)
 @pytest.mark.clause("T-3")
-@pytest.mark.parametrize("marker", [BeginTransactionRecord(), EndTransactionRecord()])
-def test_a_snapshot_with_a_marker_is_refused(marker: BeginTransactionRecord | EndTransactionRecord) -> None:
+@pytest.mark.parametrize("marker", [BeginTransactionRecord(), EndTransactionRecord(), AbortTransactionRecord()])
+def test_a_snapshot_with_a_marker_is_refused(marker: MetadataRecord) -> None:
     replica = Replica()
     head = header_batch(ID, 5) + data_batch(ID, 1, 5, [encode(marker)])
     replica.disk.append(snapshot_path(ID), [head + footer_batch(ID, 2, 5)])
@@ -144,6 +161,7 @@ def test_a_snapshot_with_a_marker_is_refused(marker: BeginTransactionRecord | En
         run(load_snapshot(replica.disk, ID))
 
 
+@pytest.mark.clause("FileRawSnapshotTest.testBufferWriteReadSnapshot")
 def test_a_batch_larger_than_one_read_is_read() -> None:
     """Kafka writes its records into batches of up to 8 MiB."""
     replica = Replica()
@@ -182,6 +200,35 @@ OTHERS = st.lists(
 )
 
 
+@pytest.mark.clause(
+    "FileRawSnapshotTest.testWriteReadSnapshot",
+    "SnapshotWriterReaderTest.testWritingSnapshot",
+    "RecordsIteratorTest.testFileRecords",
+    "SnapshotEmitterTest.testEmit",
+    "RaftSnapshotWriterTest.testFreezeAndClose",
+    "MetadataImageTest.testEmptyImageRoundTrip",
+    "MetadataImageTest.testImage1RoundTrip",
+    "MetadataImageTest.testImage2RoundTrip",
+    "TopicsImageTest.testEmptyImageRoundTrip",
+    "TopicsImageTest.testImage1RoundTrip",
+    "TopicsImageTest.testImage2RoundTrip",
+    "ClusterImageTest.testEmptyImageRoundTrip",
+    "ClusterImageTest.testImage1RoundTrip",
+    "ClusterImageTest.testImage2RoundTrip",
+    "ClusterImageTest.testImage3RoundTrip",
+    "ConfigurationsImageTest.testEmptyImageRoundTrip",
+    "ConfigurationsImageTest.testImage1RoundTrip",
+    "ConfigurationsImageTest.testImage2RoundTrip",
+    "FeaturesImageTest.testEmptyImageRoundTrip",
+    "FeaturesImageTest.testImage1RoundTrip",
+    "FeaturesImageTest.testImage2RoundTrip",
+    "FeaturesImageTest.testImage3RoundTrip",
+    "ProducerIdsImageTest.testEmptyImageRoundTrip",
+    "ProducerIdsImageTest.testImage2RoundTrip",
+    "ClusterControlManagerTest.testReplayRegisterBrokerRecord",
+    "ClusterControlManagerTest.testRegistrationsToRecords",
+    "FeatureControlManagerTest.testReplayRecords",
+)
 @pytest.mark.clause("S-15", "S-16")
 @given(OPERATIONS, OTHERS)
 def test_what_a_snapshot_gives_equals_full_replay(
@@ -204,6 +251,7 @@ def _living(image: MetadataImage) -> int:
     return len(image.features) + len(image.brokers) + partitions + settings_ + single
 
 
+@pytest.mark.clause("ClusterImageTest.testImage1RoundTrip")
 @pytest.mark.clause("M-1")
 @pytest.mark.clause("M-14")
 def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
@@ -225,6 +273,7 @@ def test_the_metadata_epoch_and_what_brokers_announced_survive() -> None:
     assert [loaded.brokers[1].supports("other", level) for level in (0, 1)] == [True, False]
 
 
+@pytest.mark.clause("ProducerIdsImageTest.testImage1RoundTrip")
 def test_producer_ids_survive() -> None:
     replica = Replica()
     replica.append([ProducerIdsRecord(broker_id=1, next_producer_id=3000)])
@@ -232,6 +281,11 @@ def test_producer_ids_survive() -> None:
     assert run(load_snapshot(replica.disk, snapshot)).next_producer_id == 3000
 
 
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testCleanupPartialSnapshots",
+    "SnapshotsTest.testValidPartialSnapshotFilename",
+    "SnapshotsTest.testValidDeletedSnapshotFilename",
+)
 @pytest.mark.clause("S-9")
 def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
     replica, snapshot, _ = made
@@ -256,6 +310,36 @@ def test_a_start_deletes_leftovers_and_keeps_what_can_be_resumed(made: tuple[Rep
     assert replica.disk.exists(progress_path(other))
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLatestSnapshotId", "KafkaRaftClientSnapshotTest.testLatestSnapshotIdMissing"
+)
+def test_the_latest_is_that_of_the_newest_epoch_and_offset() -> None:
+    replica = Replica()
+    assert (replica.store.latest, replica.store.oldest) == (None, None)
+    ids = [OffsetAndEpoch(300, 1), OffsetAndEpoch(200, 2), OffsetAndEpoch(100, 1)]
+    for each in ids:
+        replica.disk.append(snapshot_path(each), [b"x"])
+    store = SnapshotStore(replica.disk)
+    assert (store.latest, store.oldest) == (ids[1], ids[2])
+
+
+@pytest.mark.clause(
+    "KafkaMetadataLogTest.testReadMissingSnapshot",
+    "KafkaMetadataLogTest.testDeleteNonExistentSnapshot",
+    "SnapshotsTest.testDeleteSnapshot",
+)
+def test_what_is_not_there_is_neither_held_nor_deleted(made: tuple[Replica, OffsetAndEpoch, bytes]) -> None:
+    replica, snapshot, _ = made
+    before = replica.log.start_offset, replica.log.end, replica.names()
+    other = OffsetAndEpoch(snapshot.offset, snapshot.epoch + 1)
+    assert not replica.store.holds(other)
+    replica.store.delete(other)
+    assert (replica.log.start_offset, replica.log.end, replica.names()) == before
+    replica.store.delete(snapshot)
+    assert (replica.store.latest, replica.names()) == (None, [])
+
+
+@pytest.mark.clause("SnapshotsTest.testValidSnapshotFilename", "SnapshotsTest.testInvalidSnapshotFilenames")
 @pytest.mark.parametrize(
     "name",
     [

@@ -57,6 +57,7 @@ def served() -> Served:
     return Served()
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestAsLeader")
 @pytest.mark.clause("S-1", "S-2", "S-3")
 def test_bytes_from_a_position_at_most_so_many(served: Served) -> None:
     piece = served.ask(position=5, max_bytes=10)
@@ -64,6 +65,10 @@ def test_bytes_from_a_position_at_most_so_many(served: Served) -> None:
     assert (piece.leader_id, piece.epoch, piece.error) == (1, 3, ErrorCode.none)
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testPartialFetchSnapshotRequestAsLeader",
+    "FileRawSnapshotTest.testPartialWriteReadSnapshot",
+)
 @pytest.mark.clause("S-3")
 def test_pieces_of_any_size_make_the_file(served: Served) -> None:
     position, got = 0, b""
@@ -80,6 +85,14 @@ def test_no_bytes_wanted_no_bytes_given(served: Served) -> None:
     assert served.ask(max_bytes=-1).data == b""
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestMissingSnapshot",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestUnknownPartition",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestAsFollower",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestWithOlderEpoch",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestWithNewerEpoch",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation",
+)
 @pytest.mark.clause("S-5", "S-6", "S-7")
 def test_errors_come_in_kafkas_order(served: Served) -> None:
     size = len(served.data)
@@ -116,6 +129,7 @@ def test_errors_come_in_kafkas_order(served: Served) -> None:
     assert served.ask(cluster_id=None, replica_id=-1).error is ErrorCode.none, "a consumer knows no cluster ID"
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestWithInvalidPosition")
 @pytest.mark.clause("S-6")
 def test_positions_outside_the_file(served: Served) -> None:
     size = len(served.data)
@@ -124,6 +138,10 @@ def test_positions_outside_the_file(served: Served) -> None:
     assert served.ask(position=size - 1).data == served.data[-1:]
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestMissingSnapshot",
+    "KafkaRaftClientSnapshotTest.testFetchSnapshotRequestBootstrapSnapshot",
+)
 @pytest.mark.clause("S-5")
 def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served: Served) -> None:
     other = OffsetAndEpoch(served.id.offset, served.id.epoch + 1)
@@ -131,6 +149,9 @@ def test_a_snapshot_of_the_same_offset_and_another_epoch_is_another(served: Serv
     assert served.ask(id=OffsetAndEpoch(0, 0)).error is ErrorCode.snapshot_not_found
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters"
+)
 def test_only_good_requests_count_as_heard(served: Served) -> None:
     served.ask(replica_id=2)
     served.ask(replica_id=3, position=-1)
@@ -152,6 +173,7 @@ def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
         assert (beyond.error_code, beyond.more, beyond.data) == (ErrorCode.offset_out_of_range, False, b"")
 
 
+@pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation")
 @pytest.mark.clause("S-4", "S-13")
 def test_the_api_answers_one_partition_of_one_topic(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)

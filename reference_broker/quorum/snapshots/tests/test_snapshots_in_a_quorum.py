@@ -142,6 +142,7 @@ def _converge(world: Nodes) -> None:
     )
 
 
+@pytest.mark.clause("KafkaMetadataLogTest.testCreateSnapshotFromEndOffset")
 @pytest.mark.clause("S-9", "S-10", "S-11", "S-12", "S-15")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
@@ -156,6 +157,10 @@ def test_a_storm_over_nodes_with_snapshots(seed: int) -> None:
     assert world.told["snapshot_renamed"] > 2, "the test must see snapshots"
 
 
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testFollowerListenerNotified",
+    "KafkaRaftClientSnapshotTest.testFetchResponseWithSnapshotId",
+)
 @pytest.mark.clause("S-9", "S-10", "S-15")
 def test_a_node_that_lacks_the_beginning_catches_up_from_a_snapshot() -> None:
     world = Nodes(1)
@@ -186,6 +191,55 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     store = SnapshotStore(disk)
     assert store.latest is not None
     assert content(run(load_snapshot(disk, store.latest))) == world.images[store.latest.offset - 1]
+
+
+@pytest.mark.clause("RaftClusterSnapshotTest.testSnapshotsGenerated")
+@pytest.mark.clause("S-12")
+def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
+    world = Nodes(4, voters=3, observers=1)
+    world.start()
+    world.keep_appending()
+    made: dict[int, dict[OffsetAndEpoch, bytes]] = {each: {} for each in world.ids}
+
+    def all_have_two() -> bool:
+        for node_id, process in world.processes.items():
+            for snapshot in process.snapshots.ids:
+                store = world.node(node_id).snapshots
+                made[node_id].setdefault(snapshot, store.read(snapshot, 0, store.size(snapshot)))
+        return all(len(ids) >= 2 for ids in made.values())
+
+    world.run_until(all_have_two)
+    assert len(world.invariants.leaders) == 1, "no change of leader"
+    for process in world.processes.values():
+        told = [what for what, _ in process.notes if what.startswith(("snapshot", "download"))]
+        assert told.count("snapshot_renamed") >= 2
+        assert not any(what.startswith("download") for what in told), "who holds the log downloads nothing"
+    everyones = [{*ids.items()} for ids in made.values()]
+    for one in everyones[1:]:
+        common = {snapshot for snapshot, _ in one} & {snapshot for snapshot, _ in everyones[0]}
+        assert all((each, made[0][each]) in one for each in common), "equal IDs of equal content"
+
+
+@pytest.mark.clause("S-10")
+def test_a_node_that_was_down_too_long_is_told_of_a_snapshot_by_its_first_fetch() -> None:
+    """S-10 over the wire's values: the leader names its snapshot, sends no records, and the log goes on behind it."""
+    world = Nodes(5)
+    world.start()
+    world.keep_appending()
+    world.run_until(lambda: world.high_watermark() > 20)
+    assert world.leader is not None
+    late = (world.leader.node_id + 1) % 3
+    world.kill(late)
+    held = world.disks[late]
+    world.run_until(lambda: world.leader is not None and world.leader.log.start_offset > 150)
+    world.start(late)
+    before = world.processes[late].log.end_offset
+    world.run_until(lambda: world.told.get("download_started", 0) > 0)
+    assert world.processes[late].log.end_offset == before, "no record was taken beyond the gap"
+    world.run_until(lambda: world.told.get("download_finished", 0) > 0)
+    _converge(world)
+    assert world.disks[late] is held
+    assert world.processes[late].log.start_offset > before
 
 
 @pytest.mark.clause("S-15")

@@ -1,0 +1,179 @@
+"""How nodes find their leader and leave the quorum (KafkaRaftClientTest)."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests import quorum_roles as roles
+from reference_broker.quorum.tests.quorum_alone import Alone, batch
+from reference_broker.quorum.values import Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+OBSERVER = 7
+
+
+def observer() -> Alone:
+    """It follows node 1 of the voters 0, 1 and 2 in epoch 5."""
+    node = Alone(node_id=OBSERVER).started()
+    node.pass_ms(20)
+    node.answer_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
+    assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 1)
+    return node
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testInitializeObserverNoPreviousState")
+def test_an_observer_without_a_state_asks_a_voter_and_then_fetches_from_the_leader() -> None:
+    node = observer()
+    (asked,) = node.take(ApiKey.FETCH)
+    assert asked.peer == 1
+    partition = asked.partition
+    assert (partition.current_leader_epoch, partition.fetch_offset, partition.last_fetched_epoch) == (5, 0, 0)
+    assert partition.high_watermark == -1
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testObserverQuorumDiscoveryFailure")
+def test_an_observer_asks_again_after_an_answer_that_names_no_leader() -> None:
+    node = Alone(node_id=OBSERVER).started()
+    node.pass_ms(20)
+    node.answer_fetch(error=ErrorCode.unknown_server_error, leader=-1, epoch=-1)
+    assert node.quorum.role is Role.UNATTACHED
+    node.pass_ms(500)
+    node.answer_fetch(error=ErrorCode.fenced_leader_epoch, leader=1, epoch=5)
+    assert (node.quorum.role, node.quorum.leader_id) == (Role.FOLLOWER, 1)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testFollowerAsObserverDoesNotBecomeProspectiveAfterFetchTimeout",
+    "KafkaRaftClientTest.testObserverSendDiscoveryFetchAfterFetchTimeout",
+    "KafkaRaftClientTest.testObserverHandleRetryFetchToBootstrapServer",
+    "KafkaRaftClientTest.testObserverHandleRetryFetchToLeader",
+)
+def test_an_observer_whose_leader_is_silent_asks_other_voters_and_seeks_no_election() -> None:
+    node = observer()
+    (late,) = node.take(ApiKey.FETCH)
+    node.pass_ms(2050)
+    assert node.quorum.role is Role.UNATTACHED
+    asked: list[int] = []
+    for _ in range(3):
+        node.pass_ms(500)
+        (one,) = node.take(ApiKey.FETCH)
+        asked.append(one.peer)
+        one.failed()
+    assert {0, 2} <= set(asked)
+    node.sent[:] = [late]
+    node.answer_fetch(batch(0, 5, count=2), epoch=5)
+    assert node.log.end_offset == 0, "the answer was to an earlier role"
+    node.pass_ms(60_000)
+    assert not node.take(ApiKey.VOTE)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testObserverLeaderRediscoveryAfterBrokerNotAvailableError",
+    "KafkaRaftClientTest.testObserverLeaderRediscoveryAfterRequestTimeout",
+)
+@pytest.mark.parametrize("is_timeout", [True, False])
+def test_an_observer_finds_the_leader_again_after_it_could_not_be_reached(is_timeout: bool) -> None:
+    node = observer()
+    for _ in range(2):
+        (one,) = node.take(ApiKey.FETCH)
+        if is_timeout:
+            one.failed()
+        else:
+            node.sent[:] = [one]
+            node.answer_fetch(error=ErrorCode.broker_not_available, leader=-1, epoch=-1)
+        node.pass_ms(50)
+    node.sent.clear()
+    node.pass_ms(200)
+    assert node.quorum.role is Role.UNATTACHED
+    node.pass_ms(500)
+    node.answer_fetch(leader=2, epoch=6, error=ErrorCode.not_leader_or_follower)
+    assert (node.quorum.leader_id, node.quorum.epoch) == (2, 6)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testUnattachedAsVoterCanBecomeFollowerAfterFindingLeader")
+def test_a_voter_that_looks_for_a_leader_follows_it_when_a_voter_names_it() -> None:
+    node = roles.unattached()
+    node.sent.clear()
+    node.pass_ms(20)
+    (asked,) = node.take(ApiKey.FETCH)
+    node.sent[:] = [asked]
+    node.answer_fetch(error=ErrorCode.not_leader_or_follower, leader=2, epoch=5)
+    assert (node.quorum.role, node.quorum.leader_id, node.quorum.epoch) == (Role.FOLLOWER, 2, 5)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testFetchResponseIgnoredAfterBecomingFollowerOfDifferentLeader")
+def test_a_fetch_to_the_last_leader_is_ignored_by_the_follower_of_the_next() -> None:
+    node = roles.follower()
+    late = node.take(ApiKey.FETCH)[-1:]
+    node.begin(2, 6)
+    node.sent[:] = late
+    node.answer_fetch(batch(2, 5), epoch=5)
+    assert node.log.end == OffsetAndEpoch(2, 4)
+    assert node.quorum.leader_id == 2
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testEmptyRecordSetInFetchResponse",
+    "KafkaRaftClientTest.testHandleCommitCallbackFiresAfterFollowerHighWatermarkAdvances",
+)
+def test_an_empty_answer_may_raise_the_high_watermark() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(high_watermark=0)
+    assert node.log.end_offset == 0
+    node.answer_fetch(batch(0, 5, count=2), high_watermark=0)
+    assert (node.log.end_offset, node.quorum.high_watermark) == (2, -1)
+    node.answer_fetch(high_watermark=2)
+    assert (node.log.end_offset, node.quorum.high_watermark) == (2, 2)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testObserverReplication")
+def test_an_observer_replicates_and_makes_durable_in_the_background() -> None:
+    node = observer()
+    node.auto_sync = False
+    node.answer_fetch(batch(0, 5, count=2))
+    assert (node.log.end_offset, node.log.synced_offset) == (2, 0)
+    node.sync_all()
+    assert node.log.synced_offset == 2
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testFollowerGracefulShutdown")
+@pytest.mark.parametrize("state", [roles.unattached, roles.follower, roles.prospective, roles.candidate])
+def test_who_does_not_lead_leaves_at_once(state: roles.State) -> None:
+    node, left = state(), list[bool]()
+    node.quorum.shut_down(lambda: left.append(True))
+    assert left == [True]
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testObserverGracefulShutdown", "KafkaRaftClientTest.testGracefulShutdownSingleMemberQuorum"
+)
+def test_an_observer_and_a_quorum_of_one_leave_at_once() -> None:
+    for node in (Alone(node_id=OBSERVER).started(), Alone(1).started()):
+        left = list[bool]()
+        node.quorum.shut_down(lambda left=left: left.append(True))  # type: ignore[misc]
+        assert left == [True]
+        assert not node.sent
+
+
+@pytest.mark.clause("KafkaRaftClientFetchTest.testRandomRecords", "KafkaMetadataLogTest.testRandomRecords")
+@given(st.binary(min_size=1, max_size=300))
+def test_random_bytes_leave_a_followers_log_whole(data: bytes) -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(data)
+    assert node.log.end == OffsetAndEpoch(0, 0)
+    node.pass_ms(50)
+    assert node.take(ApiKey.FETCH)[0].partition.fetch_offset == 0
+
+
+@pytest.mark.clause("KafkaMetadataLogTest.testInvalidMemoryRecords")
+@given(st.integers(0, 3), st.data())
+def test_a_byte_that_changed_ends_what_a_follower_takes(number: int, data: st.DataObject) -> None:
+    batches = [batch(0, 5), batch(1, 5, count=2), batch(3, 5), batch(4, 5)]
+    place = data.draw(st.integers(16, len(batches[number]) - 1))
+    damaged = bytearray(batches[number])
+    damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+    node = Alone().following(1, 5)
+    node.answer_fetch(b"".join([*batches[:number], bytes(damaged), *batches[number + 1 :]]))
+    assert node.log.end_offset == (0, 1, 3, 4)[number]

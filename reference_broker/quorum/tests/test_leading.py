@@ -1,0 +1,240 @@
+"""What a leader does to stay heard, and how elections are asked for again (KafkaRaftClientTest, LeaderStateTest)."""
+
+import pytest
+
+from reference_broker.quorum.fetch_messages import fetch
+from reference_broker.quorum.messages import Answer, begun
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests import quorum_roles as roles
+from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, granted
+from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.records.batch import validate
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchRequest, PartitionData
+from reference_broker.wire.headers import RequestHeader, write_request_header
+from reference_broker.wire.messages import decode_request, encode_request
+
+
+def leading(voters: int = 3) -> Alone:
+    return Alone(voters).started().elect(*range(1, voters))
+
+
+# Being heard
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testBeginQuorumEpochHeartbeat",
+    "LeaderStateTest.testFollowerAcknowledgement",
+    "LeaderStateTest.testBeginQuorumEpochTimer",
+)
+def test_a_leader_announces_itself_to_the_silent_every_half_fetch_timeout() -> None:
+    node = leading()
+    for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH):
+        each.replied(begun(Answer(ErrorCode.none, 0, 1)))
+    node.pass_ms(500)
+    node.fetch(1, 1, 1)
+    node.quorum.contacted(2)
+    node.pass_ms(499)
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+    node.pass_ms(1)
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH), "both were heard of"
+    node.fetch(2, 1, 1)
+    node.pass_ms(1000)
+    (again,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)[:1]
+    assert again.peer == 1
+    again.replied(begun(Answer(ErrorCode.none, 0, 1)))
+    node.pass_ms(1000)
+    assert 1 in {each.peer for each in node.take(ApiKey.BEGIN_QUORUM_EPOCH)}, "again and again"
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testFetchShouldBeTreatedAsLeaderAcknowledgement")
+def test_a_fetch_is_an_answer_to_an_announcement_that_was_lost() -> None:
+    node = leading(2)
+    (lost,) = node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+    node.pass_ms(900)
+    node.fetch(1, 0, 0)
+    lost.failed()
+    node.pass_ms(200)
+    assert not node.take(ApiKey.BEGIN_QUORUM_EPOCH)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldNotResignLeadershipIfOnlyOneVoters",
+    "LeaderStateTest.testCheckQuorumWithOneVoter",
+)
+def test_a_leader_without_other_voters_never_resigns() -> None:
+    node = Alone(1).started()
+    node.pass_ms(600_000)
+    assert node.quorum.is_leader
+    assert not node.sent
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testLeaderShouldResignLeadershipIfNotGetFetchRequestFromMajorityVoters",
+    "LeaderStateTest.testCheckQuorum",
+    "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters",
+)
+@pytest.mark.parametrize("voters", [3, 5])
+def test_one_voter_too_few_does_not_hold_a_leader(voters: int) -> None:
+    """A majority counts the leader itself. Observers do not count, whether they fetch the log or a snapshot."""
+    node = leading(voters)
+    too_few = range(1, voters // 2)
+    for _ in range(4):
+        for peer in (*too_few, 7):
+            node.fetch(peer, 1, 1)
+        node.quorum.contacted(8)
+        node.pass_ms(749)
+    assert node.quorum.is_leader
+    node.pass_ms(4)
+    assert node.quorum.role is Role.RESIGNED
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientSnapshotTest.testLeaderShouldResignLeadershipIfNotGetFetchSnapshotRequestFromMajorityVoters"
+)
+def test_a_voter_that_downloads_a_snapshot_is_heard_of() -> None:
+    node = leading(3)
+    for _ in range(8):
+        node.quorum.contacted(1)
+        node.pass_ms(1500)
+    assert node.quorum.is_leader
+
+
+# Elections
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testVoteRequestTimeout")
+def test_a_vote_that_is_not_answered_is_asked_for_again() -> None:
+    node = roles.candidate()
+    first, second = node.take(ApiKey.VOTE)
+    first.failed()
+    second.failed()
+    node.pass_ms(50)
+    again = node.take(ApiKey.VOTE)
+    assert [(each.peer, each.partition.pre_vote) for each in again] == [(1, False), (2, False)]
+    again[0].replied(granted(again[0], True))
+    assert (node.quorum.role, node.quorum.epoch) == (Role.LEADER, 6)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testCandidateElectionTimeout")
+def test_a_candidate_that_nobody_answers_asks_for_pre_votes_after_the_time_of_an_election() -> None:
+    node = roles.candidate()
+    node.pass_ms(999)
+    assert node.quorum.role is Role.CANDIDATE
+    node.sent.clear()
+    node.pass_ms(1001)
+    assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 6)
+    assert node.take(ApiKey.VOTE)[0].partition.pre_vote
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testGrantVotesWhenShuttingDown")
+def test_a_leader_takes_no_vote_of_its_epoch_and_ends_at_a_newer_one() -> None:
+    node = leading()
+    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0)) == [Answer(ErrorCode.none, 0, 1, False)]
+    node.quorum.shut_down(lambda: None)
+    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1)) == [Answer(ErrorCode.none, -1, 2, True)], "also while it leaves"
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testAppendFailedWithNotLeaderException", "KafkaRaftClientTest.testCannotResignIfNotLeader"
+)
+def test_a_node_that_does_not_lead_cannot_append_nor_resign() -> None:
+    for state in (roles.follower, roles.unattached, roles.candidate):
+        node = state()
+        with pytest.raises(NotLeader):
+            node.append()
+        with pytest.raises(AssertionError, match="resigns"):
+            node.quorum.resign("the test asks for it")
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testCandidateIgnoreVoteRequestOnSameEpoch", "CandidateStateTest.testGrantVote")
+def test_a_candidate_votes_for_nobody_else() -> None:
+    node = roles.candidate()
+    assert node.ask_vote(1, 6, OffsetAndEpoch(9, 5)) == [Answer(ErrorCode.none, -1, 6, False)]
+    assert (node.quorum.role, node.quorum.voted_id) == (Role.CANDIDATE, 0)
+
+
+# What the leader knows of the others
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testListenerCommitCallbackAfterLeaderWrite",
+    "LeaderStateTest.testUpdateHighWatermarkQuorumSizeTwo",
+)
+def test_a_leaders_records_are_told_when_a_majority_has_them() -> None:
+    node = leading(2)
+    node.fetch(1, 1, 1)
+    assert node.news[-1] == ("hw", 1)
+    node.append(3)
+    node.fetch(1, 1, 1)
+    assert node.news[-1] == ("hw", 1)
+    node.fetch(1, 4, 1)
+    assert node.news[-1] == ("hw", 4)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderAppendSingleMemberQuorum")
+def test_the_log_of_a_quorum_of_one_is_fetched_from_its_leader_change_on() -> None:
+    node = Alone(1).started()
+    node.append()
+    (answer,) = node.fetch(7, 0, 0)
+    assert isinstance(answer, PartitionData)
+    first, second = (header for _, header in validate(bytes(answer.records or b"")))
+    assert (first.is_control, first.base_offset, first.leader_epoch) == (True, 0, 1)
+    assert (second.is_control, second.base_offset, second.leader_epoch) == (False, 1, 1)
+    assert answer.high_watermark == 2
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testDescribeQuorumNonLeader", "KafkaRaftClientTest.testDescribeQuorumWithFollowers"
+)
+def test_a_quorum_is_described_by_its_leader_only() -> None:
+    node = leading(2)
+    assert node.quorum.describe().leader_id == 0
+    node.pass_ms(3000)
+    for other in (node, roles.follower(), roles.unattached()):
+        with pytest.raises(NotLeader):
+            other.quorum.describe()
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testDescribeQuorumNonMonotonicFollowerFetch",
+    "LeaderStateTest.testNonMonotonicHighWatermarkUpdate",
+)
+def test_a_voter_that_lost_its_disk_is_described_as_it_fetches_and_commits_nothing_anew() -> None:
+    node = leading(2)
+    node.append(2)
+    node.fetch(1, 3, 1)
+    caught_up_ms = node.now().wall_ms
+    node.pass_ms(100)
+    node.fetch(1, 2, 1)
+    described = node.quorum.describe()
+    one = described.voters[1]
+    assert (one.log_end_offset, one.last_fetch_ms, one.last_caught_up_ms) == (2, caught_up_ms + 100, caught_up_ms)
+    assert described.high_watermark == 3
+    assert ("hw", 2) not in node.news
+
+
+@pytest.mark.clause("LeaderStateTest.testIdempotentEndOffsetUpdate")
+def test_the_end_of_the_log_counts_once() -> None:
+    """The high watermark is told once however often a follower names the same end."""
+    node = leading(2)
+    node.append()
+    for _ in range(3):
+        node.fetch(1, 2, 1)
+    assert [each for each in node.news if each[0] == "hw"] == [("hw", 2)]
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testLeaderStateUpdateWithDifferentFetchRequestVersions")
+@pytest.mark.parametrize("version", range(13, 19))
+def test_every_version_of_fetch_that_names_topics_by_id_moves_the_high_watermark(version: int) -> None:
+    """Up to version 14 the replica's ID is a field of the request, from 15 on a tagged one (KIP-903)."""
+    node = leading(2)
+    request = fetch(CLUSTER, 1, 1, OffsetAndEpoch(1, 1), 0, -1, 0)
+    frame = b"".join(bytes(each) for each in encode_request(ApiKey.FETCH, version, 1, "x", request))
+    body_offset = 4 + len(write_request_header(RequestHeader(ApiKey.FETCH, version, 1, "x")))
+    decoded = decode_request(ApiKey.FETCH, version, memoryview(frame), body_offset)
+    assert isinstance(decoded, FetchRequest)
+    (answer,) = node.fetch_as(decoded)
+    assert answer.error_code == ErrorCode.none
+    assert node.quorum.high_watermark == 1

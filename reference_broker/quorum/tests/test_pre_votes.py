@@ -1,0 +1,301 @@
+"""Who grants a pre-vote and what follows on the answers (Kafka's KafkaRaftClientPreVoteTest, KIP-996)."""
+
+import pytest
+
+from reference_broker.quorum.messages import Answer, Vote, vote, voted
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests import quorum_roles as roles
+from reference_broker.quorum.tests.quorum_alone import CLUSTER, Alone, Sent, granted
+from reference_broker.quorum.values import NO_NODE, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, ErrorCode
+
+LONG_LOG = OffsetAndEpoch(9, 4)
+
+
+def pre_vote(node: Alone, candidate: int, end: OffsetAndEpoch = LONG_LOG, epochs: int = 0) -> Answer:
+    (answer,) = node.ask_vote(candidate, node.quorum.epoch + epochs, end, pre_vote=True)
+    return answer
+
+
+def told(node: Alone) -> tuple[Role, int, int, int]:
+    quorum = node.quorum
+    return quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id
+
+
+# Who grants one
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsCandidate",
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsUnattachedVoted",
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned",
+    "KafkaRaftClientPreVoteTest.testRejectPreVoteIfRemoteLogIsNotUpToDate",
+    "UnattachedStateTest.testCanGrantVoteWithVotedKey",
+    "ProspectiveStateTest.testGrantVote",
+    "ProspectiveStateTest.testGrantVoteWithVotedKey",
+    "ProspectiveStateTest.testGrantVoteWithLeader",
+    "CandidateStateTest.testGrantVote",
+)
+@pytest.mark.parametrize(
+    "state", [each for each in roles.EVERY if each not in (roles.leader, roles.follower, roles.voted_follower)]
+)
+def test_without_a_live_leader_everyone_with_a_log_as_long_gets_pre_votes(state: roles.State) -> None:
+    node = state()
+    before = told(node)
+    if state is roles.resigned:
+        long_log = OffsetAndEpoch(9, 6)
+    else:
+        long_log = LONG_LOG
+    for candidate in (1, 1, 2):
+        answer = pre_vote(node, candidate, long_log)
+        assert answer == Answer(ErrorCode.none, before[2], before[1], True)
+    for short in (OffsetAndEpoch(1, 4), OffsetAndEpoch(9, 3)):
+        assert pre_vote(node, 1, short).granted is False
+    assert told(node) == before
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsFollower",
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsFollowerWithVotedCandidate",
+    "KafkaRaftClientPreVoteTest.testFollowerGrantsPreVoteIfHasNotFetchedYet",
+    "FollowerStateTest.testPreVoteIfHasNotFetchedFromLeaderYet",
+    "FollowerStateTest.testPreVoteAfterSuccessfulFetchFromLeader",
+)
+@pytest.mark.parametrize("state", [roles.follower, roles.voted_follower])
+def test_a_follower_grants_pre_votes_only_until_its_first_fetch_from_the_leader(state: roles.State) -> None:
+    node = state()
+    before = told(node)
+    assert pre_vote(node, 2) == Answer(ErrorCode.none, 1, 5, True)
+    node.sent[:] = [each for each in node.sent if each.peer == 1][-1:]
+    node.answer_fetch()
+    assert pre_vote(node, 2) == Answer(ErrorCode.none, 1, 5, False)
+    assert told(node) == before
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testLeaderRejectPreVoteRequestOnSameEpoch", "LeaderStateTest.testGrantVote"
+)
+def test_a_leader_grants_none() -> None:
+    node = roles.leader()
+    assert pre_vote(node, 1, OffsetAndEpoch(9, 6)) == Answer(ErrorCode.none, 0, 6, False)
+    assert node.quorum.is_leader
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsFollower",
+    "KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsCandidate",
+)
+@pytest.mark.parametrize("state", roles.EVERY)
+def test_a_pre_vote_of_a_newer_epoch_ends_every_role_and_binds_nobody(state: roles.State) -> None:
+    node = state()
+    epoch = node.quorum.epoch + 1
+    assert pre_vote(node, 2, OffsetAndEpoch(9, epoch), epochs=1) == Answer(ErrorCode.none, NO_NODE, epoch, True)
+    assert told(node) == (Role.UNATTACHED, epoch, NO_NODE, NO_NODE)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testHandleInvalidPreVoteRequestWithOlderEpoch",
+    "KafkaRaftClientPreVoteTest.testPreVoteRequestClusterIdValidation",
+    "KafkaRaftClientPreVoteTest.testInvalidVoterReplicaPreVoteRequest",
+    "KafkaRaftClientPreVoteTest.testInvalidPreVoteRequest",
+)
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"epoch": 4}, ErrorCode.fenced_leader_epoch),
+        ({"cluster_id": ""}, ErrorCode.inconsistent_cluster_id),
+        ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
+        ({"voter_id": 2}, ErrorCode.invalid_voter_key),
+        ({"end": OffsetAndEpoch(-5, 0)}, ErrorCode.invalid_request),
+        ({"end": OffsetAndEpoch(0, -1)}, ErrorCode.invalid_request),
+        ({"end": OffsetAndEpoch(0, 6)}, ErrorCode.invalid_request),
+        ({"end": OffsetAndEpoch(9, 5)}, ErrorCode.none),
+    ],
+)
+def test_pre_votes_are_checked_like_votes(changed: dict[str, object], error: Error) -> None:
+    """Only the epoch of the log may be that of the request, because no epoch begins."""
+    node = roles.follower()
+    before = told(node)
+    asked: dict[str, object] = {"candidate": 2, "epoch": 5, "end": LONG_LOG, "pre_vote": True, **changed}
+    (answer,) = node.ask_vote(**asked)  # type: ignore[arg-type]
+    assert (answer.error, answer.granted) == (error, error is ErrorCode.none)
+    assert told(node) == before
+
+
+# What follows on the answers
+
+
+def asked_by(node: Alone) -> list[Sent]:
+    """The pre-votes that are on their way, one to each other voter."""
+    asked = [each for each in node.take(ApiKey.VOTE) if each.partition.pre_vote]
+    assert [each.peer for each in asked] == [1, 2]
+    return asked
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testVoteResponseIgnoredAfterBecomingFollower",
+    "KafkaRaftClientPreVoteTest.testPreVoteResponseIgnoredAfterBecomingFollower",
+)
+def test_answers_are_ignored_once_the_node_follows_a_leader() -> None:
+    node = roles.prospective()
+    asked = asked_by(node)
+    node.begin(2, 5)
+    for each in asked:
+        each.replied(granted(each, True))
+    assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
+
+
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithoutLeaderTransitionsToFollower")
+def test_a_grant_that_names_a_leader_makes_a_follower() -> None:
+    node = roles.prospective()
+    asked_by(node)[0].replied(voted(Answer(ErrorCode.none, 2, 5, True)))
+    assert told(node) == (Role.FOLLOWER, 5, 2, NO_NODE)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientPreVoteTest.testProspectiveTransitionsToUnattachedOnElectionFailure",
+    "ProspectiveStateTest.testElectionTimeout",
+)
+def test_a_prospective_node_without_a_leader_looks_for_one_again_after_it_has_lost() -> None:
+    node = roles.prospective()
+    asked_by(node)
+    node.pass_ms(2000)
+    assert node.quorum.role is Role.UNATTACHED, "nobody answered within the time of an election"
+    roles.seeking(node)
+    for each in asked_by(node):
+        each.replied(granted(each, False))
+    assert node.quorum.role is Role.UNATTACHED
+    roles.seeking(node)
+    assert node.quorum.epoch == 5
+    asked_by(node)
+
+
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testProspectiveWithLeaderTransitionsToFollower")
+def test_a_prospective_node_with_a_leader_fetches_from_it_again_after_it_has_lost() -> None:
+    node = roles.prospective_with_leader()
+    asked_by(node)
+    node.pass_ms(1999)
+    assert node.quorum.role is Role.FOLLOWER
+    assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
+    roles.seeking(node)
+    for each in asked_by(node):
+        each.replied(granted(each, False))
+    assert told(node) == (Role.FOLLOWER, 5, 1, NO_NODE)
+    assert [each.peer for each in node.take(ApiKey.FETCH)] == [1]
+    roles.seeking(node)
+    asked_by(node)[0].replied(voted(Answer(ErrorCode.fenced_leader_epoch, 2, 6)))
+    assert told(node) == (Role.FOLLOWER, 6, 2, NO_NODE)
+
+
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testPreVoteRequestTimeout")
+def test_who_does_not_answer_is_asked_again() -> None:
+    node = roles.prospective()
+    first, second = asked_by(node)
+    first.failed()
+    second.failed()
+    node.pass_ms(50)
+    again, _ = asked_by(node)
+    again.replied(granted(again, True))
+    assert told(node) == (Role.CANDIDATE, 6, NO_NODE, 0)
+
+
+# Counting
+
+
+def first_election(voters: int) -> Alone:
+    """Node 0 asks for its first pre-votes, in epoch 0."""
+    node = Alone(voters).started()
+    node.pass_ms(100)
+    assert node.quorum.role is (Role.LEADER if voters == 1 else Role.PROSPECTIVE)
+    return node
+
+
+def answer(node: Alone, *grants: bool) -> None:
+    for each, is_granted in zip(node.take(ApiKey.VOTE), grants, strict=False):
+        each.replied(granted(each, is_granted))
+
+
+@pytest.mark.clause("ProspectiveStateTest.testSingleNodeQuorum", "CandidateStateTest.testSingleNodeQuorum")
+def test_a_quorum_of_one_needs_nobody() -> None:
+    node = first_election(1)
+    assert told(node) == (Role.LEADER, 1, 0, 0)
+
+
+@pytest.mark.clause(
+    "ProspectiveStateTest.testTwoNodeQuorumVoteRejected",
+    "ProspectiveStateTest.testTwoNodeQuorumVoteGranted",
+    "ProspectiveStateTest.testThreeNodeQuorumVoteGranted",
+    "ProspectiveStateTest.testThreeNodeQuorumVoteRejected",
+    "EpochElectionTest.testStateOnInitialization",
+    "EpochElectionTest.testRecordGrantedVote",
+    "EpochElectionTest.testRecordRejectedVote",
+)
+@pytest.mark.parametrize(
+    ("voters", "grants", "role"),
+    [
+        (2, (False,), Role.UNATTACHED),
+        (2, (True,), Role.CANDIDATE),
+        (3, (), Role.PROSPECTIVE),
+        (3, (False,), Role.PROSPECTIVE),
+        (3, (False, False), Role.UNATTACHED),
+        (3, (False, True), Role.CANDIDATE),
+        (3, (True,), Role.CANDIDATE),
+        (3, (True, False), Role.CANDIDATE),
+        (5, (True,), Role.PROSPECTIVE),
+        (5, (True, False, False, True), Role.CANDIDATE),
+        (5, (True, False, False, False), Role.UNATTACHED),
+    ],
+)
+def test_a_majority_of_pre_votes_makes_a_candidate(voters: int, grants: tuple[bool, ...], role: Role) -> None:
+    node = first_election(voters)
+    answer(node, *grants)
+    assert node.quorum.role is role
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInitializeAsCandidateAndBecomeLeaderQuorumOfThree",
+    "QuorumStateTest.testCandidateToLeaderWithoutGrantedVote",
+    "CandidateStateTest.testTwoNodeQuorumVoteRejected",
+    "CandidateStateTest.testTwoNodeQuorumVoteGranted",
+    "CandidateStateTest.testThreeNodeQuorumVoteGranted",
+    "CandidateStateTest.testThreeNodeQuorumVoteRejected",
+    "EpochElectionTest.testRecordGrantedVote",
+    "EpochElectionTest.testRecordRejectedVote",
+)
+@pytest.mark.parametrize(
+    ("voters", "grants", "role"),
+    [
+        (2, (False,), Role.PROSPECTIVE),
+        (2, (True,), Role.LEADER),
+        (3, (), Role.CANDIDATE),
+        (3, (False, False), Role.PROSPECTIVE),
+        (3, (False, True), Role.LEADER),
+        (3, (True,), Role.LEADER),
+        (3, (True, False), Role.LEADER),
+        (5, (True, False, False, False), Role.PROSPECTIVE),
+    ],
+)
+def test_a_majority_of_votes_makes_a_leader(voters: int, grants: tuple[bool, ...], role: Role) -> None:
+    """A candidate that has lost asks for pre-votes after a delay."""
+    node = first_election(voters)
+    answer(node, *[True] * (voters // 2))
+    assert node.quorum.role is Role.CANDIDATE
+    answer(node, *grants)
+    node.pass_ms(200)
+    assert told(node)[:2] == (role, 1)
+    assert node.quorum.voted_id == 0, "it remembers its vote for itself"
+
+
+@pytest.mark.clause(
+    "ProspectiveStateTest.testCannotGrantOrRejectNonVoters", "CandidateStateTest.testCannotGrantOrRejectNonVoters"
+)
+@pytest.mark.parametrize("is_pre_vote", [True, False])
+def test_who_is_no_voter_is_neither_asked_nor_served(is_pre_vote: bool) -> None:
+    node = roles.candidate()
+    assert {each.peer for each in node.take(ApiKey.VOTE)} == {1, 2}
+    body = vote(Vote(CLUSTER, 0, 7, 6, OffsetAndEpoch(9, 5), is_pre_vote))
+    answers: list[object] = []
+    node.quorum.handle_vote(body, answers.append)
+    assert answers == [voted(Answer(ErrorCode.inconsistent_voter_set, NO_NODE, 6))]
+    assert node.quorum.role is Role.CANDIDATE

@@ -1,0 +1,100 @@
+"""What a leader that resigns tells the others, and what they do (KafkaRaftClientTest, ResignedStateTest)."""
+
+import pytest
+
+from reference_broker.quorum.messages import Answer, ended
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests.quorum_alone import Alone, Sent
+from reference_broker.quorum.values import NotLeader, Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+
+def resigned(voters: int = 3) -> Alone:
+    """Node 0, which led epoch 1 and whose EndQuorumEpoch requests are on their way."""
+    node = Alone(voters).started().elect(*range(1, voters))
+    node.sent.clear()
+    node.quorum.resign("the test asks for it")
+    return node
+
+
+def told(each: Sent) -> None:
+    each.replied(ended(Answer(ErrorCode.none, -1, 1)))
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testEndQuorumEpochRetriesWhileResigned")
+def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
+    node = resigned()
+    first, second = node.take(ApiKey.END_QUORUM_EPOCH)
+    told(first)
+    second.failed()
+    node.pass_ms(900)
+    again = node.take(ApiKey.END_QUORUM_EPOCH)
+    assert again, "the other one is told again"
+    assert {each.peer for each in again} == {second.peer}
+    told(again[-1])
+    node.pass_ms(90)
+    assert not node.take(ApiKey.END_QUORUM_EPOCH)
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
+)
+def test_a_resigned_leader_neither_answers_fetches_nor_appends_and_seeks_an_election_at_last() -> None:
+    node = resigned(2)
+    (asked,) = node.take(ApiKey.END_QUORUM_EPOCH)
+    told(asked)
+    assert [each.error_code for each in node.fetch(1, 0, 0)] == [ErrorCode.not_leader_or_follower]
+    with pytest.raises(NotLeader):
+        node.append()
+    node.pass_ms(999)
+    assert node.quorum.role is Role.RESIGNED
+    assert not node.sent, "who knows of it is told no more"
+    node.pass_ms(1001)
+    assert node.quorum.role is Role.PROSPECTIVE  # type: ignore[comparison-overlap]  # It changed.
+
+
+@pytest.mark.clause("KafkaRaftClientPreVoteTest.testHandlePreVoteRequestAsResigned", "ResignedStateTest.testGrantVote")
+def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
+    node = resigned()
+    end = node.log.end
+    assert node.ask_vote(1, 1, end, pre_vote=True)[0].granted
+    assert node.ask_vote(1, 1, OffsetAndEpoch(0, 0), pre_vote=True)[0].granted is False, "its log is shorter"
+    assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0))[0].granted is False
+    assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [Answer(ErrorCode.none, -1, 2, True)]
+    assert node.quorum.role is Role.UNATTACHED
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
+def test_a_resigned_leader_follows_the_next_one() -> None:
+    node = resigned()
+    assert node.begin(1, 2) == Answer(ErrorCode.none, 1, 2)
+    assert (node.quorum.role, node.news[-1]) == (Role.FOLLOWER, ("leader", 1, 2))
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testEndQuorumStartsNewElectionImmediatelyIfFollowerUnattached")
+def test_a_voter_that_did_not_know_the_leader_hears_of_its_resignation() -> None:
+    """It was unattached: it learns who led, and seeks the election in its turn."""
+    node = Alone().started()
+    node.ask_vote(1, 5)
+    assert node.quorum.role is Role.UNATTACHED
+    assert node.end(1, 5, 0, 2) == Answer(ErrorCode.none, 1, 5)
+    node.pass_ms(0)
+    assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 5)
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testHandleEndQuorumRequestWithLowerPriorityToBecomeLeader")
+def test_a_resignation_in_a_newer_epoch_is_heard_too() -> None:
+    node = Alone().following(2, 4)
+    assert node.end(1, 5, 2, 0) == Answer(ErrorCode.none, 1, 5)
+    node.pass_ms(0)
+    assert node.quorum.role is Role.FOLLOWER, "the other one is first in the row"
+    node.pass_ms(50)
+    assert (node.quorum.role, node.quorum.epoch) == (Role.PROSPECTIVE, 5)
+
+
+def test_a_resignation_of_an_older_epoch_is_refused() -> None:
+    node = Alone().following(1, 5)
+    assert node.end(1, 4, 0) == Answer(ErrorCode.fenced_leader_epoch, 1, 5)
+    node.pass_ms(100)
+    assert node.quorum.role is Role.FOLLOWER

@@ -1,0 +1,128 @@
+"""What a node knows after a restart, and the file that says so (KafkaRaftClientTest, FileQuorumStateStoreTest)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.node_files import (
+    QUORUM_STATE,
+    TEMPORARY_SUFFIX,
+    QuorumState,
+    StartRefused,
+    put_in_place,
+    read_quorum_state,
+    write_quorum_state,
+)
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.quorum.tests import quorum_roles as roles
+from reference_broker.quorum.tests.quorum_alone import Alone, batch
+from reference_broker.quorum.values import Role
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+
+def restarted(node: Alone) -> Alone:
+    return Alone(len(node.quorum.voters), disk=node.disk).started()
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testInitializeAsResignedAndOnlyVoter",
+    "KafkaRaftClientTest.testInitializeAsLeaderFromStateStoreSingleMemberQuorum",
+    "QuorumStateTest.testInitializeAsOnlyVoter",
+)
+def test_an_only_voter_leads_the_next_epoch_after_a_restart() -> None:
+    node = Alone(1).started()
+    again = restarted(node)
+    assert (again.quorum.role, again.quorum.epoch) == (Role.LEADER, 2)
+    assert again.quorum.high_watermark == 2, "its log has the record that opened each of its epochs"
+
+
+@pytest.mark.clause(
+    "KafkaRaftClientTest.testGrantVotesFromHigherEpochAfterResigningLeadership",
+    "KafkaRaftClientTest.testGrantVotesFromHigherEpochAfterResigningCandidacy",
+)
+@pytest.mark.parametrize("state", [roles.leader, roles.candidate])
+def test_restarted_nominees_vote_in_a_newer_epoch(state: roles.State) -> None:
+    again = restarted(state())
+    assert (again.quorum.epoch, again.quorum.voted_id) == (6, 0)
+    assert again.ask_vote(1, 6, OffsetAndEpoch(9, 5))[0].granted is False
+    assert again.ask_vote(1, 7, OffsetAndEpoch(9, 6)) == [Answer(ErrorCode.none, -1, 7, True)]
+    assert restarted(again).quorum.voted_id == 1
+
+
+@pytest.mark.clause("KafkaRaftClientTest.testInitializeAsFollowerNonEmptyLog")
+def test_a_restarted_follower_fetches_where_its_log_ends() -> None:
+    node = Alone().following(1, 5)
+    node.answer_fetch(batch(0, 3, count=2) + batch(2, 5))
+    (asked,) = restarted(node).take(ApiKey.FETCH)
+    assert (asked.peer, asked.partition.fetch_offset, asked.partition.last_fetched_epoch) == (1, 3, 5)
+
+
+@pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreDifferent")
+def test_a_follower_that_voted_for_another_node_than_its_leader_follows_on() -> None:
+    again = restarted(roles.voted_follower())
+    quorum = again.quorum
+    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 1, 2)
+
+
+@pytest.mark.clause("QuorumStateTest.testInitializeVotedAndLeaderAreSame")
+def test_a_follower_that_voted_for_its_leader_follows_on() -> None:
+    node = roles.voted()
+    node.begin(2, 5)
+    quorum = restarted(node).quorum
+    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.FOLLOWER, 5, 2, 2)
+
+
+@pytest.mark.clause("QuorumStateTest.testInitializePrimordialEpoch")
+def test_a_node_without_a_file_and_a_log_begins_in_epoch_0() -> None:
+    quorum = Alone().started().quorum
+    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 0, -1, -1)
+
+
+@pytest.mark.clause("QuorumStateTest.testInitializeAsUnattached", "FileQuorumStateStoreTest.testReload")
+def test_a_voter_that_knew_no_leader_knows_its_epoch() -> None:
+    quorum = restarted(roles.unattached()).quorum
+    assert (quorum.role, quorum.epoch, quorum.leader_id, quorum.voted_id) == (Role.UNATTACHED, 5, -1, -1)
+
+
+# The file
+
+
+@pytest.mark.clause(
+    "FileQuorumStateStoreTest.testWriteReadElectedLeader",
+    "FileQuorumStateStoreTest.testWriteReadVotedCandidate",
+    "FileQuorumStateStoreTest.testWriteReadUnknownLeader",
+    "FileQuorumStateStoreTest.testCreateAndClear",
+    "ElectionStateTest.testQuorumStateDataRoundTrip",
+)
+@pytest.mark.parametrize(
+    "state",
+    [
+        QuorumState(leader_id=2, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
+        QuorumState(leader_id=2, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
+        QuorumState(leader_id=-1, leader_epoch=7, voted_id=1, voters=(0, 1, 2)),
+        QuorumState(leader_id=-1, leader_epoch=7, voted_id=-1, voters=(0, 1, 2)),
+    ],
+    ids=["leader", "leader and vote", "vote", "neither"],
+)
+def test_what_is_written_is_read_again(state: QuorumState) -> None:
+    node = Alone()
+    assert read_quorum_state(node.disk) is None
+    done: list[bool] = []
+    put_in_place(node.disk, node, write_quorum_state(node.disk, state), lambda: done.append(True))
+    assert done == [True]
+    assert read_quorum_state(node.disk) == state
+    assert not node.disk.exists(QUORUM_STATE + TEMPORARY_SUFFIX)
+
+
+@pytest.mark.clause("FileQuorumStateStoreTest.testCantReadVersionQuorumState")
+@pytest.mark.parametrize("changed", [{"data_version": 2}, {"data_version": 1}, {"data_version": None}])
+def test_a_file_of_another_version_is_refused_in_one_sentence(changed: dict[str, Any]) -> None:
+    """Kafka writes version 1 in clusters whose voters can change (KIP-853), and names no voters in it."""
+    disk = roles.follower().disk
+    fields = json.loads(disk.files[QUORUM_STATE])
+    disk.files[QUORUM_STATE] = bytearray(json.dumps(fields | changed).encode())
+    with pytest.raises(StartRefused, match="version"):
+        Alone(disk=disk)
