@@ -1,15 +1,17 @@
 """Lists what Apache Kafka's own tests assert, with the tests of ours that show the same, or why it does not apply.
 
-The list is made from the sources each time. Only ``reference_broker/conformance.toml`` is typed by hand.
+The list is made from the sources each time. Only the files of ``reference_broker/conformance`` are typed by hand. The
+README there says how they are written.
 """
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from scenarios.clauses import ROOT, marked_tests
 
-TABLE = "reference_broker/conformance.toml"
+TABLES = "reference_broker/conformance"
 _NOT_BEHAVIOURS = ("path", "unlike")
 
 
@@ -17,8 +19,9 @@ _NOT_BEHAVIOURS = ("path", "unlike")
 class Behaviour:
     """What one test of Kafka asserts.
 
-    ``id`` is the class and the method of Kafka's test, ``path`` its file in Kafka's repository. ``unlike`` says why the
-    behaviour does not apply here. If it is empty the behaviour applies, and ``tests`` (path::name) show it.
+    ``id`` is the class and the method of Kafka's test, or the class alone if nothing of it applies here. ``path`` is
+    its file in Kafka's repository. ``unlike`` says why the behaviour does not apply here. If it is empty the behaviour
+    applies, and ``tests`` (path::name) show it.
     """
 
     id: str
@@ -36,25 +39,39 @@ class Behaviour:
 
 
 def all_behaviours(root: Path = ROOT) -> tuple[Behaviour, ...]:
-    """Returns every behaviour of the table, in its order."""
+    """Returns every behaviour, in the order of the files' names and of the lines in each file."""
     tests = marked_tests(root)
     found = []
-    for suite, section in _table(root).items():
-        path, unlike = str(section["path"]), section.get("unlike", {})
-        assert isinstance(unlike, dict), f"[{suite}.unlike] of {TABLE} is a table"
+    for suite, section in _sections(root).items():
+        path = str(section["path"])
         for name, text in section.items():
-            each = f"{suite}.{name}"
             if name not in _NOT_BEHAVIOURS:
+                each = f"{suite}.{name}"
                 found.append(Behaviour(each, str(text), path, tuple(tests.get(each, ()))))
-        for name, why in unlike.items():
-            each = f"{suite}.{name}"
-            found.append(Behaviour(each, str(why), path, tuple(tests.get(each, ())), str(why)))
+        for name, why in _unlike(section.get("unlike", {})):
+            each = f"{suite}.{name}" if name else suite
+            found.append(Behaviour(each, why, path, tuple(tests.get(each, ())), why))
     return tuple(found)
 
 
-def _table(root: Path) -> dict[str, dict[str, object]]:
-    path = root / TABLE
-    if not path.is_file():
-        return {}
-    with path.open("rb") as file:
-        return tomllib.load(file)
+def _unlike(said: object) -> Iterator[tuple[str, str]]:
+    """Yields each method with the reason why it does not apply. The name is empty if the reason is for the class."""
+    if isinstance(said, str):
+        yield "", said
+        return
+    assert isinstance(said, dict), f"`unlike` is one reason, or a table: {said}"
+    for key, value in said.items():
+        if isinstance(value, list):
+            yield from ((str(name), str(key)) for name in value)
+        else:
+            yield str(key), str(value)
+
+
+def _sections(root: Path) -> dict[str, dict[str, object]]:
+    sections: dict[str, dict[str, object]] = {}
+    for path in sorted((root / TABLES).glob("*.toml")):
+        with path.open("rb") as file:
+            for suite, section in tomllib.load(file).items():
+                assert suite not in sections, f"{suite} is in {path.name} and in another file"
+                sections[suite] = section
+    return sections

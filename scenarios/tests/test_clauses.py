@@ -1,5 +1,6 @@
 """The table of clauses is made from marks and sources, and every mark names a clause that exists."""
 
+import re
 from pathlib import Path
 
 from scenarios.clauses import all_clauses, texts
@@ -18,15 +19,20 @@ def test_every_behaviour_of_kafkas_tests_is_shown_by_one_of_ours_or_does_not_app
     assert len(behaviours) > 60
     assert [one.id for one in behaviours if one.status == "not proven"] == []
     assert [one.id for one in behaviours if one.unlike and one.tests] == [], "a test shows what does not apply"
-    assert all(one.text and one.path.startswith(("core/", "clients/", "group-coordinator/")) for one in behaviours)
+    assert all(one.text and re.fullmatch(r"[a-z-]+/src/[\w/]+\.(java|scala)", one.path) for one in behaviours)
+    assert len({one.id for one in behaviours}) == len(behaviours)
 
 
 def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> None:
     tests = tmp_path / "reference_broker" / "tests"
     tests.mkdir(parents=True)
-    (tmp_path / "reference_broker" / "conformance.toml").write_text(
+    (tmp_path / "reference_broker" / "conformance").mkdir()
+    (tmp_path / "reference_broker" / "conformance" / "a.toml").write_text(
         '[FetchSessionTest]\npath = "core/Any.scala"\ntestSessionCache = "one"\ntestTwo = "two"\n'
-        '[FetchSessionTest.unlike]\ntestThree = "no shards"\n'
+        '[FetchSessionTest.unlike]\ntestThree = "no shards"\n"no quotas" = ["testFour", "testFive"]\n'
+    )
+    (tmp_path / "reference_broker" / "conformance" / "b.toml").write_text(
+        '[AclTest]\npath = "core/Acl.scala"\nunlike = "no ACLs"\n'
     )
     (tests / "test_a.py").write_text(
         '@pytest.mark.clause("F-1", "FetchSessionTest.testSessionCache")\ndef test_one(): ...\n'
@@ -35,12 +41,13 @@ def test_behaviours_are_found_by_the_marks_that_name_them(tmp_path: Path) -> Non
         ("FetchSessionTest.testSessionCache", "proven", ("reference_broker/tests/test_a.py::test_one",)),
         ("FetchSessionTest.testTwo", "not proven", ()),
         ("FetchSessionTest.testThree", "does not apply", ()),
+        ("FetchSessionTest.testFour", "does not apply", ()),
+        ("FetchSessionTest.testFive", "does not apply", ()),
+        ("AclTest", "does not apply", ()),
     ]
 
 
 def _marks(source: str) -> set[str]:
-    import re
-
     return {each for call in re.findall(r"mark\.clause\(([^)]*)\)", source) for each in re.findall(r'"([^"]+)"', call)}
 
 

@@ -1,4 +1,4 @@
-"""What Apache Kafka's own tests of fetches assert, where no other test of ours shows it (``conformance.toml``)."""
+"""What Apache Kafka's own tests of fetches assert, where no other test of ours shows it (see ``conformance``)."""
 
 import pytest
 
