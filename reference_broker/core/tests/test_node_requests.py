@@ -225,6 +225,14 @@ def test_other_acks_are_refused(acks: int) -> None:
     assert world.log("t").log_end_offset == 0
 
 
+@pytest.mark.clause("LogValidatorTest.checkOnlyOneBatch")
+def test_a_partition_gets_one_batch_at_a_time() -> None:
+    world = NodeWorld()
+    world.create("t")
+    assert world.produce("t", 0, batch() + batch()).error_code == ErrorCode.invalid_record
+    assert world.log("t").log_end_offset == 0
+
+
 def test_one_refused_partition_does_not_stop_the_others() -> None:
     world = NodeWorld()
     world.create("t", 2)

@@ -181,6 +181,7 @@ def test_a_failed_append_leaves_the_log_as_it_was(roll: bool) -> None:
     assert all_bytes(opened(disk, THREE_EACH, clean=False)) == all_bytes(log)
 
 
+@pytest.mark.clause("LogValidatorTest.checkInvalidChecksum")
 def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
     disk = MemoryDisk()
     log = opened(disk)
@@ -212,6 +213,7 @@ def test_append_time_is_stamped_and_returned() -> None:
     assert (again.duplicate, again.log_append_time_ms) == (True, START_MS + 77)
 
 
+@pytest.mark.clause("LogValidatorTest.testControlRecordsNotAllowedFromClients")
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -238,6 +240,7 @@ def test_a_produce_larger_than_a_segment_is_refused() -> None:
     assert refusal.value.error == ErrorCode.record_list_too_large
 
 
+@pytest.mark.clause("LogValidatorTest.testControlRecordsNotCompressed")
 def test_the_broker_may_append_control_batches_of_any_size() -> None:
     log = opened(MemoryDisk())
     log.append(
@@ -247,7 +250,7 @@ def test_the_broker_may_append_control_batches_of_any_size() -> None:
         origin=Origin.BROKER,
     )
     first, second = headers_of(all_bytes(log))
-    assert (first.is_control, first.leader_epoch, second.base_offset) == (True, 4, 1)
+    assert (first.is_control, first.compression, first.leader_epoch, second.base_offset) == (True, 0, 4, 1)
 
 
 def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
