@@ -114,12 +114,12 @@ class ShrinkingLog(LogView):
 
     def enforce_retention(self, now: Now) -> int:
         """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
-        the high watermark stay. An active segment that is too old is rolled first."""
-        if removal.must_roll_first(self.segments, self._config, self.high_watermark, now.wall_ms):
-            self.roll(now)
+        the high watermark stay. The active segment is rolled first if it is to go with all others."""
         count = removal.count_expired(
             self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms
         )
+        if 0 < count == len(self.segments):
+            self.roll(now)
         self._drop_oldest(count)
         return count
 

@@ -30,6 +30,7 @@ def test_batches_for_one_segment_are_one_write() -> None:
     assert disk.appends == before + 1
 
 
+@pytest.mark.clause("UnifiedLogTest.followerShouldSaveEpochInformationFromReplicatedMessagesToTheEpochCache")
 @pytest.mark.parametrize("segment_bytes", [100, 250, 1000, 1 << 20])
 def test_the_log_is_what_appends_one_by_one_make_it(segment_bytes: int) -> None:
     epochs = [0, 0, 0, 1, 1, 3, 3, 3, 3, 3, 4]
@@ -59,6 +60,7 @@ def test_what_comes_before_a_batch_at_a_wrong_offset_stays() -> None:
     assert log.log_end_offset == 2
 
 
+@pytest.mark.clause("UnifiedLogTest.testTruncateToEndOffsetClearsEpochCache")
 def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_with_the_next_batch() -> None:
     disk = MemoryDisk()
     log = opened(disk)
@@ -72,6 +74,7 @@ def test_an_empty_epoch_of_a_former_leader_is_forgotten_and_the_file_follows_wit
     assert (again.epochs.epochs, again.epochs.starts) == ([1], [0])
 
 
+@pytest.mark.clause("UnifiedLogTest.testInvalidLeaderEpoch")
 def test_no_batch_is_of_a_later_epoch_than_its_leader() -> None:
     log = opened(MemoryDisk())
     with pytest.raises(RecordsRefused, match="offset 2 has leader epoch 4, above 3"):

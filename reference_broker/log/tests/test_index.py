@@ -3,8 +3,10 @@
 from itertools import pairwise
 from struct import iter_unpack
 
+import pytest
+
 from reference_broker.log.config import LogConfig
-from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, headers_of, opened
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, appended, batch_of, headers_of, opened
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
@@ -29,6 +31,16 @@ def test_entries_point_at_batches_and_are_an_interval_apart() -> None:
         for timestamp, offset in times:
             before = [h.max_timestamp_ms for h in batches.values() if h.last_offset - segment.base_offset <= offset]
             assert max(before) == timestamp
+
+
+@pytest.mark.clause("UnifiedLogTest.testBuildTimeIndexWhenNotAssigningOffsets")
+def test_a_followers_batches_are_indexed_by_time_too() -> None:
+    log = opened(MemoryDisk(), LogConfig(segment_bytes=10_000, index_interval_bytes=1))
+    for number in range(100):
+        log.append_replicated(NOW, batch_of(1, base_offset=100 + number, leader_epoch=0, timestamps=[number]))
+    assert [len(segment.times) for segment in log.segments] == [99]
+    log.close_cleanly()
+    assert log.segments[0].times.timestamps[-1] == START_MS + 99
 
 
 def test_a_full_index_rolls_the_segment() -> None:

@@ -48,6 +48,7 @@ class Producers:
 @pytest.mark.clause(
     "ProducerStateManagerTest.testTxnFirstOffsetMetadataCached",
     "ProducerStateManagerTest.updateProducerTransactionState",
+    "UnifiedLogTest.testActiveProducers",
 )
 def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_sequences_alone() -> None:
     log = opened(MemoryDisk())
@@ -70,6 +71,8 @@ def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_seq
 @pytest.mark.clause(
     "ProducerStateManagerTest.testFirstUnstableOffset",
     "ProducerStateManagerTest.testLastStableOffsetCompletedTxn",
+    "UnifiedLogTest.testFirstUnstableOffsetWithTransactionalData",
+    "UnifiedLogTest.testLastStableOffsetWithMixedProducerData",
 )
 def test_the_last_stable_offset_waits_for_the_oldest_transaction_that_is_open_or_not_replicated() -> None:
     log = opened(MemoryDisk())
@@ -95,6 +98,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_transaction_that_is_open_or
     assert log.last_stable_offset == second + 1 == log.log_end_offset
 
 
+@pytest.mark.clause("UnifiedLogTest.testFirstUnstableOffsetNoTransactionalData")
 def test_without_transactions_all_below_the_high_watermark_is_stable() -> None:
     log = opened(MemoryDisk())
     Producers(log).plain(3)
@@ -103,6 +107,7 @@ def test_without_transactions_all_below_the_high_watermark_is_stable() -> None:
     assert log.last_stable_offset == 2
 
 
+@pytest.mark.clause("UnifiedLogTest.testFetchUpToLastStableOffset")
 def test_what_is_read_up_to_the_last_stable_offset_is_stable() -> None:
     log = opened(MemoryDisk(), SMALL)
     producers = Producers(log)
@@ -165,6 +170,9 @@ def test_a_marker_that_fences_ends_the_transaction_and_its_epoch_stays_known() -
 
 @pytest.mark.clause(
     "ProducerStateManagerTest.testFirstUnstableOffsetAfterTruncation",
+    "UnifiedLogTest.testTruncateBelowFirstUnstableOffset",
+    "UnifiedLogTest.testTruncateFullyAndStartBelowFirstUnstableOffset",
+    "UnifiedLogTest.testProducerIdMapTruncateFullyAndStartAt",
 )
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_cut_opens_a_transaction_again_or_takes_it_away(restarted: bool) -> None:
@@ -196,6 +204,7 @@ def test_a_cut_opens_a_transaction_again_or_takes_it_away(restarted: bool) -> No
     "ProducerStateManagerTest.testRecoverFromSnapshotUnfinishedTransaction",
     "ProducerStateManagerTest.testRecoverFromSnapshotFinishedTransaction",
     "ProducerStateManagerTest.testRecoverFromSnapshotEmptyTransaction",
+    "UnifiedLogTest.testRebuildTransactionalState",
 )
 @pytest.mark.parametrize("clean", [True, False])
 def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
@@ -222,6 +231,11 @@ def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
     assert again.last_stable_offset == 7
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testTransactionIndexUpdated",
+    "UnifiedLogTest.testTransactionIndexUpdatedThroughReplication",
+    "UnifiedLogTest.testAbortedTransactionSpanningMultipleSegments",
+)
 @pytest.mark.parametrize("how", ["as the leader", "as a follower", "after a restart"])
 def test_aborted_transactions_that_cross_are_told_with_their_first_offsets(how: str) -> None:
     disk = MemoryDisk()
@@ -263,6 +277,10 @@ def _play(producers: Producers, step: str) -> None:
         producers.plain(int(count))
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testLastStableOffsetDoesNotExceedLogStartOffsetMidSegment",
+    "UnifiedLogTest.testLastStableOffsetDoesNotExceedLogStartOffsetAfterSegmentDeletion",
+)
 @pytest.mark.parametrize("start", [5, 8])
 def test_the_last_stable_offset_does_not_lie_below_the_log_start(start: int) -> None:
     log = opened(MemoryDisk())

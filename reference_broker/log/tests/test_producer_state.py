@@ -75,7 +75,7 @@ def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
     assert log.aborted_transactions(0, 3) == []
 
 
-@pytest.mark.clause("P-6")
+@pytest.mark.clause("P-6", "UnifiedLogTest.testDuplicateAppends")
 def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets() -> None:
     log = opened(MemoryDisk())
     for number in range(7):
@@ -91,7 +91,11 @@ def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets(
     assert not sent(log, 1, 14).duplicate
 
 
-@pytest.mark.clause("ProducerStateManagerTest.testBasicIdMapping")
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testBasicIdMapping",
+    "UnifiedLogTest.testNonSequentialAppend",
+    "UnifiedLogTest.testDuplicateAppends",
+)
 def test_overlaps_and_gaps_are_out_of_order() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0, 4)
@@ -121,6 +125,7 @@ def test_sequences_wrap_between_and_inside_batches() -> None:
 @pytest.mark.clause(
     "ProducerStateManagerTest.testBasicIdMapping",
     "ProducerStateManagerTest.testRejectNonZeroSequenceForDirectEpochBump",
+    "UnifiedLogTest.testOldProducerEpoch",
 )
 def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     log = opened(MemoryDisk())
@@ -216,6 +221,9 @@ def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
     "ProducerStateManagerTest.testNoValidationOnFirstEntryWhenLoadingLog",
     "ProducerStateManagerTest.testAcceptAppendWithoutProducerStateOnReplica",
     "ProducerStateManagerTest.testAcceptAppendWithSequenceGapsOnReplica",
+    "UnifiedLogTest.testDuplicateAppendToFollower",
+    "UnifiedLogTest.testMultipleProducerIdsPerMemoryRecord",
+    "UnifiedLogTest.testMultipleProducersWithDuplicatesInSingleAppend",
 )
 def test_a_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
     follower = opened(MemoryDisk())
@@ -231,6 +239,11 @@ def test_a_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
     assert {each: known.last_sequence for each, known in follower.producers.by_id.items()} == {1: 9, 2: 7, 3: 0}
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testRebuildProducerIdMapWithCompactedData",
+    "UnifiedLogTest.testRebuildProducerStateWithEmptyCompactedBatch",
+    "UnifiedLogTest.testUpdateProducerIdMapWithCompactedData",
+)
 @pytest.mark.parametrize("is_empty", [False, True])
 def test_a_batch_that_was_cleaned_counts_with_all_its_sequences(is_empty: bool) -> None:
     records = [Record(offset=23 + delta, timestamp_ms=START_MS, value=b"v") for delta in (0, 3)]
@@ -248,8 +261,9 @@ def test_a_batch_that_was_cleaned_counts_with_all_its_sequences(is_empty: bool) 
     assert follower.producers.by_id[1].marks[-1].last_offset == 26
 
 
+@pytest.mark.clause("UnifiedLogTest.testProducerIdExpirationOnSegmentDeletion")
 def test_a_producer_stays_known_when_its_records_are_deleted() -> None:
-    log = opened(MemoryDisk(), LogConfig(segment_bytes=100, retention_bytes=0))
+    log = opened(MemoryDisk(), LogConfig(segment_bytes=100, retention_bytes=1))
     for producer_id in (1, 2, 2):
         sent(log, producer_id, len(log.segments[1:]) if log.segments else 0)
     assert log.enforce_retention(at(0)) == 2
@@ -257,7 +271,11 @@ def test_a_producer_stays_known_when_its_records_are_deleted() -> None:
     assert refused(log, 1, 2) == ErrorCode.out_of_order_sequence_number
 
 
-@pytest.mark.clause("P-6")
+@pytest.mark.clause(
+    "P-6",
+    "UnifiedLogTest.testProducerIdMapTruncateTo",
+    "UnifiedLogTest.testProducerIdMapTruncateToWithNoSnapshots",
+)
 def test_truncation_takes_the_producers_last_batches_back() -> None:
     log = opened(MemoryDisk())
     for number in range(8):
@@ -268,7 +286,11 @@ def test_truncation_takes_the_producers_last_batches_back() -> None:
     sent(log, 1, 5)
 
 
-@pytest.mark.clause("P-7", "ProducerStateManagerTest.testPidExpirationTimeout")
+@pytest.mark.clause(
+    "P-7",
+    "ProducerStateManagerTest.testPidExpirationTimeout",
+    "UnifiedLogTest.testPeriodicProducerIdExpiration",
+)
 def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
     sent(log, 1, 0)

@@ -40,6 +40,10 @@ def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clea
     assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.shouldTruncateLeaderEpochsWhenDeletingSegments",
+    "UnifiedLogTest.shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments",
+)
 def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_start() -> None:
     disk = MemoryDisk()
     log = filled(disk)

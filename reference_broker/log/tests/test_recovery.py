@@ -143,6 +143,7 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
         same(opened(dying, SMALL, clean=False), expected)
 
 
+@pytest.mark.clause("UnifiedLogTest.testLogRolls")
 def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
@@ -285,6 +286,7 @@ def test_stray_index_files_are_deleted() -> None:
     assert not disk.exists(f"{DIRECTORY}/{9999:020d}.index")
 
 
+@pytest.mark.clause("UnifiedLogTest.testLoadPartitionDirWithNoSegmentsShouldNotThrow")
 def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
     disk = MemoryDisk()
     for clean in (True, False):

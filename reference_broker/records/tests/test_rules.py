@@ -113,6 +113,7 @@ def refused_records(batch: bytes, rules: Rules = RULES) -> tuple[Error, list[int
 @pytest.mark.clause(
     "LogValidatorTest.checkNoKeyCompactedTopic",
     "LogValidatorTest.testInvalidRecordExceptionHasBatchIndex",
+    "UnifiedLogTest.testCompactedTopicConstraints",
 )
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compacted_topics_name_each_record_without_a_key(codec: Compression) -> None:
