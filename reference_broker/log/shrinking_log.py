@@ -23,15 +23,15 @@ class ShrinkingLog(LogView):
 
     _config: LogConfig
 
-    def roll(self, now: Now) -> None:
+    def roll(self, now: Now, base_offset: int | None = None) -> None:
         """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
-        offset."""
+        offset, or a ``base_offset`` behind a wide gap."""
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
-        segments.create(self.log_end_offset, now.wall_ms)
+        segments.create(self.log_end_offset if base_offset is None else base_offset, now.wall_ms)
 
     # --- the end, and the start -------------------------------------------------------------------------------------
 

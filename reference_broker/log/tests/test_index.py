@@ -1,11 +1,15 @@
 """The index files have Kafka's format, and know what the segment holds."""
 
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 from struct import iter_unpack
 
 import pytest
 
+from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_metadata import read_partition_metadata
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, appended, batch_of, headers_of, opened
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import iterate
@@ -59,6 +63,54 @@ def test_offsets_too_far_apart_for_32_bits_roll_the_segment() -> None:
     log.append_replicated(NOW, batch_of(1, base_offset=2**31, leader_epoch=0))
     assert log.bases == [0, 2**31]
     assert headers_of(log.read(2**31, 1000, 2**31 + 1))[0].base_offset == 2**31
+
+
+@pytest.mark.clause(
+    "LogLoaderTest.testOverCompactedLogRecovery",
+    "LogLoaderTest.testOverCompactedLogRecoveryMultiRecord",
+)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("start", [0, 1], ids=["empty log", "one record"])
+def test_a_gap_that_no_segment_can_hold_is_left_between_two(start: int, count: int) -> None:
+    """As a follower gets it from the leader of a compacted log."""
+    disk, far = MemoryDisk(), 2**31 + 1
+    config = LogConfig(segment_bytes=1000, index_interval_bytes=1, cleanup_policy="compact")
+    log = opened(disk, config)
+    log.topic_id = bytes(range(16))
+    if start:
+        log.append_replicated(NOW, batch_of(1, leader_epoch=0))
+    batches = [batch_of(count, base_offset=far + number * count, leader_epoch=0) for number in range(3)]
+    for each in (batches[0], batches[1] + batches[2]):
+        log.append_replicated(NOW, each)
+        log.check_invariants()
+    assert log.bases == [0, far]
+    assert log.log_end_offset == far + 3 * count
+    assert read_partition_metadata(disk, DIRECTORY) == log.topic_id
+    plain = replace(config, cleanup_policy="delete")
+    killed = opened(disk.copy(), plain, clean=False)
+    log.close_cleanly()
+    assert len(list(iter_unpack(">ii", disk.files[log.segments[1].offsets.path]))) == 2
+    for again in (killed, opened(disk.copy(), config), opened(disk.copy(), plain)):
+        assert again.quarantine is None
+        assert (again.bases, again.log_start_offset, again.log_end_offset) == (log.bases, 0, log.log_end_offset)
+        assert headers_of(again.read(5, 1, again.log_end_offset))[0].base_offset == far
+        assert again.truncate_to(5) == start
+
+
+def test_what_comes_before_such_a_gap_is_durable_before_what_follows() -> None:
+    """Otherwise a start would take records that a power loss took away for a part of the gap."""
+    ends = set()
+    for seed in range(20):
+        disk, far = SimDisk(Random(seed)), 2**31 + 9
+        log = opened(disk)
+        for offset in (0, 1, far):
+            log.append_replicated(NOW, batch_of(1, base_offset=offset, leader_epoch=0))
+        disk.power_loss()
+        disk.process_started()
+        again = opened(disk, clean=False)
+        assert [header.base_offset for header in headers_of(again.read(0, 1000, 2))] == [0, 1]
+        ends.add(again.log_end_offset)
+    assert ends == {2, far, far + 1}, "the far segment is gone, is empty, or is there"
 
 
 def test_names_are_kafkas() -> None:

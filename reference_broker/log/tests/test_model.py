@@ -34,6 +34,8 @@ class Batch:
     "UnifiedLogTest.testFetchUpToLogEndOffset",
     "UnifiedLogTest.shouldApplyEpochToMessageOnAppendIfLeader",
     "UnifiedLogTest.testFetchOffsetByTimestampWithMaxTimestampIncludesTimestamp",
+    "LogLoaderTest.testReopenThenTruncate",
+    "LogLoaderTest.testOpenDeletesObsoleteFiles",
 )
 class LogMachine(RuleBasedStateMachine):
     """``batches``: everything that is still in the log's files or above its start."""

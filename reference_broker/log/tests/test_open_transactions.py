@@ -14,6 +14,11 @@ from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode
 
 SMALL = LogConfig(segment_bytes=300)
+STEPS = (
+    *("1+5", "0+3", "2+2", "1+4", "3+3", "0+2", "1+10", "1-", "2+6", "4+3"),
+    *("0+10", "3+9", "3!", "4+8", "2+7", "2-", "0+10", "4+4", "4!"),
+)
+"""``1+5``: producer 1 sends 5 records. ``1-``: it aborts. ``1!``: it commits. Producer 0 has no transactions."""
 
 
 class Producers:
@@ -235,23 +240,26 @@ def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
     "UnifiedLogTest.testTransactionIndexUpdated",
     "UnifiedLogTest.testTransactionIndexUpdatedThroughReplication",
     "UnifiedLogTest.testAbortedTransactionSpanningMultipleSegments",
+    "LogLoaderTest.testFullTransactionIndexRecovery",
+    "LogLoaderTest.testRecoverLastSegmentWithNoSnapshots",
+    "LogLoaderTest.testRecoverOnlyLastSegment",
 )
-@pytest.mark.parametrize("how", ["as the leader", "as a follower", "after a restart"])
+@pytest.mark.parametrize("how", ["as the leader", "as a follower", "after a restart", "after a short restart"])
 def test_aborted_transactions_that_cross_are_told_with_their_first_offsets(how: str) -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
     producers = Producers(log)
-    for step in ("1+5", "0+3", "2+2", "1+4", "3+3", "0+2", "1+10", "1-", "2+6", "4+3", "0+10", "3+9", "3!", "4+8"):
+    for step in STEPS:
         _play(producers, step)
-    for step in ("2+7", "2-", "0+10", "4+4", "4!"):
-        _play(producers, step)
+        if how == "after a short restart":
+            log.mark_synced(log.sync_point())
     if how == "as a follower":
         records = all_bytes(log)
         log = opened(MemoryDisk(), SMALL)
         log.append_replicated(NOW, records)
-    elif how == "after a restart":
-        log.high_watermark = 0
+    elif "restart" in how:
         log = opened(disk, SMALL, clean=False)
+        assert (log.recovered.verified_bytes < log.size_bytes // 2) == ("short" in how)
         log.high_watermark = 0
     assert len(log.segments) > 5
     told = [(each.producer_id, each.first_offset) for each in log.aborted_transactions(0, 90)]
@@ -267,7 +275,6 @@ def test_aborted_transactions_that_cross_are_told_with_their_first_offsets(how: 
 
 
 def _play(producers: Producers, step: str) -> None:
-    """``1+5``: producer 1 sends 5 records. ``1-``: it aborts. ``1!``: it commits. Producer 0 has no transactions."""
     producer_id, count = int(step[0]), step[2:]
     if not count:
         producers.end(producer_id, commit=step[1] == "!")

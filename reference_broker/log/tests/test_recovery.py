@@ -25,6 +25,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 
 
+@pytest.mark.clause("LogLoaderTest.testCleanShutdownFile", "LogLoaderTest.testLogRecoversToCorrectOffset")
 @pytest.mark.parametrize("config", [SMALL, LogConfig()])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_reopened_log_is_the_same(config: LogConfig, clean: bool) -> None:
@@ -76,6 +77,7 @@ def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
             assert end == 2
 
 
+@pytest.mark.clause("LogLoaderTest.testCorruptLog")
 def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
     for tail in (bytes(1000), b"\xff" * 1000, b"x" * 61, bytes(30)):
         disk = MemoryDisk()
@@ -143,7 +145,7 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
         same(opened(dying, SMALL, clean=False), expected)
 
 
-@pytest.mark.clause("UnifiedLogTest.testLogRolls")
+@pytest.mark.clause("UnifiedLogTest.testLogRolls", "LogLoaderTest.testLogRecoversToCorrectOffset")
 def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
@@ -191,6 +193,7 @@ def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> Non
     assert opened(disk, SMALL, clean=False).log_end_offset == 4
 
 
+@pytest.mark.clause("LogLoaderTest.testIndexRebuild", "LogLoaderTest.testCorruptIndexRebuild")
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
 def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
@@ -277,6 +280,7 @@ def test_a_flipped_bit_of_an_index_entry_is_found(bit: int) -> None:
     same(opened(disk, LogConfig(index_interval_bytes=0)), log)
 
 
+@pytest.mark.clause("LogLoaderTest.testBogusIndexSegmentsAreRemoved")
 def test_stray_index_files_are_deleted() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -328,6 +332,7 @@ def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
     assert opened(disk.copy()).log_start_offset == 7
 
 
+@pytest.mark.clause("LogLoaderTest.testLogEndLessThanStartAfterReopen")
 def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig())

@@ -44,6 +44,7 @@ def test_segments_age_by_record_time_and_by_the_clock() -> None:
     assert appended(log, batch_of(1)).first_offset == 3
 
 
+@pytest.mark.clause("LogLoaderTest.testRecoverWithEmptyActiveSegment")
 def test_an_empty_rolled_segment_keeps_the_end_offset_over_a_restart() -> None:
     disk = MemoryDisk()
     log = filled(disk)
