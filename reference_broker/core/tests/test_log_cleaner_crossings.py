@@ -1,5 +1,7 @@
 """What crosses a pass of the cleaner on a node: another policy, a damaged log that goes, one that cannot be cleaned."""
 
+import pytest
+
 from dataclasses import dataclass
 
 from reference_broker.core.errors import NodeFailed
@@ -34,6 +36,7 @@ def leftovers(world: NodeWorld) -> list[str]:
     return [path for path in world.disk.files if path.endswith((".cleaned", ".swap"))]
 
 
+@pytest.mark.clause("LogCleanerTest.testCleanSegmentsWithAbort")
 def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
     world = a_world(log_cleaner_io_max_bytes_per_second="500")
     fill(world)
