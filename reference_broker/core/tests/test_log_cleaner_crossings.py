@@ -1,8 +1,8 @@
 """What crosses a pass of the cleaner on a node: another policy, a damaged log that goes, one that cannot be cleaned."""
 
-import pytest
-
 from dataclasses import dataclass
+
+import pytest
 
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
@@ -53,6 +53,7 @@ def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
     assert len(notes(world, "log_cleaned")) == 1
 
 
+@pytest.mark.clause("LogCleanerIntegrationTest.testMarksPartitionsAsOfflineAndPopulatesUncleanableMetrics")
 def test_a_damaged_log_counts_until_its_topic_is_gone() -> None:
     world = a_world()
     fill(world)

@@ -62,6 +62,7 @@ def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
     assert cleanable(log, NOW) is None
 
 
+@pytest.mark.clause("LogCleanerParameterizedIntegrationTest.cleanerTest")
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compressed_batches_are_compressed_again(codec: Compression) -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
@@ -115,6 +116,10 @@ def test_a_tombstone_stays_for_its_retention_from_its_first_cleaning_on() -> Non
     assert [key for _, key, _ in texts(log)] == ["b", "c"]
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testCleanableOffsetsForNone",
+    "LogCleanerManagerTest.testCleanableOffsetsActiveSegment",
+)
 def test_neither_the_active_segment_nor_what_is_not_committed_is_touched() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
@@ -131,6 +136,12 @@ def _batch(key: str) -> bytes:
     return build([Record(timestamp_ms=START_MS, key=key.encode(), value=b"x")])
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testCleanableOffsetsForTime",
+    "LogCleanerManagerTest.testCleanableOffsetsForShortTime",
+    "LogCleanerIntegrationTest.testMaxLogCompactionLag",
+    "LogCleanerLagIntegrationTest.cleanerTest",
+)
 def test_compaction_lags_hold_back_and_hurry() -> None:
     log, disk = fresh(replace(COMPACTED, min_compaction_lag_ms=100))
     put(log, ("a", "1"), now=at(0))
@@ -262,6 +273,7 @@ def _markers(log: PartitionLog) -> list[int]:
     return [header.base_offset for header in all_headers(log) if header.is_control and header.record_count]
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testUndecidedTransactionalDataNotCleanable")
 def test_an_open_transaction_holds_the_cleaner_back() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
@@ -283,7 +295,10 @@ def test_damage_is_found_and_gets_no_right_checksum() -> None:
     assert {path: bytes(content) for path, content in disk.files.items()} == before
 
 
-@pytest.mark.clause("LogCleanerTest.testCleanSegmentsWithConcurrentSegmentDeletion")
+@pytest.mark.clause(
+    "LogCleanerTest.testCleanSegmentsWithConcurrentSegmentDeletion",
+    "LogCleanerManagerTest.testConcurrentLogCleanupAndLogTruncation",
+)
 @pytest.mark.parametrize("what", ["truncate", "delete", "start anew"])
 def test_a_log_that_loses_records_meanwhile_is_left_alone(what: str) -> None:
     log, disk = fresh()
@@ -319,6 +334,10 @@ def test_a_full_disk_harms_nothing() -> None:
     assert [value for _, _, value in texts(log)] == ["a2", "b2", "c2"]
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testUpdateCheckpointsShouldAddOffsetToPartition",
+    "LogCleanerManagerTest.testMaybeTruncateCheckpointShouldTruncateData",
+)
 def test_truncation_below_the_checkpoint_lowers_it() -> None:
     log, disk = fresh()
     three_rounds(log)
@@ -333,6 +352,7 @@ def test_truncation_below_the_checkpoint_lowers_it() -> None:
     assert log.cleaned_offset == 0
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testDirtyOffsetResetIfLargerThanEndOffset")
 def test_a_checkpoint_beyond_the_log_counts_for_nothing() -> None:
     log, disk = fresh()
     three_rounds(log)

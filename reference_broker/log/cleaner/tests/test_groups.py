@@ -72,7 +72,7 @@ def keyed(pair: tuple[str, str], offset: int) -> bytes:
     return build([record], base_offset=offset, leader_epoch=0)
 
 
-@pytest.mark.clause("LogCleanerTest.testCleaningBeyondMissingOffsets")
+@pytest.mark.clause("LogCleanerTest.testCleaningBeyondMissingOffsets", "OffsetMapTest.testUpdateLatestOffset")
 @pytest.mark.parametrize("ends", [(11,), (15, 30)])
 def test_a_log_with_gaps_between_its_segments_is_clean_up_to_its_active_segment(ends: tuple[int, ...]) -> None:
     """Other software leaves them, and a follower of a log with a very wide gap."""
