@@ -1,5 +1,6 @@
 """The index files have Kafka's format, and know what the segment holds."""
 
+from bisect import bisect_right
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -9,12 +10,14 @@ import pytest
 
 from chaos.sim.disk import SimDisk
 from reference_broker.log.config import LogConfig
+from reference_broker.log.index import OffsetIndex, TimeIndex
 from reference_broker.log.partition_metadata import read_partition_metadata
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, START_MS, appended, batch_of, headers_of, opened
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import iterate
 
 
+@pytest.mark.clause("OffsetIndexTest.testEntry", "TimeIndexTest.testEntrySize", "TimeIndexTest.testParseEntry")
 def test_entries_point_at_batches_and_are_an_interval_apart() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=4000, index_interval_bytes=300))
@@ -47,6 +50,7 @@ def test_a_followers_batches_are_indexed_by_time_too() -> None:
     assert log.segments[0].times.timestamps[-1] == START_MS + 99
 
 
+@pytest.mark.clause("OffsetIndexTest.appendTooMany")
 def test_a_full_index_rolls_the_segment() -> None:
     log = opened(MemoryDisk(), LogConfig(index_interval_bytes=0, segment_index_bytes=32))
     for _ in range(20):
@@ -55,6 +59,10 @@ def test_a_full_index_rolls_the_segment() -> None:
     assert all(len(segment.offsets) <= 4 for segment in log.segments)
 
 
+@pytest.mark.clause(
+    "LogSegmentTest.testAppendForLogSegmentOffsetOverflowException",
+    "LogSegmentTest.testTruncateEmptySegment",
+)
 def test_offsets_too_far_apart_for_32_bits_roll_the_segment() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(1))
@@ -113,6 +121,76 @@ def test_what_comes_before_such_a_gap_is_durable_before_what_follows() -> None:
     assert ends == {2, far, far + 1}, "the far segment is gone, is empty, or is there"
 
 
+@pytest.mark.clause("OffsetIndexTest.randomLookupTest", "OffsetIndexTest.lookupExtremeCases")
+def test_a_look_up_begins_at_the_nearest_entry() -> None:
+    random = Random(1)
+    index = OffsetIndex("index")
+    assert [index.floor(offset) for offset in (0, 1, 92)] == [0, 0, 0]
+    bases, positions, last, position = [], [], 0, 0
+    for _ in range(50):
+        base = last + random.randint(1, 15)
+        last, position = base + random.randint(0, 3), position + random.randint(1, 15)
+        index.add(base, last, position)
+        bases.append(base)
+        positions.append(position)
+    for offset in range(last + 20):
+        at = bisect_right(bases, offset)
+        assert index.floor(offset) == (positions[at - 1] if at else 0)
+
+
+@pytest.mark.clause(
+    "OffsetIndexTest.testReopen",
+    "OffsetIndexTest.truncate",
+    "OffsetIndexTest.testSanityLastOffsetEqualToBaseOffset",
+    "OffsetIndexTest.testEntry",
+)
+def test_an_index_file_is_read_back_and_is_cut_with_its_segment() -> None:
+    disk = MemoryDisk()
+    index = OffsetIndex("index")
+    for number in range(10):
+        index.add(number, number, 10 * number)
+    index.write(disk)
+    again = OffsetIndex("index")
+    assert again.load(disk, 1000)
+    assert (list(again.last_offsets), list(again.positions)) == (list(range(10)), list(range(0, 100, 10)))
+    for size, left in ((1000, 10), (91, 10), (90, 9), (55, 6), (0, 0)):
+        again.truncate(disk, size)
+        assert (len(again), disk.size("index")) == (left, 8 * left)
+        assert again.floor(99) == max(10 * (left - 1), 0)
+    again.add(3, 3, 0)
+    again.write(disk)
+    third = OffsetIndex("index")
+    assert third.load(disk, 1000)
+    assert (list(third.keys), list(third.positions)) == ([3], [0])
+
+
+@pytest.mark.clause(
+    "TimeIndexTest.testLookUp",
+    "TimeIndexTest.testAppend",
+    "TimeIndexTest.testLastEntry",
+    "TimeIndexTest.testTruncate",
+    "TimeIndexTest.testEntry",
+)
+def test_a_time_index_tells_from_where_on_a_timestamp_may_be_found() -> None:
+    disk = MemoryDisk()
+    times = TimeIndex("times")
+    assert times.offset_before(100) == 0
+    for number in range(1, 7):
+        times.add(10 * number, 10 * number + 5)
+        times.add(10 * number - 1, 10 * number + 7)  # Not the largest so far.
+        assert (times.timestamps[-1], times.offsets[-1]) == (10 * number, 10 * number + 5)
+    for timestamp, offset in ((9, 0), (10, 0), (11, 15), (25, 25), (30, 25), (31, 35), (1000, 65)):
+        assert times.offset_before(timestamp) == offset
+    times.write(disk)
+    assert list(iter_unpack(">qi", disk.files["times"]))[:2] == [(10, 15), (20, 25)]
+    again = TimeIndex("times")
+    assert again.load(disk)
+    for relative, left in ((66, 6), (65, 5), (20, 1), (15, 0)):
+        again.truncate(disk, relative)
+        assert (len(again), disk.size("times")) == (left, 12 * left)
+
+
+@pytest.mark.clause("LocalLogTest.testOffsetFromFile")
 def test_names_are_kafkas() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig(segment_bytes=200, index_interval_bytes=0))

@@ -40,6 +40,7 @@ def test_the_high_watermark_moves_forward_within_the_log_and_back_with_its_end()
     "UnifiedLogTest.testFetchUpToLogEndOffset",
     "UnifiedLogTest.testFetchUpToHighWatermark",
     "UnifiedLogTest.testHighWatermarkMetadataUpdatedAfterSegmentRoll",
+    "LocalLogTest.testWhenFetchOffsetHigherThanMaxOffset",
 )
 def test_a_reader_gets_what_is_below_the_high_watermark_also_after_a_roll() -> None:
     log = opened(MemoryDisk())
@@ -96,7 +97,7 @@ def test_a_value_may_be_null() -> None:
     assert [(record.offset, record.key, record.value) for record in read_records(all_bytes(log))] == [(0, None, None)]
 
 
-@pytest.mark.clause("UnifiedLogTest.testCompressedMessages")
+@pytest.mark.clause("UnifiedLogTest.testCompressedMessages", "LogSegmentTest.testReadFromMiddleOfBatch")
 def test_compressed_batches_are_read_as_a_whole_from_each_of_their_offsets() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=110))
     for _ in range(2):
@@ -106,7 +107,12 @@ def test_compressed_batches_are_read_as_a_whole_from_each_of_their_offsets() -> 
         assert next(read_records(log.read(offset, 1, 4))).offset == first
 
 
-@pytest.mark.clause("UnifiedLogTest.testReadOutOfRange", "UnifiedLogTest.testLoadEmptyLog")
+@pytest.mark.clause(
+    "UnifiedLogTest.testReadOutOfRange",
+    "UnifiedLogTest.testLoadEmptyLog",
+    "LogSegmentTest.testReadOnEmptySegment",
+    "LogSegmentTest.testReadAfterLast",
+)
 def test_a_log_of_an_empty_file_begins_where_its_name_says() -> None:
     disk = MemoryDisk()
     for suffix in (".log", ".index"):
@@ -129,7 +135,12 @@ def with_gaps(disk: MemoryDisk) -> tuple[PartitionLog, list[int]]:
     return log, offsets
 
 
-@pytest.mark.clause("UnifiedLogTest.testAppendAndReadWithNonSequentialOffsets", "UnifiedLogTest.testReadWithMinMessage")
+@pytest.mark.clause(
+    "UnifiedLogTest.testAppendAndReadWithNonSequentialOffsets",
+    "UnifiedLogTest.testReadWithMinMessage",
+    "LogSegmentTest.testReadBeforeFirstOffset",
+    "LogSegmentTest.testReadFromGap",
+)
 def test_a_read_in_a_gap_finds_the_next_record_whatever_its_limit() -> None:
     log, offsets = with_gaps(MemoryDisk())
     assert not set(log.bases) <= set(offsets), "some segments begin in a gap"
@@ -149,7 +160,7 @@ def test_a_read_behind_the_last_batch_of_a_segment_goes_on_in_the_next_one() -> 
     assert headers_of(log.read(1, 1, 200))[0].base_offset == second.base_offset
 
 
-@pytest.mark.clause("UnifiedLogTest.testMessageSizeCheckInAppendAsFollower")
+@pytest.mark.clause("UnifiedLogTest.testMessageSizeCheckInAppendAsFollower", "LogSegmentTest.testNextOffsetCalculation")
 def test_a_follower_does_not_judge_sizes() -> None:
     log = opened(MemoryDisk(), LogConfig(max_message_bytes=70, segment_bytes=100))
     small, large = batch_of(1), batch_of(4, base_offset=5, leader_epoch=0)
@@ -229,7 +240,16 @@ def test_batches_whose_offsets_go_back_are_refused() -> None:
     assert log.log_end_offset == 4
 
 
-@pytest.mark.clause("UnifiedLogTest.testTruncateTo")
+@pytest.mark.clause("UnifiedLogTest.testTruncateTo", "LogSegmentTest.shouldTruncateEvenIfOffsetPointsToAGapInTheLog")
+def test_a_cut_in_a_gap_ends_the_log_behind_the_record_before_it() -> None:
+    log = opened(MemoryDisk())
+    for offset in (0, 40, 43):
+        log.append_replicated(NOW, batch_of(1, base_offset=offset, leader_epoch=0, timestamps=[offset]))
+    assert log.truncate_to(41) == 41
+    assert [header.base_offset for header in headers_of(all_bytes(log))] == [0, 40]
+    assert log.offset_of_max_timestamp().offset == 40
+
+
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_a_cut_at_or_beyond_the_end_changes_nothing(beyond: int) -> None:
     log = opened(MemoryDisk())

@@ -36,6 +36,13 @@ class Batch:
     "UnifiedLogTest.testFetchOffsetByTimestampWithMaxTimestampIncludesTimestamp",
     "LogLoaderTest.testReopenThenTruncate",
     "LogLoaderTest.testOpenDeletesObsoleteFiles",
+    "LocalLogTest.testLogAppend",
+    "LocalLogTest.testNewSegmentsAfterRoll",
+    "LocalLogTest.testTruncateTo",
+    "LocalLogTest.testTruncateFullyAndStartAt",
+    "LogSegmentTest.testTruncate",
+    "LogSegmentTest.testFindOffsetByTimestamp",
+    "LogSegmentTest.testReadFromMiddleOfBatch",
 )
 class LogMachine(RuleBasedStateMachine):
     """``batches``: everything that is still in the log's files or above its start."""

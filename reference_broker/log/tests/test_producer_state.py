@@ -174,7 +174,7 @@ def test_the_accepting_policy_appends_it() -> None:
     sent(log, 1, 4)
 
 
-@pytest.mark.clause("P-5")
+@pytest.mark.clause("P-5", "LocalLogTest.testUpdateConfig")
 def test_the_policy_can_be_changed_while_running() -> None:
     log = opened(MemoryDisk())
     log.config = replace(log.config, unknown_producer_id_policy="accept")

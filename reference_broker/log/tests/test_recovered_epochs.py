@@ -10,7 +10,7 @@ from reference_broker.log.tests.recovery_world import SMALL, filled, same
 from reference_broker.ports.memory_disk import MemoryDisk
 
 
-@pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch")
+@pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch", "LogSegmentTest.testRecoveryRebuildsEpochCache")
 @pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
 def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
     disk = MemoryDisk()

@@ -61,6 +61,7 @@ def test_a_torn_tail_at_every_byte_of_the_last_batch_costs_that_batch_only() -> 
         assert all_bytes(again) == whole
 
 
+@pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
 def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig())
@@ -89,6 +90,7 @@ def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
         assert again.recovered.cut_bytes == len(tail)
 
 
+@pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
 def test_segments_behind_a_cut_go() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -145,7 +147,11 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
         same(opened(dying, SMALL, clean=False), expected)
 
 
-@pytest.mark.clause("UnifiedLogTest.testLogRolls", "LogLoaderTest.testLogRecoversToCorrectOffset")
+@pytest.mark.clause(
+    "UnifiedLogTest.testLogRolls",
+    "LogLoaderTest.testLogRecoversToCorrectOffset",
+    "LocalLogTest.testLogFlush",
+)
 def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     disk = MemoryDisk()
     log = opened(disk, SMALL)
@@ -193,7 +199,13 @@ def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> Non
     assert opened(disk, SMALL, clean=False).log_end_offset == 4
 
 
-@pytest.mark.clause("LogLoaderTest.testIndexRebuild", "LogLoaderTest.testCorruptIndexRebuild")
+@pytest.mark.clause(
+    "LogLoaderTest.testIndexRebuild",
+    "LogLoaderTest.testCorruptIndexRebuild",
+    "LogSegmentTest.testRecoveryFixesCorruptIndex",
+    "LogSegmentTest.testRecoveryFixesCorruptTimeIndex",
+    "TimeIndexTest.testSanityCheck",
+)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
 def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
@@ -208,6 +220,7 @@ def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content
     same(opened(disk, SMALL), log)
 
 
+@pytest.mark.clause("TimeIndexTest.testSanityCheck")
 @pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
 def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> None:
     """It could be, as far as its file says. After it, the next entry would go back."""

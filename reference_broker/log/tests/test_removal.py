@@ -29,6 +29,9 @@ from reference_broker.wire.errors import Error, ErrorCode
 @pytest.mark.clause(
     "UnifiedLogTest.testTimeBasedLogRollDuringAppend",
     "UnifiedLogTest.testRollSegmentThatAlreadyExists",
+    "LocalLogTest.testRollEmptyActiveSegment",
+    "LocalLogTest.testRollSegmentThatAlreadyExists",
+    "LogSegmentTest.testTruncateEmptySegment",
 )
 def test_segments_age_by_record_time_and_by_the_clock() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_ms=1000))
@@ -193,6 +196,7 @@ def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
     assert all_bytes(follower) == data
 
 
+@pytest.mark.clause("LogSegmentTest.testReloadLargestTimestampAndNextOffsetAfterTruncation")
 def test_what_was_known_of_truncated_records_is_forgotten() -> None:
     log = opened(MemoryDisk(), LogConfig(index_interval_bytes=1 << 20))
     for number in range(4):

@@ -157,3 +157,20 @@ def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
         log.delete_records_before(5)
     assert log.delete_records_before(4) == 4
     assert log.delete_records_before(1) == 4
+
+
+@pytest.mark.clause(
+    "LocalLogTest.testRemoveAndDeleteSegmentsSync",
+    "LocalLogTest.testDeleteSegmentFilesSync",
+    "LocalLogTest.testRemoveAndDeleteSegmentsAsync",
+    "LocalLogTest.testDeleteSegmentFilesAsync",
+)
+def test_the_files_of_deleted_segments_go_once_the_new_log_start_is_durable() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    gone = [path for segment in log.segments[:2] for path in segment.paths]
+    log.delete_records_before(13)
+    assert all(disk.exists(path) for path in gone)
+    log.mark_synced(log.sync_point())
+    assert not any(disk.exists(path) for path in gone)
+    assert [segment.base_offset for segment in log.segments] == [12, 18]

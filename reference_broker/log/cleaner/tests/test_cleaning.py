@@ -141,6 +141,7 @@ def _batch(key: str) -> bytes:
     "LogCleanerManagerTest.testCleanableOffsetsForShortTime",
     "LogCleanerIntegrationTest.testMaxLogCompactionLag",
     "LogCleanerLagIntegrationTest.cleanerTest",
+    "LogSegmentTest.testGetFirstBatchTimestamp",
 )
 def test_compaction_lags_hold_back_and_hurry() -> None:
     log, disk = fresh(replace(COMPACTED, min_compaction_lag_ms=100))
