@@ -20,7 +20,7 @@ from reference_broker.log.tests.log_world import (
     opened,
     sent,
 )
-from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, synced
+from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, stopped, synced
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 
@@ -154,11 +154,8 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
 )
 def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for number in range(12):
-        appended(log, batch_of(2, timestamps=[number, number]))
-        log.mark_synced(log.sync_point())
-    appended(log, batch_of(2))
+    log = filled(disk, each_synced=True)
+    appended(log, batch_of(2), epoch=2)
     again = opened(disk.copy(), SMALL, clean=False)
     same(again, log)
     assert 0 < again.recovered.verified_bytes <= 3 * 300 < log.size_bytes
@@ -167,10 +164,7 @@ def test_durable_segments_are_not_read_again_after_a_crash() -> None:
 
 def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     point = log.recovery_point
     assert point > 4
     log.truncate_to(4)
@@ -185,10 +179,7 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
 def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
     """The cut takes the whole batch, so the log ends below the offset that was asked for."""
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     assert log.recovery_point > 5
     assert log.truncate_to(5) == 4
     appended(log, batch_of(1))
@@ -237,9 +228,7 @@ def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> N
 def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start_dies_early() -> None:
     disk = MemoryDisk()
     log = filled(disk)
-    for _ in range(2):
-        log.close_cleanly()
-        log.mark_synced(log.sync_point())
+    stopped(log)
     log.close_cleanly()
     assert log.sync_point().paths == ()
     assert opened(disk.copy(), SMALL).recovery_point == log.log_end_offset
