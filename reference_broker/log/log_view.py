@@ -54,9 +54,11 @@ class LogView:
     @property
     def last_stable_offset(self) -> int:
         """The first offset of the earliest undecided transaction below the high watermark, or the high watermark if
-        there is none."""
+        there is none. It is never below the log start offset, where the transaction may have begun."""
         unstable = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+        if unstable is None:
+            return self.high_watermark
+        return max(self.log_start_offset, min(self.high_watermark, unstable))
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed

@@ -29,7 +29,7 @@ from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.quarantine import LogDamaged, set_aside
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, Recovery
-from reference_broker.log.segment import Segment
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.shrinking_log import ShrinkingLog
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
@@ -159,26 +159,39 @@ class PartitionLog(ShrinkingLog):
         nothing waits here as a rule. A sync that fails ends the node: a second one would succeed without the bytes.
         """
         if self.durability.unsettled_cut:
-            try:
-                self.disk.make_durable(self.durability.unsettled_cut)
-            except DiskError as failure:
-                raise UndoFailed(*failure.args) from failure
+            self._make_durable(self.durability.unsettled_cut)
             self.durability.unsettled_cut = ""
         if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
             self.epochs.assign(run.leader_epoch, run.offsets[0])
-        segments = self.segments
+        segments, base = self.segments, self.log_end_offset
         rolled = False
+        if not segments.items and self.topic_id:
+            self.durability.changed(write_partition_metadata(self.disk, self.directory, self.topic_id))
+        if run.last_offset - base > MAX_RELATIVE_OFFSET:
+            self._prepare_gap(now)
+            base = run.offsets[0]
         if segments.items:
             rolled = self._must_roll_for(run, now)
             if rolled:
-                self.roll(now)
+                self.roll(now, base)
             segments.append(run.buffers)
         else:
-            if self.topic_id:
-                self.durability.changed(write_partition_metadata(self.disk, self.directory, self.topic_id))
-            segments.create(self.log_end_offset, now.wall_ms, run.buffers)
+            segments.create(base, now.wall_ms, run.buffers)
         self._take_note(segments.items[-1], run)
         return rolled
+
+    def _prepare_gap(self, now: Now) -> None:
+        """A gap that no segment can hold is left between two. What comes before it is made durable first. So a start
+        need not take the gap for records that a power loss took away."""
+        if not self.segments.items:
+            self.segments.create(self.log_end_offset, now.wall_ms)
+        self._make_durable(self.segments.items[-1].path)
+
+    def _make_durable(self, path: str) -> None:
+        try:
+            self.disk.make_durable(path)
+        except DiskError as failure:
+            raise UndoFailed(*failure.args) from failure
 
     def _must_roll_for(self, run: Run, now: Now) -> bool:
         config, active = self._config, self.segments.items[-1]

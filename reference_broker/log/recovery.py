@@ -16,7 +16,7 @@ from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
-from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment, whole_batches
+from reference_broker.log.segment import NAME_DIGITS, WIDE_GAP, Segment, headers, new_segment, whole_batches
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
@@ -167,8 +167,8 @@ class Recovery:
         """Why a segment does not go on where the one before it ends, with the first offset that is in doubt.
 
         A power loss leaves that above the durable end only: whole batches at an end look like nothing when they are
-        lost, and a deleted segment may come back. Our cleaner leaves no hole. One that other software left in a
-        compacted log below the recovery point is taken as it is.
+        lost, and a deleted segment may come back. Our cleaner leaves no hole, and a follower only one that no segment
+        could hold. One that other software left in a compacted log below the recovery point is taken as it is.
         """
         if not self.segments.items:
             begin = self._lost_start(base)
@@ -184,7 +184,7 @@ class Recovery:
         if base < end:
             return base, f"it overlaps the segment before it, which ends at {end}"
         is_below = self.clean or base <= self.checkpoints.recovery_point
-        if base > end and not (self.is_compacted and is_below):
+        if base > end and base - end <= WIDE_GAP and not (self.is_compacted and is_below):
             return end, f"the records from offset {end} to {base} before it are gone"
         return None
 

@@ -1,5 +1,7 @@
 """Plans which segments are removed at the start of a log, by retention and by DeleteRecords. The log removes them."""
 
+from collections.abc import Sequence
+
 from reference_broker.log.config import LogConfig
 from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
@@ -13,13 +15,17 @@ def count_before(segments: Segments, offset: int) -> int:
 def count_expired(
     segments: Segments, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
 ) -> int:
-    """Returns how many of the oldest segments retention removes. The active segment stays, and so does every segment
-    with records at or above the high watermark."""
+    """Returns how many of the oldest segments retention removes. Every segment with records at or above the high
+    watermark stays.
+
+    The count includes the active segment if all segments go, but never an empty one. As in Kafka, the active segment
+    is rolled then, so that its records can go even if nobody writes to the partition any more.
+    """
     unreachable = count_before(segments, log_start_offset)
     excess = segments.size_bytes - config.retention_bytes
     count = 0
-    for oldest, next_base in zip(segments.items, segments.bases[1:], strict=False):
-        if next_base > high_watermark:
+    for oldest, end in zip(segments.items, _ends(segments), strict=True):
+        if end > high_watermark or end == oldest.base_offset:
             break
         is_too_large = config.retention_bytes >= 0 and excess >= oldest.size_bytes
         is_expired = config.is_deleted and (is_too_large or _is_too_old(oldest, config.retention_ms, wall_ms))
@@ -30,17 +36,9 @@ def count_expired(
     return count
 
 
-def must_roll_first(segments: Segments, config: LogConfig, high_watermark: int, wall_ms: int) -> bool:
-    """Whether the active segment is too old and wholly committed. As in Kafka it is rolled then, so that it can be
-    removed even if nobody writes to the partition any more."""
-    active = segments.items[-1] if segments.items else None
-    return (
-        active is not None
-        and config.is_deleted
-        and active.size_bytes > 0
-        and high_watermark == active.next_offset
-        and _is_too_old(active, config.retention_ms, wall_ms)
-    )
+def _ends(segments: Segments) -> Sequence[int]:
+    """Where each segment's offsets end: the next base, and the log end."""
+    return (*segments.bases[1:], *(active.next_offset for active in segments.items[-1:]))
 
 
 def _is_too_old(segment: Segment, retention_ms: int, wall_ms: int) -> bool:

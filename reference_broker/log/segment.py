@@ -19,6 +19,9 @@ NAME_DIGITS = 20
 WALK_CHUNK_BYTES = 64 * 1024
 MAX_KNOWN_POSITIONS = 32
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+WIDE_GAP = 1 << 30
+"""A gap of more offsets than that, which the cleaner left on the leader, may lie between two of a follower's
+segments. Any other gap lies inside a segment."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -81,11 +84,10 @@ class Segment:
 
     def must_roll_for(self, size: int, last_offset: int, segment_bytes: int, segment_index_bytes: int) -> bool:
         """Whether ``size`` more bytes, with offsets up to ``last_offset``, need a new segment. An empty segment takes
-        anything."""
-        return self.size_bytes > 0 and (
-            self.size_bytes + size > segment_bytes
-            or last_offset - self.base_offset > MAX_RELATIVE_OFFSET
-            or (len(self.offsets) + 1) * 8 > segment_index_bytes
+        any number of bytes."""
+        return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or (
+            self.size_bytes > 0
+            and (self.size_bytes + size > segment_bytes or (len(self.offsets) + 1) * 8 > segment_index_bytes)
         )
 
     def is_due(self, segment_ms: int, wall_ms: int, timestamp_ms: int = -1) -> bool:

@@ -23,15 +23,15 @@ class ShrinkingLog(LogView):
 
     _config: LogConfig
 
-    def roll(self, now: Now) -> None:
+    def roll(self, now: Now, base_offset: int | None = None) -> None:
         """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
-        offset."""
+        offset, or a ``base_offset`` behind a wide gap."""
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
-        segments.create(self.log_end_offset, now.wall_ms)
+        segments.create(self.log_end_offset if base_offset is None else base_offset, now.wall_ms)
 
     # --- the end, and the start -------------------------------------------------------------------------------------
 
@@ -114,12 +114,12 @@ class ShrinkingLog(LogView):
 
     def enforce_retention(self, now: Now) -> int:
         """Deletes old segments by ``retention.ms`` and ``retention.bytes``, and returns how many. Records at or above
-        the high watermark stay. An active segment that is too old is rolled first."""
-        if removal.must_roll_first(self.segments, self._config, self.high_watermark, now.wall_ms):
-            self.roll(now)
+        the high watermark stay. The active segment is rolled first if it is to go with all others."""
         count = removal.count_expired(
             self.segments, self._config, self.log_start_offset, self.high_watermark, now.wall_ms
         )
+        if 0 < count == len(self.segments):
+            self.roll(now)
         self._drop_oldest(count)
         return count
 

@@ -58,6 +58,10 @@ def found(answer: Any) -> tuple[int, int, int]:
     return (answer.offset, answer.timestamp, answer.leader_epoch)
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testFetchOffsetByTimestampIncludesLeaderEpoch",
+    "UnifiedLogTest.testFetchOffsetByTimestampWithMaxTimestampIncludesTimestamp",
+)
 @pytest.mark.parametrize(
     ("timestamp", "expected"),
     [

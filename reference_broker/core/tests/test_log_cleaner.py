@@ -69,6 +69,7 @@ def test_a_dirty_log_is_cleaned_after_the_backoff_and_then_left_alone() -> None:
     assert gauge(world, "LogCleanerManager", "time-since-last-run-ms") >= 9 * BACKOFF_MS
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testGrabFilthiestCompactedLogReturnsLogWithDirtiestRatio")
 def test_the_dirtiest_log_comes_first_and_the_share_counts() -> None:
     world = a_world(log_cleaner_min_cleanable_ratio="0.7")
     world.create("u", cleanup_policy="compact")
@@ -112,6 +113,10 @@ def set_policy(world: NodeWorld, topic: str, policy: str) -> None:
     )
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testGrabFilthiestCompactedLogIgnoresUncleanablePartitions",
+    "LogCleanerIntegrationTest.testMarksPartitionsAsOfflineAndPopulatesUncleanableMetrics",
+)
 def test_a_damaged_log_is_noted_once_and_left_alone() -> None:
     world = a_world()
     fill(world)
@@ -137,6 +142,7 @@ def test_a_full_disk_is_no_reason_to_end() -> None:
     assert len(notes(world, "log_cleaned")) == 1
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testConcurrentLogCleanupAndTopicDeletion")
 @pytest.mark.parametrize("again", [False, True])
 def test_a_topic_that_goes_meanwhile_takes_the_pass_with_it(again: bool) -> None:
     world = a_world()

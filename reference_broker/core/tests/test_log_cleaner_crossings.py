@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.tests.node_world import NodeWorld
 from reference_broker.core.tests.test_log_cleaner import (
@@ -34,6 +36,7 @@ def leftovers(world: NodeWorld) -> list[str]:
     return [path for path in world.disk.files if path.endswith((".cleaned", ".swap"))]
 
 
+@pytest.mark.clause("LogCleanerTest.testCleanSegmentsWithAbort")
 def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
     world = a_world(log_cleaner_io_max_bytes_per_second="500")
     fill(world)
@@ -50,6 +53,7 @@ def test_a_topic_that_is_compacted_no_more_loses_nothing_from_then_on() -> None:
     assert len(notes(world, "log_cleaned")) == 1
 
 
+@pytest.mark.clause("LogCleanerIntegrationTest.testMarksPartitionsAsOfflineAndPopulatesUncleanableMetrics")
 def test_a_damaged_log_counts_until_its_topic_is_gone() -> None:
     world = a_world()
     fill(world)

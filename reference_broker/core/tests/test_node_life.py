@@ -40,6 +40,7 @@ def stopped(world: NodeWorld) -> NodeWorld:
     return world
 
 
+@pytest.mark.clause("LogLoaderTest.testLogRecoveryIsCalledUponBrokerCrash", "LogLoaderTest.testCleanShutdownFile")
 def test_a_clean_stop_is_found_by_the_next_start_which_keeps_everything() -> None:
     disk = MemoryDisk()
     stopped(filled(disk))
@@ -143,6 +144,7 @@ def test_what_is_written_while_it_stops_is_synced_before_the_stop_is_called_clea
     assert world.node.stopped
 
 
+@pytest.mark.clause("LogLoaderTest.testLogRecoveryIsCalledUponBrokerCrash")
 def test_a_stop_during_start_is_not_a_clean_one() -> None:
     """The logs that were not recovered yet would be trusted, torn tails and all."""
     disk = MemoryDisk()

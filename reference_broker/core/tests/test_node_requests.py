@@ -118,7 +118,7 @@ def test_the_policy_for_unknown_producers_reaches_the_log(policy: str, error: Er
     assert world.produce("t", 0, sent_batch(7, 5)).error_code == error
 
 
-@pytest.mark.clause("P-7")
+@pytest.mark.clause("P-7", "UnifiedLogTest.testPeriodicProducerIdExpiration")
 def test_the_expiration_of_producers_reaches_the_log() -> None:
     world = NodeWorld(producer_id_expiration_ms="1000", producer_id_expiration_check_interval_ms="100")
     world.create("t")
@@ -222,6 +222,14 @@ def test_other_acks_are_refused(acks: int) -> None:
     world = NodeWorld()
     world.create("t")
     assert world.produce("t", 0, batch(), acks=acks).error_code == ErrorCode.invalid_required_acks
+    assert world.log("t").log_end_offset == 0
+
+
+@pytest.mark.clause("LogValidatorTest.checkOnlyOneBatch")
+def test_a_partition_gets_one_batch_at_a_time() -> None:
+    world = NodeWorld()
+    world.create("t")
+    assert world.produce("t", 0, batch() + batch()).error_code == ErrorCode.invalid_record
     assert world.log("t").log_end_offset == 0
 
 

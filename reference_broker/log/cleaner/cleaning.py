@@ -147,6 +147,7 @@ class Cleaning:
                 last_batches.note(header)
                 newest.latest_offset = header.last_offset
                 yield from self._pause((segment,))
+            newest.latest_offset = _end_of(log, segment) - 1
 
     def _note(
         self,
@@ -271,6 +272,11 @@ class Cleaning:
             raise Overtaken(f"{log.directory} was truncated")
         if any(one is not other for one, other in zip(there, relied_on, strict=True)):
             raise Overtaken(f"{log.directory} lost segments")
+
+
+def _end_of(log: PartitionLog, segment: Segment) -> int:
+    """Where the next segment begins. There may be a gap before that, and a pass goes over it."""
+    return log.bases[log.segments.index_of(segment.base_offset) + 1]
 
 
 def groups(log: PartitionLog, end_offset: int) -> list[list[Segment]]:

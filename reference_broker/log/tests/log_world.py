@@ -18,6 +18,8 @@ from reference_broker.wire.errors import Error
 DIRECTORY = "events-0"
 START_MS = 1_700_000_000_000
 NOW = Now(0, START_MS)
+THREE_EACH = LogConfig(segment_bytes=300, index_interval_bytes=80, retention_ms=-1)
+"""Three batches of ``filled`` for each segment."""
 
 
 def at(ms: int) -> Now:
@@ -44,6 +46,14 @@ def appended(log: PartitionLog, data: bytes, *, now: Now = NOW, epoch: int = 0) 
     log.check_invariants()
     log.advance_high_watermark(log.log_end_offset)
     return result
+
+
+def filled(disk: Disk, config: LogConfig = THREE_EACH, batches: int = 12) -> PartitionLog:
+    """Batches of two records, from offset 0 on."""
+    log = opened(disk, config)
+    for number in range(batches):
+        appended(log, batch_of(2, timestamps=[number, number]))
+    return log
 
 
 def sent(log: PartitionLog, producer_id: int, sequence: int, count: int = 1, *, epoch: int = 0, **how: Any) -> Appended:

@@ -23,11 +23,22 @@ def headers_moved(batch: bytes, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + batch[8:]
 
 
-def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12) -> PartitionLog:
+def filled(disk: Disk, config: LogConfig = SMALL, batches: int = 12, *, each_synced: bool = False) -> PartitionLog:
+    """Batches of two records, five batches in each leader epoch. If each is synced before the next one comes, the log
+    has a recovery point."""
     log = opened(disk, config)
     for number in range(batches):
         appended(log, batch_of(2, timestamps=[number, number]), epoch=number // 5)
+        if each_synced:
+            log.mark_synced(log.sync_point())
     return log
+
+
+def stopped(log: PartitionLog) -> None:
+    """Stops cleanly: first the log is synced, then its recovery point."""
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
 
 
 def synced(disk: SimDisk, log: PartitionLog) -> None:

@@ -166,6 +166,7 @@ def test_a_spoiled_log_is_found_by_its_check(
         log.check_invariants()
 
 
+@pytest.mark.clause("LocalLogTest.testRollSegmentErrorWhenNextOffsetIsIllegal")
 def test_a_segment_that_overlaps_the_one_before_it_is_not_added(log: PartitionLog) -> None:
     with pytest.raises(AssertionError, match="overlaps the one before it"):
         log.segments.add(new_segment(DIRECTORY, log.log_end_offset - 1, 0))
@@ -181,6 +182,7 @@ def test_only_segments_of_the_log_are_replaced_and_only_by_one_of_the_same_offse
     log.check_invariants()
 
 
+@pytest.mark.clause("LogSegmentTest.testAppendForLogSegmentOffsetOverflowException")
 def test_an_append_below_the_log_end_is_noticed(log: PartitionLog) -> None:
     log.log_end_offset -= 1
     with pytest.raises(AssertionError, match="follows on one that ends at"):
@@ -203,6 +205,7 @@ def test_a_producers_batches_come_in_order(log: PartitionLog) -> None:
         log.producers.record(header, 3, START_MS)
 
 
+@pytest.mark.clause("OffsetIndexTest.appendOutOfOrder", "TimeIndexTest.testAppend")
 def test_index_entries_rise(log: PartitionLog) -> None:
     segment = log.segments[0]
     with pytest.raises(AssertionError, match="follows on one for offset"):

@@ -2,31 +2,20 @@
 
 import pytest
 
-from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.tests.log_world import DIRECTORY, NOW, appended, batch_of, opened
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, opened
+from reference_broker.log.tests.recovery_world import SMALL, filled, stopped
 from reference_broker.ports.memory_disk import MemoryDisk
 
-SMALL = LogConfig(segment_bytes=300, index_interval_bytes=80)
 EPOCHS = f"{DIRECTORY}/leader-epoch-checkpoint"
 LOG_START = f"{DIRECTORY}/log-start-offset-checkpoint"
 
 
 def written(disk: MemoryDisk, *, clean: bool = True) -> PartitionLog:
-    log = opened(disk, SMALL)
-    for number in range(12):
-        appended(log, batch_of(2), epoch=number // 5)
-        log.mark_synced(log.sync_point())
-    log.advance_high_watermark(log.log_end_offset)
+    log = filled(disk, each_synced=True)
     if clean:
-        stop(log)
+        stopped(log)
     return log
-
-
-def stop(log: PartitionLog) -> None:
-    for _ in range(2):
-        log.close_cleanly()
-        log.mark_synced(log.sync_point())
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -51,7 +40,7 @@ def test_a_first_segment_that_is_gone_shows_by_the_log_start(clean: bool) -> Non
     log.delete_records_before(begin)
     log.mark_synced(log.sync_point())
     if clean:
-        stop(log)
+        stopped(log)
     assert opened(disk.copy(), SMALL, clean=clean).quarantine is None
     disk.delete(log.segments[0].path)
     again = opened(disk, SMALL, clean=clean)

@@ -26,6 +26,7 @@ class TornDisk(MemoryDisk):
         raise UndoFailed(f"{path}: cannot undo")
 
 
+@pytest.mark.clause("UnifiedLogTest.testAppendToOrReadFromLogInFailedLogDir")
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 200], ids=["same segment", "new segment"])
 def test_after_an_undo_that_failed_the_log_is_offline_and_a_restart_cuts_the_rest_off(segment_bytes: int) -> None:
     disk, config = TornDisk(), LogConfig(segment_bytes=segment_bytes)

@@ -1,6 +1,7 @@
 """Idempotent producers: duplicates, gaps, epochs, unknown producers, expiry, and all of it after a restart."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,16 @@ from reference_broker.log.tests.log_world import (
     appended,
     at,
     batch_of,
+    headers_of,
     marked,
     opened,
     refused,
     sent,
 )
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.records.batch import checksum, read_header, write_header
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import ErrorCode
 
@@ -40,7 +45,7 @@ def test_each_producer_is_mapped_to_its_last_record() -> None:
     assert (second.producer_epoch, second.last_sequence, second.marks[-1].last_offset) == (5, 0, 3)
 
 
-@pytest.mark.clause("P-1")
+@pytest.mark.clause("P-1", "ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
 def test_an_open_transaction_is_remembered_until_its_marker() -> None:
     log = opened(MemoryDisk())
     appended(log, batch_of(1))
@@ -70,7 +75,7 @@ def test_the_last_stable_offset_waits_for_the_markers_replication() -> None:
     assert log.aborted_transactions(0, 3) == []
 
 
-@pytest.mark.clause("P-6")
+@pytest.mark.clause("P-6", "UnifiedLogTest.testDuplicateAppends")
 def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets() -> None:
     log = opened(MemoryDisk())
     for number in range(7):
@@ -86,6 +91,11 @@ def test_retries_of_the_last_five_batches_are_answered_with_their_first_offsets(
     assert not sent(log, 1, 14).duplicate
 
 
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testBasicIdMapping",
+    "UnifiedLogTest.testNonSequentialAppend",
+    "UnifiedLogTest.testDuplicateAppends",
+)
 def test_overlaps_and_gaps_are_out_of_order() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0, 4)
@@ -95,6 +105,11 @@ def test_overlaps_and_gaps_are_out_of_order() -> None:
     sent(log, 1, 8)
 
 
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testProducerSequenceWrapAround",
+    "ProducerStateManagerTest.testProducerSequenceWithWrapAroundBatchRecord",
+    "ProducerStateManagerTest.testProducerSequenceInvalidWrapAround",
+)
 def test_sequences_wrap_between_and_inside_batches() -> None:
     log = opened(MemoryDisk(), ACCEPT)
     sent(log, 1, LAST - 9, 10)
@@ -107,6 +122,11 @@ def test_sequences_wrap_between_and_inside_batches() -> None:
     sent(log, 2, 4)
 
 
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testBasicIdMapping",
+    "ProducerStateManagerTest.testRejectNonZeroSequenceForDirectEpochBump",
+    "UnifiedLogTest.testOldProducerEpoch",
+)
 def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0, 5)
@@ -118,6 +138,11 @@ def test_a_higher_epoch_starts_at_zero_and_fences_the_old_one() -> None:
     sent(log, 1, 5, epoch=1)
 
 
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testAppendTxnMarkerWithNoProducerState",
+    "ProducerStateManagerTest.testControlRecordBumpsProducerEpoch",
+    "ProducerStateManagerTest.testOutOfSequenceAfterControlRecordEpochBump",
+)
 def test_a_marker_with_a_higher_epoch_fences_and_demands_sequence_zero() -> None:
     log = opened(MemoryDisk(), ACCEPT)
     marked(log, build_marker(commit=False, producer_id=1, producer_epoch=1, coordinator_epoch=0, timestamp_ms=START_MS))
@@ -149,7 +174,7 @@ def test_the_accepting_policy_appends_it() -> None:
     sent(log, 1, 4)
 
 
-@pytest.mark.clause("P-5")
+@pytest.mark.clause("P-5", "LocalLogTest.testUpdateConfig")
 def test_the_policy_can_be_changed_while_running() -> None:
     log = opened(MemoryDisk())
     log.config = replace(log.config, unknown_producer_id_policy="accept")
@@ -158,7 +183,7 @@ def test_the_policy_can_be_changed_while_running() -> None:
     assert refused(log, 2, 3) == ErrorCode.unknown_producer_id
 
 
-@pytest.mark.clause("P-6")
+@pytest.mark.clause("P-6", "ProducerStateManagerTest.testLoadFromSnapshotRetainsNonExpiredProducers")
 @pytest.mark.parametrize("clean", [True, False])
 def test_retries_after_a_restart_are_written_once(clean: bool) -> None:
     disk = MemoryDisk()
@@ -192,15 +217,65 @@ def test_a_follower_that_becomes_leader_knows_the_retries() -> None:
     sent(follower, 1, 6, epoch=0)
 
 
-def test_a_follower_accepts_gaps_and_unknown_producers() -> None:
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testNoValidationOnFirstEntryWhenLoadingLog",
+    "ProducerStateManagerTest.testAcceptAppendWithoutProducerStateOnReplica",
+    "ProducerStateManagerTest.testAcceptAppendWithSequenceGapsOnReplica",
+    "UnifiedLogTest.testDuplicateAppendToFollower",
+    "UnifiedLogTest.testMultipleProducerIdsPerMemoryRecord",
+    "UnifiedLogTest.testMultipleProducersWithDuplicatesInSingleAppend",
+)
+def test_a_follower_accepts_gaps_duplicates_and_unknown_producers() -> None:
     follower = opened(MemoryDisk())
-    for offset, sequence in ((0, 5), (1, 9)):
-        data = batch_of(1, base_offset=offset, leader_epoch=0, producer_id=1, producer_epoch=0, base_sequence=sequence)
-        follower.append_replicated(at(0), data)
-    assert follower.producers.by_id[1].last_sequence == 9
+    sent = [(1, 5), (2, 7), (1, 9), (2, 7), (1, 9), (3, 0)]
+    batches = [
+        batch_of(1, base_offset=at, leader_epoch=0, producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        for at, (producer, sequence) in enumerate(sent)
+    ]
+    follower.append_replicated(at(0), b"".join(batches[:3]))
+    for each in batches[3:]:
+        follower.append_replicated(at(0), each)
+    assert [(each.producer_id, each.base_sequence) for each in headers_of(all_bytes(follower))] == sent
+    assert {each: known.last_sequence for each, known in follower.producers.by_id.items()} == {1: 9, 2: 7, 3: 0}
 
 
-@pytest.mark.clause("P-6")
+@pytest.mark.clause(
+    "UnifiedLogTest.testRebuildProducerIdMapWithCompactedData",
+    "UnifiedLogTest.testRebuildProducerStateWithEmptyCompactedBatch",
+    "UnifiedLogTest.testUpdateProducerIdMapWithCompactedData",
+)
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_a_batch_that_was_cleaned_counts_with_all_its_sequences(is_empty: bool) -> None:
+    records = [Record(offset=23 + delta, timestamp_ms=START_MS, value=b"v") for delta in (0, 3)]
+    how: dict[str, Any] = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "leader_epoch": 0}
+    batch = build(records, base_offset=23, keep_offsets=True, **how)
+    if is_empty:
+        header = read_header(batch)._replace(batch_length=61 - 12, record_count=0)
+        batch = write_header(header._replace(crc=checksum(write_header(header)[21:])))
+    follower = opened(MemoryDisk())
+    follower.append_replicated(at(0), batch)
+    assert follower.producers.by_id[1].last_sequence == 3
+    follower.append_replicated(at(0), batch_of(2, base_offset=27, leader_epoch=0))
+    follower.truncate_to(27)
+    assert follower.producers.by_id[1].last_sequence == 3
+    assert follower.producers.by_id[1].marks[-1].last_offset == 26
+
+
+@pytest.mark.clause("UnifiedLogTest.testProducerIdExpirationOnSegmentDeletion")
+def test_a_producer_stays_known_when_its_records_are_deleted() -> None:
+    log = opened(MemoryDisk(), LogConfig(segment_bytes=100, retention_bytes=1))
+    for producer_id in (1, 2, 2):
+        sent(log, producer_id, len(log.segments[1:]) if log.segments else 0)
+    assert log.enforce_retention(at(0)) == 2
+    assert {each: known.last_sequence for each, known in log.producers.by_id.items()} == {1: 0, 2: 1}
+    assert refused(log, 1, 2) == ErrorCode.out_of_order_sequence_number
+
+
+@pytest.mark.clause(
+    "P-6",
+    "UnifiedLogTest.testProducerIdMapTruncateTo",
+    "UnifiedLogTest.testProducerIdMapTruncateToWithNoSnapshots",
+)
 def test_truncation_takes_the_producers_last_batches_back() -> None:
     log = opened(MemoryDisk())
     for number in range(8):
@@ -211,7 +286,11 @@ def test_truncation_takes_the_producers_last_batches_back() -> None:
     sent(log, 1, 5)
 
 
-@pytest.mark.clause("P-7")
+@pytest.mark.clause(
+    "P-7",
+    "ProducerStateManagerTest.testPidExpirationTimeout",
+    "UnifiedLogTest.testPeriodicProducerIdExpiration",
+)
 def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
     sent(log, 1, 0)
@@ -222,7 +301,7 @@ def test_a_producer_is_forgotten_when_its_last_record_is_old_enough() -> None:
     assert not sent(log, 1, 0).duplicate
 
 
-@pytest.mark.clause("P-7")
+@pytest.mark.clause("P-7", "ProducerStateManagerTest.testProducersWithOngoingTransactionsDontExpire")
 def test_an_open_transaction_keeps_its_producer() -> None:
     log = opened(MemoryDisk(), LogConfig(producer_id_expiration_ms=1000))
     appended(log, batch_of(1, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True))
@@ -235,7 +314,7 @@ def test_an_open_transaction_keeps_its_producer() -> None:
     assert log.expire_producers(at(1500)) == 1
 
 
-@pytest.mark.clause("P-7")
+@pytest.mark.clause("P-7", "ProducerStateManagerTest.testRemoveExpiredPidsOnReload")
 def test_an_active_partition_forgets_by_itself_and_a_restart_forgets_too() -> None:
     disk = MemoryDisk()
     config = LogConfig(producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=5000)
@@ -266,6 +345,7 @@ def test_several_batches_of_one_append_are_judged_in_turn() -> None:
     assert log.log_end_offset == 5
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testPrepareUpdateDoesNotMutate")
 def test_checking_changes_nothing() -> None:
     log = opened(MemoryDisk())
     sent(log, 1, 0)

@@ -10,13 +10,12 @@ from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
     all_bytes,
-    appended,
     batch_of,
     headers_of,
     opened,
     sent,
 )
-from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, headers_moved
+from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, headers_moved, stopped
 from reference_broker.ports.memory_disk import MemoryDisk
 
 
@@ -45,10 +44,7 @@ def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
 
 def test_damage_below_the_recovery_point_is_no_torn_tail() -> None:
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     assert log.bases[2] <= log.recovery_point
     for damaged, position in ((0, 16), (1, 0), (1, 10)):
         torn = disk.copy()
@@ -116,10 +112,7 @@ def test_a_second_damage_leaves_what_the_first_one_put_aside() -> None:
 def test_two_damages_that_show_one_after_the_other_are_both_kept_aside() -> None:
     """The first segment is read with its CRCs only once the second one, whose header is bad, is gone."""
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     first, second = log.segments[:2]
     assert second.next_offset <= log.recovery_point
     disk.files[first.path][-1] ^= 1
@@ -136,9 +129,7 @@ def test_an_end_that_was_durable_and_is_gone_is_damage(is_whole_file: bool) -> N
     """All batches that are left are good, so only the recovery point tells."""
     disk = MemoryDisk()
     log = filled(disk)
-    for _ in range(2):
-        log.close_cleanly()
-        log.mark_synced(log.sync_point())
+    stopped(log)
     last = log.segments[-1]
     if is_whole_file:
         for path in (last.path, last.offsets.path, last.times.path):

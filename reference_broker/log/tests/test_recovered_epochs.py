@@ -10,6 +10,7 @@ from reference_broker.log.tests.recovery_world import SMALL, filled, same
 from reference_broker.ports.memory_disk import MemoryDisk
 
 
+@pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch", "LogSegmentTest.testRecoveryRebuildsEpochCache")
 @pytest.mark.parametrize("rows", [b"", b"0\n", b"0\n2\n0 0\n", b"0\n1\nx y\n", b"0\n2\n3 0\n3 9\n", b"1\n1\n0 0\n"])
 def test_leader_epochs_come_from_the_batches_where_the_file_is_lost(rows: bytes) -> None:
     disk = MemoryDisk()
@@ -40,6 +41,10 @@ def test_batches_are_right_where_the_epoch_file_says_otherwise(rows: bytes, clea
     assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.shouldTruncateLeaderEpochsWhenDeletingSegments",
+    "UnifiedLogTest.shouldUpdateOffsetForLeaderEpochsWhenDeletingSegments",
+)
 def test_a_log_that_starts_inside_its_first_batches_writes_no_epochs_at_each_start() -> None:
     disk = MemoryDisk()
     log = filled(disk)

@@ -20,11 +20,12 @@ from reference_broker.log.tests.log_world import (
     opened,
     sent,
 )
-from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, synced
+from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, log_files, same, stopped, synced
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 
 
+@pytest.mark.clause("LogLoaderTest.testCleanShutdownFile", "LogLoaderTest.testLogRecoversToCorrectOffset")
 @pytest.mark.parametrize("config", [SMALL, LogConfig()])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_reopened_log_is_the_same(config: LogConfig, clean: bool) -> None:
@@ -60,6 +61,7 @@ def test_a_torn_tail_at_every_byte_of_the_last_batch_costs_that_batch_only() -> 
         assert all_bytes(again) == whole
 
 
+@pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
 def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
     disk = MemoryDisk()
     log = opened(disk, LogConfig())
@@ -76,6 +78,7 @@ def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
             assert end == 2
 
 
+@pytest.mark.clause("LogLoaderTest.testCorruptLog")
 def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
     for tail in (bytes(1000), b"\xff" * 1000, b"x" * 61, bytes(30)):
         disk = MemoryDisk()
@@ -87,6 +90,7 @@ def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
         assert again.recovered.cut_bytes == len(tail)
 
 
+@pytest.mark.clause("LogSegmentTest.testRecoveryWithCorruptMessage")
 def test_segments_behind_a_cut_go() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -143,13 +147,15 @@ def test_a_recovery_that_dies_at_any_point_is_finished_by_the_next_one() -> None
         same(opened(dying, SMALL, clean=False), expected)
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testLogRolls",
+    "LogLoaderTest.testLogRecoversToCorrectOffset",
+    "LocalLogTest.testLogFlush",
+)
 def test_durable_segments_are_not_read_again_after_a_crash() -> None:
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for number in range(12):
-        appended(log, batch_of(2, timestamps=[number, number]))
-        log.mark_synced(log.sync_point())
-    appended(log, batch_of(2))
+    log = filled(disk, each_synced=True)
+    appended(log, batch_of(2), epoch=2)
     again = opened(disk.copy(), SMALL, clean=False)
     same(again, log)
     assert 0 < again.recovered.verified_bytes <= 3 * 300 < log.size_bytes
@@ -158,10 +164,7 @@ def test_durable_segments_are_not_read_again_after_a_crash() -> None:
 
 def test_truncated_and_rewritten_records_are_scanned_again() -> None:
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     point = log.recovery_point
     assert point > 4
     log.truncate_to(4)
@@ -176,10 +179,7 @@ def test_truncated_and_rewritten_records_are_scanned_again() -> None:
 def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> None:
     """The cut takes the whole batch, so the log ends below the offset that was asked for."""
     disk = MemoryDisk()
-    log = opened(disk, SMALL)
-    for _ in range(12):
-        appended(log, batch_of(2))
-        log.mark_synced(log.sync_point())
+    log = filled(disk, each_synced=True)
     assert log.recovery_point > 5
     assert log.truncate_to(5) == 4
     appended(log, batch_of(1))
@@ -190,6 +190,13 @@ def test_a_record_rewritten_after_a_cut_inside_a_batch_is_scanned_again() -> Non
     assert opened(disk, SMALL, clean=False).log_end_offset == 4
 
 
+@pytest.mark.clause(
+    "LogLoaderTest.testIndexRebuild",
+    "LogLoaderTest.testCorruptIndexRebuild",
+    "LogSegmentTest.testRecoveryFixesCorruptIndex",
+    "LogSegmentTest.testRecoveryFixesCorruptTimeIndex",
+    "TimeIndexTest.testSanityCheck",
+)
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"\x01\x02\x03", b"\xff" * 24, bytes(24), b"\x7f" * 24])
 def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content: bytes | None) -> None:
@@ -204,6 +211,7 @@ def test_index_files_that_are_lost_or_damaged_are_made_anew(suffix: str, content
     same(opened(disk, SMALL), log)
 
 
+@pytest.mark.clause("TimeIndexTest.testSanityCheck")
 @pytest.mark.parametrize("entry", [struct.pack(">qi", START_MS, 1000), struct.pack(">qi", START_MS + 1000, 0)])
 def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> None:
     """It could be, as far as its file says. After it, the next entry would go back."""
@@ -220,9 +228,7 @@ def test_a_time_index_that_is_of_another_segment_is_made_anew(entry: bytes) -> N
 def test_after_a_clean_stop_the_recovery_point_is_the_end_even_if_the_next_start_dies_early() -> None:
     disk = MemoryDisk()
     log = filled(disk)
-    for _ in range(2):
-        log.close_cleanly()
-        log.mark_synced(log.sync_point())
+    stopped(log)
     log.close_cleanly()
     assert log.sync_point().paths == ()
     assert opened(disk.copy(), SMALL).recovery_point == log.log_end_offset
@@ -276,6 +282,7 @@ def test_a_flipped_bit_of_an_index_entry_is_found(bit: int) -> None:
     same(opened(disk, LogConfig(index_interval_bytes=0)), log)
 
 
+@pytest.mark.clause("LogLoaderTest.testBogusIndexSegmentsAreRemoved")
 def test_stray_index_files_are_deleted() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -285,6 +292,7 @@ def test_stray_index_files_are_deleted() -> None:
     assert not disk.exists(f"{DIRECTORY}/{9999:020d}.index")
 
 
+@pytest.mark.clause("UnifiedLogTest.testLoadPartitionDirWithNoSegmentsShouldNotThrow")
 def test_an_empty_partition_has_no_files_and_stays_empty() -> None:
     disk = MemoryDisk()
     for clean in (True, False):
@@ -326,6 +334,7 @@ def test_the_log_start_survives_a_crash_whether_synced_or_not() -> None:
     assert opened(disk.copy()).log_start_offset == 7
 
 
+@pytest.mark.clause("LogLoaderTest.testLogEndLessThanStartAfterReopen")
 def test_a_log_that_lost_more_than_was_deleted_starts_anew_there() -> None:
     disk = MemoryDisk()
     log = filled(disk, LogConfig())

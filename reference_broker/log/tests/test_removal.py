@@ -1,4 +1,4 @@
-"""Truncation, deletion from the start, retention, durability marks, disks that fail."""
+"""Truncation, durability marks, disks that fail, what is refused."""
 
 from dataclasses import replace
 
@@ -6,15 +6,16 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
-from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
     START_MS,
+    THREE_EACH,
     all_bytes,
     appended,
     at,
     batch_of,
+    filled,
     headers_of,
     opened,
 )
@@ -24,87 +25,14 @@ from reference_broker.records.batch import checksum, validate
 from reference_broker.records.control import build_control, leader_change
 from reference_broker.wire.errors import Error, ErrorCode
 
-THREE_EACH = LogConfig(segment_bytes=300, index_interval_bytes=80, retention_ms=-1)
 
-
-def filled(disk: MemoryDisk, config: LogConfig = THREE_EACH, batches: int = 12) -> PartitionLog:
-    log = opened(disk, config)
-    for number in range(batches):
-        appended(log, batch_of(2, timestamps=[number, number]))
-    return log
-
-
-def test_retention_by_bytes_keeps_at_least_that_much() -> None:
-    log = filled(MemoryDisk())
-    total, first = log.size_bytes, log.segments[0].size_bytes
-    log.config = replace(THREE_EACH, retention_bytes=total - first + 1)
-    assert log.enforce_retention(NOW) == 0
-    log.config = replace(THREE_EACH, retention_bytes=total - first)
-    assert log.enforce_retention(NOW) == 1
-    assert log.log_start_offset == 6
-    with pytest.raises(OffsetOutOfRange):
-        log.read(5, 100)
-
-
-def test_retention_by_bytes_never_deletes_the_active_segment() -> None:
-    log = filled(MemoryDisk())
-    log.config = replace(THREE_EACH, retention_bytes=0)
-    log.enforce_retention(at(10**12))
-    assert len(log.segments) == 1
-    assert log.log_start_offset < log.log_end_offset == 24
-
-
-def test_an_active_segment_that_is_too_old_is_rolled_and_deleted_as_in_kafka() -> None:
-    disk = MemoryDisk()
-    log = filled(disk)
-    log.config = replace(THREE_EACH, retention_ms=1000)
-    newest = log.segments[-1].max_timestamp_ms - START_MS
-    log.enforce_retention(at(newest + 1000))
-    assert log.log_start_offset < 24
-    log.enforce_retention(at(newest + 1001))
-    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (24, 24, 0)
-    assert log.enforce_retention(at(10**12)) == 0, "an empty segment stays"
-    assert opened(disk, clean=False).log_end_offset == 24
-
-
-def test_an_old_active_segment_stays_while_not_all_of_it_is_committed() -> None:
-    log = filled(MemoryDisk())
-    log.high_watermark = 23
-    log.config = replace(THREE_EACH, retention_ms=1000)
-    log.enforce_retention(at(10**12))
-    assert log.log_start_offset < 23
-
-
-def test_retention_by_age_looks_at_the_largest_timestamp() -> None:
-    log = filled(MemoryDisk())
-    log.config = replace(THREE_EACH, retention_ms=1000)
-    newest = log.segments[0].max_timestamp_ms - START_MS
-    assert log.enforce_retention(at(newest + 1000)) == 0
-    assert log.enforce_retention(at(newest + 1001)) == 1
-
-
-def test_retention_stops_at_the_high_watermark() -> None:
-    log = filled(MemoryDisk())
-    log.high_watermark = 11
-    log.config = replace(THREE_EACH, retention_bytes=0)
-    assert log.enforce_retention(NOW) == 1
-    assert log.log_start_offset == 6
-
-
-def test_compacted_topics_lose_only_what_is_below_the_log_start() -> None:
-    log = filled(MemoryDisk(), replace(THREE_EACH, cleanup_policy="compact", retention_bytes=0))
-    assert log.enforce_retention(at(10**12)) == 0
-
-
-def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
-    log = filled(MemoryDisk())
-    log.high_watermark = 4
-    with pytest.raises(OffsetOutOfRange):
-        log.delete_records_before(5)
-    assert log.delete_records_before(4) == 4
-    assert log.delete_records_before(1) == 4
-
-
+@pytest.mark.clause(
+    "UnifiedLogTest.testTimeBasedLogRollDuringAppend",
+    "UnifiedLogTest.testRollSegmentThatAlreadyExists",
+    "LocalLogTest.testRollEmptyActiveSegment",
+    "LocalLogTest.testRollSegmentThatAlreadyExists",
+    "LogSegmentTest.testTruncateEmptySegment",
+)
 def test_segments_age_by_record_time_and_by_the_clock() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_ms=1000))
     appended(log, batch_of(1, timestamps=[0]))
@@ -119,6 +47,7 @@ def test_segments_age_by_record_time_and_by_the_clock() -> None:
     assert appended(log, batch_of(1)).first_offset == 3
 
 
+@pytest.mark.clause("LogLoaderTest.testRecoverWithEmptyActiveSegment")
 def test_an_empty_rolled_segment_keeps_the_end_offset_over_a_restart() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -181,6 +110,7 @@ def test_a_failed_append_leaves_the_log_as_it_was(roll: bool) -> None:
     assert all_bytes(opened(disk, THREE_EACH, clean=False)) == all_bytes(log)
 
 
+@pytest.mark.clause("LogValidatorTest.checkInvalidChecksum")
 def test_several_batches_are_written_by_one_disk_append_or_not_at_all() -> None:
     disk = MemoryDisk()
     log = opened(disk)
@@ -212,6 +142,7 @@ def test_append_time_is_stamped_and_returned() -> None:
     assert (again.duplicate, again.log_append_time_ms) == (True, START_MS + 77)
 
 
+@pytest.mark.clause("LogValidatorTest.testControlRecordsNotAllowedFromClients", "UnifiedLogTest.testMessageSizeCheck")
 @pytest.mark.parametrize(
     ("data", "error"),
     [
@@ -231,6 +162,7 @@ def test_what_is_refused_leaves_no_file(data: bytes, error: Error) -> None:
     assert disk.files == {}
 
 
+@pytest.mark.clause("UnifiedLogTest.testMessageSetSizeCheck")
 def test_a_produce_larger_than_a_segment_is_refused() -> None:
     log = opened(MemoryDisk(), LogConfig(segment_bytes=200))
     with pytest.raises(RecordsRefused) as refusal:
@@ -238,6 +170,7 @@ def test_a_produce_larger_than_a_segment_is_refused() -> None:
     assert refusal.value.error == ErrorCode.record_list_too_large
 
 
+@pytest.mark.clause("LogValidatorTest.testControlRecordsNotCompressed")
 def test_the_broker_may_append_control_batches_of_any_size() -> None:
     log = opened(MemoryDisk())
     log.append(
@@ -247,7 +180,7 @@ def test_the_broker_may_append_control_batches_of_any_size() -> None:
         origin=Origin.BROKER,
     )
     first, second = headers_of(all_bytes(log))
-    assert (first.is_control, first.leader_epoch, second.base_offset) == (True, 4, 1)
+    assert (first.is_control, first.compression, first.leader_epoch, second.base_offset) == (True, 0, 4, 1)
 
 
 def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
@@ -263,6 +196,7 @@ def test_a_follower_refuses_what_it_has_and_what_is_damaged() -> None:
     assert all_bytes(follower) == data
 
 
+@pytest.mark.clause("LogSegmentTest.testReloadLargestTimestampAndNextOffsetAfterTruncation")
 def test_what_was_known_of_truncated_records_is_forgotten() -> None:
     log = opened(MemoryDisk(), LogConfig(index_interval_bytes=1 << 20))
     for number in range(4):
@@ -294,6 +228,10 @@ def test_every_offset_is_found_whatever_the_index_knows() -> None:
                 assert headers_of(each.read(offset, 1 << 16))[0] == header
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.shouldTruncateLeaderEpochsWhenDeletingSegments",
+    "UnifiedLogTest.shouldTruncateLeaderEpochCheckpointFileWhenTruncatingLog",
+)
 def test_epoch_ends() -> None:
     log = opened(MemoryDisk())
     for epoch in (1, 1, 4, 6):
@@ -401,6 +339,7 @@ def test_a_truncation_that_cannot_read_what_remains_cuts_nothing() -> None:
     assert log.producers.by_id == producers
 
 
+@pytest.mark.clause("UnifiedLogTest.testLogReinitializeAfterManualDelete")
 def test_a_log_that_has_no_segment_yet_is_truncated_too() -> None:
     """What is left of one that was to start anew when its node died."""
     log = opened(MemoryDisk({f"{DIRECTORY}/log-start-offset-checkpoint": bytearray(b"0\n1\n55\n")}))

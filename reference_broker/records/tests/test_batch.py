@@ -1,6 +1,7 @@
 """The batch as bytes: header, CRC, patching, what is refused."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,15 +55,31 @@ def test_what_was_built_is_read(batch: list[Record], codec: Compression, base_of
     ]
 
 
+@pytest.mark.clause(
+    "LogValidatorTest.checkNonCompressed",
+    "LogValidatorTest.checkCompressed",
+    "LogValidatorTest.testDifferentLevelDoesNotCauseRecompression",
+    "LogValidatorTest.testRelativeOffsetAssignmentNonCompressedV2",
+    "LogValidatorTest.testRelativeOffsetAssignmentCompressedV2",
+)
 @given(st.lists(records, min_size=1, max_size=4), codecs, st.integers(0, 2**60), st.integers(0, 2**31 - 1))
 def test_patching_keeps_the_crc_right_and_the_records_untouched(
     batch: list[Record], codec: Compression, base_offset: int, epoch: int
 ) -> None:
-    data = build(batch, compression=codec)
-    ((_, header),) = validate(patched_prefix(read_header(data), base_offset, epoch) + data[UNPATCHED_FROM:])
+    how: dict[str, Any] = {"producer_id": 1324, "producer_epoch": 10, "base_sequence": 984, "is_transactional": True}
+    data = build(batch, compression=codec, **how)
+    new = patched_prefix(read_header(data), base_offset, epoch) + data[UNPATCHED_FROM:]
+    ((_, header),) = validate(new)
     assert header == read_header(data)._replace(base_offset=base_offset, leader_epoch=epoch)
+    assert [(r.offset, r.timestamp_ms, r.value) for r in read_records(new)] == [
+        (base_offset + index, record.timestamp_ms, record.value) for index, record in enumerate(batch)
+    ]
 
 
+@pytest.mark.clause(
+    "LogValidatorTest.checkLogAppendTimeNonCompressed",
+    "LogValidatorTest.checkLogAppendTimeWithoutRecompression",
+)
 @given(st.lists(records, min_size=1, max_size=4), codecs, st.integers(0, 2**60), timestamps)
 def test_append_time_gives_every_record_that_time_and_a_new_crc(
     batch: list[Record], codec: Compression, base_offset: int, time_ms: int

@@ -27,6 +27,7 @@ def refusal(header: BatchHeader, rules: Rules = RULES) -> Error:
     return refused.value.error
 
 
+@pytest.mark.clause("LogValidatorTest.testRecordBatchWithCountOverrides")
 def test_good_batches_pass() -> None:
     for header in (GOOD, IDEMPOTENT, IDEMPOTENT._replace(attributes=0x10), GOOD._replace(max_timestamp_ms=-1)):
         check_client_batch(header, RULES, NOW_MS)
@@ -37,6 +38,10 @@ def test_size_limit_counts_the_whole_batch() -> None:
     assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == ErrorCode.message_too_large
 
 
+@pytest.mark.clause(
+    "LogValidatorTest.testBatchWithoutRecordsNotAllowed",
+    "LogValidatorTest.testInconsistentCountAndOffset",
+)
 @pytest.mark.parametrize(
     "change",
     [
@@ -60,7 +65,8 @@ def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
     assert refusal(GOOD._replace(**change)) == ErrorCode.invalid_record
 
 
-@pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}])
+@pytest.mark.clause("LogValidatorTest.checkInvalidSequence")
+@pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}, {"base_sequence": -2}])
 def test_a_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
     assert refusal(IDEMPOTENT._replace(**change)) == ErrorCode.invalid_record
 
@@ -73,15 +79,23 @@ def test_append_time_is_not_the_clients_to_set() -> None:
     assert refusal(GOOD._replace(attributes=0x08)) == ErrorCode.invalid_timestamp
 
 
-def test_timestamps_too_far_from_the_clock() -> None:
-    edge = GOOD._replace(max_timestamp_ms=NOW_MS + 3_600_000)
+@pytest.mark.clause(
+    "LogValidatorTest.testInvalidCreateTimeNonCompressedV2",
+    "LogValidatorTest.testInvalidCreateTimeCompressedV2",
+    "LogValidatorTest.testRecordWithPastTimestampIsRejected",
+    "LogValidatorTest.testRecordWithFutureTimestampIsRejected",
+)
+@pytest.mark.parametrize("codec", list(Compression))
+def test_timestamps_too_far_from_the_clock(codec: Compression) -> None:
+    good = GOOD._replace(attributes=int(codec))
+    edge = good._replace(max_timestamp_ms=NOW_MS + 3_600_000)
     check_client_batch(edge, RULES, NOW_MS)
     assert refusal(edge._replace(max_timestamp_ms=NOW_MS + 3_600_001)) == ErrorCode.invalid_timestamp
     day = replace(RULES, before_max_ms=86_400_000)
-    old = GOOD._replace(base_timestamp_ms=NOW_MS - 86_400_000)
+    old = good._replace(base_timestamp_ms=NOW_MS - 86_400_000)
     check_client_batch(old, day, NOW_MS)
     assert refusal(old._replace(base_timestamp_ms=NOW_MS - 86_400_001), day) == ErrorCode.invalid_timestamp
-    assert refusal(GOOD._replace(max_timestamp_ms=-2)) == ErrorCode.invalid_timestamp
+    assert refusal(good._replace(max_timestamp_ms=-2)) == ErrorCode.invalid_timestamp
     check_client_batch(old._replace(base_timestamp_ms=0), replace(day, create_time=False), NOW_MS)
 
 
@@ -96,6 +110,11 @@ def refused_records(batch: bytes, rules: Rules = RULES) -> tuple[Error, list[int
     return refused.value.error, [index for index, _ in refused.value.record_errors]
 
 
+@pytest.mark.clause(
+    "LogValidatorTest.checkNoKeyCompactedTopic",
+    "LogValidatorTest.testInvalidRecordExceptionHasBatchIndex",
+    "UnifiedLogTest.testCompactedTopicConstraints",
+)
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compacted_topics_name_each_record_without_a_key(codec: Compression) -> None:
     keyed, bare = Record(key=b"k", value=b"v"), Record(value=b"v")
@@ -108,6 +127,13 @@ def test_compacted_topics_look_at_the_time_of_each_record() -> None:
     look_into(build(records[:2]))
     assert refused_records(build(records)) == (ErrorCode.invalid_timestamp, [2])
     look_into(build(records), replace(RULES, create_time=False))
+
+
+@pytest.mark.clause("LogValidatorTest.testBatchWithInvalidRecordsAndInvalidTimestamp")
+def test_a_wrong_time_is_told_before_a_missing_key_and_all_wrong_records_are_named() -> None:
+    late = Record(key=b"k", timestamp_ms=NOW_MS + 3_600_001)
+    bare = Record(value=b"v", timestamp_ms=NOW_MS)
+    assert refused_records(build([bare, late, bare])) == (ErrorCode.invalid_timestamp, [0, 1, 2])
 
 
 def test_a_batch_of_very_many_wrong_records_names_the_first_thousand() -> None:

@@ -211,6 +211,10 @@ def test_a_deleted_partition_leaves_the_file() -> None:
     assert list(read_high_watermarks(world.disk)) == [("events", 1)]
 
 
+@pytest.mark.clause(
+    "OffsetCheckpointFileWithFailureHandlerTest.shouldPersistAndOverwriteAndReloadFile",
+    "OffsetCheckpointFileWithFailureHandlerTest.shouldHandleMultipleLines",
+)
 def test_rows_of_an_earlier_life_stay_until_their_partitions_are_known_to_be_gone() -> None:
     world = World()
     world.disk.write(FILE_NAME, b"0\n2\ngone-topic 0 5\nevents 1 9\n")
@@ -221,6 +225,7 @@ def test_rows_of_an_earlier_life_stay_until_their_partitions_are_known_to_be_gon
     assert read_high_watermarks(world.disk) == {("events", 1): 9, ("events", 0): 0}
 
 
+@pytest.mark.clause("OffsetCheckpointFileWithFailureHandlerTest.shouldReturnEmptyMapForEmptyFile")
 @pytest.mark.parametrize(
     "content", [b"", b"0\n1\n", b"0\n1\nevents x 5\n", b"0\n1\nevents 1\n", b"0\n1\nevents 1 -4\n"]
 )

@@ -261,6 +261,7 @@ def started(world: World, image: MetadataImage, *, clean: bool = True) -> World:
     return again
 
 
+@pytest.mark.clause("UnifiedLogTest.testLogFailsWhenInconsistentTopicIdSet", "UnifiedLogTest.testLogRecoversTopicId")
 def test_a_directory_that_the_metadata_does_not_know_is_never_deleted() -> None:
     """The metadata may have been damaged. A topic of the same name gets a directory of its own."""
     world = with_records()

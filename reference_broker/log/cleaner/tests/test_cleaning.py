@@ -43,6 +43,11 @@ def three_rounds(log: PartitionLog) -> None:
     rolled(log)
 
 
+@pytest.mark.clause(
+    "LogCleanerTest.testCleanSegments",
+    "LogCleanerTest.testBuildOffsetMap",
+    "LogCleanerTest.testCleaningWithUncleanableSection",
+)
 def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), ("b", "1"), now=at(5))
@@ -57,6 +62,7 @@ def test_the_newest_record_of_each_key_stays_with_its_offset_and_time() -> None:
     assert cleanable(log, NOW) is None
 
 
+@pytest.mark.clause("LogCleanerParameterizedIntegrationTest.cleanerTest")
 @pytest.mark.parametrize("codec", list(Compression))
 def test_compressed_batches_are_compressed_again(codec: Compression) -> None:
     log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
@@ -87,6 +93,7 @@ def test_small_segments_become_one_and_their_bounds_stay_known() -> None:
     assert [value for _, _, value in texts(log)] == ["a2", "b2", "c2", "1"]
 
 
+@pytest.mark.clause("LogCleanerTest.testCleaningWithDeletes", "LogCleanerTest.testCleanTombstone")
 def test_a_tombstone_stays_for_its_retention_from_its_first_cleaning_on() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), now=at(1))
@@ -109,6 +116,10 @@ def test_a_tombstone_stays_for_its_retention_from_its_first_cleaning_on() -> Non
     assert [key for _, key, _ in texts(log)] == ["b", "c"]
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testCleanableOffsetsForNone",
+    "LogCleanerManagerTest.testCleanableOffsetsActiveSegment",
+)
 def test_neither_the_active_segment_nor_what_is_not_committed_is_touched() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
@@ -125,6 +136,13 @@ def _batch(key: str) -> bytes:
     return build([Record(timestamp_ms=START_MS, key=key.encode(), value=b"x")])
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testCleanableOffsetsForTime",
+    "LogCleanerManagerTest.testCleanableOffsetsForShortTime",
+    "LogCleanerIntegrationTest.testMaxLogCompactionLag",
+    "LogCleanerLagIntegrationTest.cleanerTest",
+    "LogSegmentTest.testGetFirstBatchTimestamp",
+)
 def test_compaction_lags_hold_back_and_hurry() -> None:
     log, disk = fresh(replace(COMPACTED, min_compaction_lag_ms=100))
     put(log, ("a", "1"), now=at(0))
@@ -144,6 +162,7 @@ def test_compaction_lags_hold_back_and_hurry() -> None:
     assert log.roll_if_due(at(1600))
 
 
+@pytest.mark.clause("LogCleanerTest.testLogToClean", "LogCleanerTest.testLogToCleanWithUncleanableSection")
 def test_the_dirty_share_is_of_what_could_be_cleaned() -> None:
     log, disk = fresh()
     three_rounds(log)
@@ -158,6 +177,7 @@ def test_the_dirty_share_is_of_what_could_be_cleaned() -> None:
     assert not part.is_due(size / (clean + size))
 
 
+@pytest.mark.clause("LogCleanerTest.testPartialSegmentClean", "LogCleanerTest.testBuildPartialOffsetMap")
 def test_a_map_that_is_full_leaves_the_rest_to_the_next_pass() -> None:
     log, disk = fresh()
     for number in range(30):
@@ -173,6 +193,7 @@ def test_a_map_that_is_full_leaves_the_rest_to_the_next_pass() -> None:
     assert log.cleaned_offset == 60
 
 
+@pytest.mark.clause("LogCleanerTest.testLogCleanerRetainsProducerLastSequence")
 def test_the_last_batch_of_a_producer_stays_empty_for_its_sequence() -> None:
     log, disk = fresh()
     put(log, ("a", "1"), ("a", "2"), producer=(7, 0))
@@ -203,6 +224,12 @@ def test_leader_epochs_are_found_again_in_the_batches() -> None:
     assert (again.epochs.epochs, again.epochs.starts) == known
 
 
+@pytest.mark.clause(
+    "LogCleanerTest.testLogCleanerRetainsLastSequenceEvenIfTransactionAborted",
+    "LogCleanerTest.testAbortMarkerRemoval",
+    "LogCleanerTest.testAbortMarkerRetentionWithEmptyBatch",
+    "LogCleanerTest.testBasicTransactionAwareCleaning",
+)
 def test_aborted_records_go_and_their_marker_after_them() -> None:
     log, disk = fresh()
     put(log, ("a", "1"))
@@ -247,6 +274,7 @@ def _markers(log: PartitionLog) -> list[int]:
     return [header.base_offset for header in all_headers(log) if header.is_control and header.record_count]
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testUndecidedTransactionalDataNotCleanable")
 def test_an_open_transaction_holds_the_cleaner_back() -> None:
     log, _ = fresh()
     put(log, ("a", "1"))
@@ -268,6 +296,10 @@ def test_damage_is_found_and_gets_no_right_checksum() -> None:
     assert {path: bytes(content) for path, content in disk.files.items()} == before
 
 
+@pytest.mark.clause(
+    "LogCleanerTest.testCleanSegmentsWithConcurrentSegmentDeletion",
+    "LogCleanerManagerTest.testConcurrentLogCleanupAndLogTruncation",
+)
 @pytest.mark.parametrize("what", ["truncate", "delete", "start anew"])
 def test_a_log_that_loses_records_meanwhile_is_left_alone(what: str) -> None:
     log, disk = fresh()
@@ -303,6 +335,10 @@ def test_a_full_disk_harms_nothing() -> None:
     assert [value for _, _, value in texts(log)] == ["a2", "b2", "c2"]
 
 
+@pytest.mark.clause(
+    "LogCleanerManagerTest.testUpdateCheckpointsShouldAddOffsetToPartition",
+    "LogCleanerManagerTest.testMaybeTruncateCheckpointShouldTruncateData",
+)
 def test_truncation_below_the_checkpoint_lowers_it() -> None:
     log, disk = fresh()
     three_rounds(log)
@@ -317,6 +353,7 @@ def test_truncation_below_the_checkpoint_lowers_it() -> None:
     assert log.cleaned_offset == 0
 
 
+@pytest.mark.clause("LogCleanerManagerTest.testDirtyOffsetResetIfLargerThanEndOffset")
 def test_a_checkpoint_beyond_the_log_counts_for_nothing() -> None:
     log, disk = fresh()
     three_rounds(log)

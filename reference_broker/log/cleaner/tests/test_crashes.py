@@ -47,6 +47,7 @@ def reopened(disk: SyncingDisk, policy: int = 0, *, clean: bool = False) -> Part
     return log
 
 
+@pytest.mark.clause("LogCleanerTest.testRecoveryAfterCrash")
 @pytest.mark.parametrize("policy", [0, 1])
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_a_pass_that_dies_at_any_operation(power_loss: bool, policy: int) -> None:

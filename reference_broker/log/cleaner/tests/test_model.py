@@ -4,6 +4,7 @@ rolls, truncation, deletion, crashes and restarts."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -31,6 +32,7 @@ class Written:
     epoch: int
 
 
+@pytest.mark.clause("LogCleanerParameterizedIntegrationTest.cleanerTest")
 class CleanerMachine(RuleBasedStateMachine):
     """``written``: by offset, all that was appended and not truncated. ``touched``: passes began that reach so far.
     ``superseded``: a newer record was there once, which a truncation may have taken away. ``looked_at``: by offset,

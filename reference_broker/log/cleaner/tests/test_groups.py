@@ -1,0 +1,174 @@
+"""What a pass reads and writes as a whole: groups of segments, gaps between them, large records, its counts."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.log.cleaner.cleanable import cleanable
+from reference_broker.log.cleaner.cleaning import SEGMENTS_PER_GROUP, groups
+from reference_broker.log.cleaner.tests.cleaner_world import (
+    COMPACTED,
+    all_headers,
+    cleaned,
+    fresh,
+    put,
+    rolled,
+    texts,
+)
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import NOW, START_MS
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.records.builder import build
+from reference_broker.records.compression import Compression
+from reference_broker.records.record import Record
+
+
+def in_ten_segments() -> PartitionLog:
+    log, _ = fresh(replace(COMPACTED, index_interval_bytes=0))
+    for number in range(10, 40):
+        put(log, (f"k{number}", "value"))
+        if number % 3 == 0:
+            log.roll(NOW)
+    assert len(log.segments) == 11
+    return log
+
+
+def sizes(log: PartitionLog, **config: int) -> list[int]:
+    log.config = replace(COMPACTED, **{"segment_bytes": 1 << 20, **config})  # type: ignore[arg-type]
+    found = groups(log, log.log_end_offset)
+    assert [one.base_offset for group in found for one in group] == log.bases[:10]
+    return [len(group) for group in found]
+
+
+@pytest.mark.clause("LogCleanerTest.testSegmentGrouping")
+def test_neighbours_become_one_segment_as_far_as_bytes_and_index_entries_go() -> None:
+    log = in_ten_segments()
+    size, entries = log.segments[0].size_bytes, len(log.segments[0].offsets)
+    assert entries == 2
+    assert sizes(log) == [10]
+    assert sizes(log, segment_bytes=1) == [1] * 10
+    assert sizes(log, segment_index_bytes=8) == [1] * 10
+    assert sizes(log, segment_bytes=3 * size + 1) == [3, 3, 3, 1]
+    assert sizes(log, segment_index_bytes=3 * entries * 8 + 1) == [3, 3, 3, 1]
+    assert SEGMENTS_PER_GROUP > 10
+
+
+@pytest.mark.clause(
+    "LogCleanerTest.testSegmentGroupingWithSparseOffsets",
+    "LogCleanerTest.testSegmentGroupingFollowingLoadOfZeroIndex",
+)
+@pytest.mark.parametrize(("last", "expected"), [(2**31 - 1, [2]), (2**31, [1, 1])])
+def test_neighbours_whose_offsets_are_too_far_apart_do_not_become_one(last: int, expected: list[int]) -> None:
+    log, _ = fresh()
+    put(log, ("a", "1"))
+    log.roll(NOW)
+    log.append_replicated(NOW, keyed(("b", "2"), last))
+    log.roll(NOW)
+    assert [len(group) for group in groups(log, log.log_end_offset)] == expected
+
+
+def keyed(pair: tuple[str, str], offset: int) -> bytes:
+    record = Record(timestamp_ms=START_MS, key=pair[0].encode(), value=pair[1].encode())
+    return build([record], base_offset=offset, leader_epoch=0)
+
+
+@pytest.mark.clause("LogCleanerTest.testCleaningBeyondMissingOffsets", "OffsetMapTest.testUpdateLatestOffset")
+@pytest.mark.parametrize("ends", [(11,), (15, 30)])
+def test_a_log_with_gaps_between_its_segments_is_clean_up_to_its_active_segment(ends: tuple[int, ...]) -> None:
+    """Other software leaves them, and a follower of a log with a very wide gap."""
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
+    for end in ends:
+        for offset in range(log.log_end_offset, log.log_end_offset + 10):
+            log.append_replicated(NOW, keyed((f"k{offset % 15}", str(offset)), offset))
+        log.roll(NOW, end)
+        log.append_replicated(NOW, keyed(("end", "of all"), end))
+    log.advance_high_watermark(log.log_end_offset)
+    cleaned(log, disk)
+    assert log.cleaned_offset == ends[-1] == log.bases[-1]
+    assert cleanable(log, NOW) is None
+
+
+@pytest.mark.clause("LogCleanerTest.testBuildOffsetMapFakeLarge")
+def test_a_pass_goes_over_a_gap_that_no_segment_could_hold() -> None:
+    log, disk = fresh()
+    far = 2**31 + 9
+    for offset, key in ((0, "a"), (1, "b"), (far, "a"), (far + 1, "c")):
+        log.append_replicated(NOW, keyed((key, str(offset)), offset))
+    rolled(log)
+    log.advance_high_watermark(log.log_end_offset)
+    cleaned(log, disk)
+    assert texts(log) == [(1, "b", "1"), (far, "a", str(far)), (far + 1, "c", str(far + 1))]
+    assert log.cleaned_offset == far + 2
+
+
+@pytest.mark.clause("LogCleanerTest.testCleanSegmentsRetainingLastEmptyBatch")
+def test_a_segment_of_which_nothing_is_left_keeps_its_last_batch_empty() -> None:
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
+    for _ in range(2):
+        for number in range(10):
+            put(log, (f"k{number}", "value"))
+        log.roll(NOW)
+    log.config = replace(log.config, segment_bytes=1)
+    cleaned(log, disk)
+    kept = [(header.last_offset, header.record_count) for header in all_headers(log) if header.base_offset < 10]
+    assert kept == [(0, 0), (9, 0)], "the first one begins its leader epoch"
+    assert log.bases == [0, 10, 20]
+
+
+@pytest.mark.clause("LogCleanerTest.testLogCleanerStats")
+def test_a_pass_counts_what_it_reads_keeps_and_writes() -> None:
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 20))
+    for number in range(5):
+        put(log, (f"k{number % 2}", "value"))
+    rolled(log)
+    log.note_cleaned(2)
+    before = log.size_bytes
+    done = cleaned(log, disk)
+    assert (done.end_offset, done.records, done.kept) == (5, 5, 2)
+    assert done.written_bytes == log.size_bytes < before
+    assert before <= done.read_bytes <= 2 * before
+
+
+@pytest.mark.clause("LogCleanerTest.testLargeMessage", "LogCleanerTest.testMessageLargerThanMaxMessageSize")
+def test_records_of_any_size_are_cleaned_whatever_is_allowed_by_now() -> None:
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
+    for number in range(6):
+        put(log, (f"k{number % 2}", f"{number}" * (1 << 18)))
+    rolled(log)
+    log.config = replace(log.config, max_message_bytes=100)
+    cleaned(log, disk)
+    assert [offset for offset, _, _ in texts(log)] == [4, 5]
+
+
+@pytest.mark.clause(
+    "LogCleanerTest.testMessageLargerThanMaxMessageSizeWithCorruptHeader",
+    "LogCleanerTest.testCorruptMessageSizeLargerThanBytesAvailable",
+)
+@pytest.mark.parametrize("damage", ["magic", "end"])
+def test_a_large_batch_that_is_damaged_is_found_and_left_alone(damage: str) -> None:
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1 << 24))
+    for number in range(3):
+        put(log, ("k", f"{number}" * (1 << 18)))
+    rolled(log)
+    file = disk.files[log.segments[0].path]
+    if damage == "magic":
+        file[16] = 0xFF
+    else:
+        del file[1024:]
+    before = {path: bytes(content) for path, content in disk.files.items()}
+    with pytest.raises(InvalidRecords):
+        cleaned(log, disk)
+    assert {path: bytes(content) for path, content in disk.files.items()} == before
+
+
+@pytest.mark.clause("LogCleanerTest.testCleaningWithUnkeyedMessages")
+def test_records_without_keys_go_from_a_topic_that_was_not_compacted_before() -> None:
+    log, disk = fresh(replace(COMPACTED, cleanup_policy="delete"))
+    for codec in (Compression.NONE, Compression.GZIP):
+        records = [Record(timestamp_ms=START_MS, value=b"no key"), Record(timestamp_ms=START_MS, key=b"a", value=b"1")]
+        log.append(NOW, build(records, compression=codec), 0)
+    log.config = COMPACTED
+    put(log, ("b", "1"))
+    rolled(log)
+    cleaned(log, disk)
+    assert [(key, value) for _, key, value in texts(log)] == [("a", "1"), ("b", "1")]
