@@ -133,8 +133,11 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """Starts a new incarnation over the same disk. Does nothing while one lives."""
+        """Starts a new incarnation over the same disk. Does nothing while one lives. If that one was told to end, the
+        new one starts as soon as it is gone."""
         if self.node is not None:
+            if self._stopping:
+                self.restart_after_us = 0
             return
         if self.silent:
             self.silent = False
@@ -169,13 +172,17 @@ class Machine:
 
     def terminate(self) -> None:
         """Asks the node to end in good order (SIGTERM). A stopped process sees the signal when it goes on."""
-        if self.node is None or self._stopping:
+        if self.node is not None and not self._stopping:
+            self._stopping = True
+            self._see_signal(self.incarnation)
+
+    def _see_signal(self, incarnation: int) -> None:
+        if self.node is None or incarnation != self.incarnation:
             return
         if self.paused:
-            self.agenda.at(self.paused_until_us + 1, self.terminate)
-            return
-        self._stopping = True
-        self._attempt(self._shut_down, self.node)
+            self.agenda.at(self.paused_until_us + 1, self._see_signal, incarnation)
+        else:
+            self._attempt(self._shut_down, self.node)
 
     def _shut_down(self, node: Node) -> None:
         now = self.now
