@@ -64,7 +64,7 @@ class Machine:
     fault of the disk was to blame. ``network`` is set by the network itself.
 
     A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
-    loss cost bytes of the files ``lost_bytes_of``.
+    loss cost bytes of the files ``lost_bytes_of``. Of the files ``damaged``, bits went bad since the last start.
     """
 
     network: "Network"
@@ -91,6 +91,7 @@ class Machine:
         self.restart_after_us = -1
         self.silent = False
         self.lost_bytes_of: Sequence[str] = ()
+        self.damaged: list[str] = []
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
@@ -152,6 +153,7 @@ class Machine:
 
     def _boot_up(self) -> None:
         self.node, self._hooks, self._watch = self._boot(self)
+        self.damaged = []
         now = self.now
         self._done(now, None, self.node.start(now))
 
@@ -197,6 +199,7 @@ class Machine:
             flip = aim(self.disk.all_files(), self._random)
             if flip is not None:
                 self.disk.flip(flip.path, flip.bit)
+                self.damaged.append(flip.path)
 
     def disk_failed(self, told_after_us: int = 0) -> None:
         """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""
