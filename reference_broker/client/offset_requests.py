@@ -21,7 +21,7 @@ from reference_broker.client.consumer_protocol import by_topic
 from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1000,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetchResponseGroup
 
-    from reference_broker.wire.drafts import OffsetFetchResponse1001
+    from reference_broker.wire.drafts.offsets import OffsetFetchResponse1001
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,13 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from reference_broker.wire import drafts, reshape
+from reference_broker.wire import reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
+from reference_broker.wire.drafts.table import (
+    LAYOUTS,
+    OWN_REQUESTS,
+)
 from reference_broker.wire.encoding import SlicedWriter, Writer, counter_of, encoder, sliced_encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch import FetchResponse
@@ -275,10 +279,10 @@ def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[ty
     """The class that handlers see, and the one whose fields are the layout of this version."""
     if version < FIRST_DRAFT_VERSION:
         return body_class(api_key, direction), _kio_class(api_key, version, direction)
-    request, response = drafts.LAYOUTS[(api_key, version)]
+    request, response = LAYOUTS[(api_key, version)]
     if direction == "response":
         return response, response
-    return (request if (api_key, version) in drafts.OWN_REQUESTS else body_class(api_key, direction)), request
+    return (request if (api_key, version) in OWN_REQUESTS else body_class(api_key, direction)), request
 
 
 def _what(api_key: int, direction: Direction) -> str:

@@ -27,7 +27,7 @@ from reference_broker.apis.parts import HasGroups
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
 from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1001,

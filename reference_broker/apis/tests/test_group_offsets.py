@@ -37,7 +37,20 @@ from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.wire import drafts
+from reference_broker.wire.drafts.offsets import (
+    OffsetCommitRequest1000,
+    OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1000,
+    OffsetCommitRequestPartition1001,
+    OffsetCommitRequestTopic1000,
+    OffsetCommitRequestTopic1001,
+    OffsetCommitResponse1000,
+    OffsetFetchRequest1000,
+    OffsetFetchRequest1001,
+    OffsetFetchRequestTopic1000,
+    OffsetFetchResponse1000,
+    OffsetFetchResponse1001,
+)
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
@@ -239,23 +252,21 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
     world.broker.groups.commits._image = lambda: image  # The switch alone, without its broadcasts.
 
     def put(offset: int, epoch: int) -> list[int]:
-        partition = drafts.OffsetCommitRequestPartition1000(
-            partition_index=0, committed_offset=offset, metadata_epoch=epoch
-        )
-        topics = (drafts.OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
-        answer = world.ask(k08_offset_commit, drafts.OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, drafts.OffsetCommitResponse1000)
+        partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=offset, metadata_epoch=epoch)
+        topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
+        answer = world.ask(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, OffsetCommitResponse1000)
         return [one.error_code for topic in answer.topics for one in topic.partitions]
 
-    def got(topics: tuple[drafts.OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
-        answer = world.ask(k09_offset_fetch, drafts.OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, drafts.OffsetFetchResponse1000)
+    def got(topics: tuple[OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
+        answer = world.ask(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, OffsetFetchResponse1000)
         return [(one.committed_offset, one.metadata_epoch) for topic in answer.topics for one in topic.partitions]
 
     assert put(5, 7) == [0]
     assert put(6, 6) == [int(DraftError.INVALID_METADATA_EPOCH)]
     assert got(None) == [(5, 7)]
-    wanted = (drafts.OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
+    wanted = (OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
     assert got(wanted) == [(5, 7), (-1, -1)]
 
 
@@ -266,23 +277,23 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     world.broker.groups.commits._image = lambda: image
 
     def put(member_id: str = "", instance_id: str | None = None, generation: int = -1) -> list[int]:
-        partition = drafts.OffsetCommitRequestPartition1001(
+        partition = OffsetCommitRequestPartition1001(
             partition_index=0, committed_offset=5, committed_leader_epoch=3, metadata_epoch=7
         )
-        body = drafts.OffsetCommitRequest1001(
+        body = OffsetCommitRequest1001(
             group_id="g",
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=instance_id,
-            topics=(drafts.OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
+            topics=(OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
         )
         answer = world.ask(k08_offset_commit, body, 1001)
         return [one.error_code for topic in answer.topics for one in topic.partitions]
 
     assert put() == [0]
-    asked = drafts.OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
+    asked = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
     answer = world.ask(k09_offset_fetch, asked, 1001)
-    assert isinstance(answer, drafts.OffsetFetchResponse1001)
+    assert isinstance(answer, OffsetFetchResponse1001)
     ((one,),) = (topic.partitions for topic in answer.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
     partition = world.broker.groups.find("g")
