@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -33,6 +32,7 @@ from reference_broker.wire.drafts.offsets import (
     OffsetFetchRequestTopic1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse

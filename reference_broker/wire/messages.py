@@ -64,6 +64,10 @@ over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
+_OWN_BODIES: Final[dict[tuple[int, Direction], str]] = {
+    (int(ApiKey.OFFSET_COMMIT), "request"): "reference_broker.wire.offset_commit"
+}
+"""The modules of our own classes, where the highest version dropped a field that a handler reads."""
 _LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
@@ -212,6 +216,9 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
 
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
+    module = _OWN_BODIES.get((api_key, direction))
+    if module is not None:
+        return _class_in(module, api_key, direction)
     return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key][1]), direction)
 
 
@@ -293,8 +300,11 @@ def _what(api_key: int, direction: Direction) -> str:
 
 def _kio_class(api_key: int, version: int, direction: Direction) -> type:
     name = ApiKey(api_key).name.lower()
-    module = import_module(f"kio.schema.{name}.v{version}.{direction}")
-    found = getattr(module, api_name(api_key) + direction.capitalize())
+    return _class_in(f"kio.schema.{name}.v{version}.{direction}", api_key, direction)
+
+
+def _class_in(module: str, api_key: int, direction: Direction) -> type:
+    found = getattr(import_module(module), api_name(api_key) + direction.capitalize())
     assert isinstance(found, type)
     return found
 

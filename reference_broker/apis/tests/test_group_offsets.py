@@ -1,13 +1,14 @@
 """FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete of one node, through their handlers and their bytes."""
 
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -16,6 +17,7 @@ from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponseTopic
 from kio.schema.offset_fetch.v9.request import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -23,9 +25,10 @@ from kio.schema.offset_fetch.v9.request import (
 )
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i8, i32, i64
+from kio.static.primitive import i8, i32, i64, i64Timedelta
 
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
+from reference_broker.apis.groups.partition_errors import ERRORS_A_SLICE, topics_told
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
@@ -53,7 +56,9 @@ from reference_broker.wire.drafts.offsets import (
 )
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 NOTHING = [(0, -1, -1, "", 0)]
@@ -164,6 +169,18 @@ def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
     assert told(answer, 1) == NOTHING
     assert told(world.ask(k09_offset_fetch, fetch("g", topic=None))) == [(0, 5, 2, "m", 0)]
     assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
+
+
+@pytest.mark.parametrize(("version", "lasts"), [(2, False), (3, False), (4, False), (5, True), (9, True)])
+def test_versions_2_to_4_say_how_long_an_offset_is_kept(version: int, lasts: bool) -> None:
+    world = led()
+    minute = i64Timedelta.parse(timedelta(minutes=1))
+    frame = memoryview(b"".join(encode_request(8, version, 1, "c", replace(commit(), retention_time=minute))))[4:]
+    _, offset = read_request_header(frame)
+    world.ask(k08_offset_commit, decode_request(8, version, frame, offset), version)
+    (partition,) = (each for each in world.broker.groups.active() if each.offsets.count)
+    stored = partition.offsets.of("g")["t"][0].commit
+    assert stored.expire_timestamp_ms == (-1 if lasts else stored.commit_timestamp_ms + 60_000)
 
 
 def test_errors_stand_where_the_version_has_room_for_them() -> None:
@@ -304,11 +321,17 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 
-def test_the_old_consumers_retention_is_not_looked_at() -> None:
-    """Version 2 to 4 may carry one; the request decodes, and the broker's retention holds."""
+def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     world = led()
-    data = b"".join(bytes(each) for each in encode_request(8, 2, 1, "c", commit()))
-    at = data.index((-1).to_bytes(8, "big", signed=True))
-    changed = data[:at] + (1).to_bytes(8, "big") + data[at + 8 :]
-    decoded: Any = decode_request(8, 2, changed[4:], 8 + 2 + 1)
-    assert int(world.ask(k08_offset_commit, decoded, 2).topics[0].partitions[0].error_code) == 0
+    partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_A_SLICE + 1))
+    topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
+    answering = topics_told(topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace)
+    assert len(list(answering)) == 1
+    world.ask(k08_offset_commit, commit())
+    call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
+    assert call.answers == []
+    assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
+    (told,) = (topic.partitions for topic in call.answers[0].topics)
+    unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_A_SLICE
+    assert [one.error_code for one in told] == [ErrorCode.none, *unknown]
+    assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()
