@@ -47,6 +47,7 @@ def test_offsets_of_a_group_without_members_go_so_long_after_their_commit() -> N
     assert (world.fetched(group), world.active(0).groups) == ({}, {})
 
 
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithRetentionTime")
 @pytest.mark.parametrize("reloaded", [False, True])
 @pytest.mark.parametrize("retention_ms", [MINUTE_MS, 20 * MINUTE_MS])
 def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_ms: int, reloaded: bool) -> None:
