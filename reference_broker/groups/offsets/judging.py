@@ -11,8 +11,6 @@ from reference_broker.groups.storage.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
-LAST_TIMESTAMP_MS = (1 << 63) - 1
-
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
     """Says whether the member may commit now."""
@@ -63,10 +61,10 @@ def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: 
 
 
 def _expires_ms(now_ms: int, retention_ms: int) -> int:
-    """Kafka adds the two (OffsetMetadataManager). A sum beyond LAST_TIMESTAMP_MS, which wraps around there, is cut."""
+    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too."""
     if retention_ms == BROKERS_RETENTION:
         return NO_TIMESTAMP
-    return min(max(now_ms + retention_ms, 0), LAST_TIMESTAMP_MS)
+    return max(now_ms + retention_ms, 0)
 
 
 def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:

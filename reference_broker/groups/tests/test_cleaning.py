@@ -61,7 +61,7 @@ def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_
     assert world.fetched(group) == {}
 
 
-@pytest.mark.parametrize(("retention_ms", "stays"), [(0, False), (-2, False), (-(2**63), False), (2**63 - 1, True)])
+@pytest.mark.parametrize(("retention_ms", "stays"), [(0, False), (-2, False), (-(10**16), False), (10**16, True)])
 def test_any_retention_of_its_own_counts_but_minus_one(retention_ms: int, stays: bool) -> None:
     world, _, group = led()
     world.commit(group, 5, retention_ms=retention_ms)
