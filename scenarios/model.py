@@ -63,6 +63,7 @@ class Match:
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.
     - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
     - ``operation`` is one of vocabulary.DISK_OPERATIONS.
+    - ``path`` is that of a file, relative to the node's folder.
     - ``position`` is that in the written file or in the snapshot.
     - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
       ``follower``, ``observer``).

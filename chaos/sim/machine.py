@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.bit_flips import aim
+from chaos.bit_flips import flips
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
@@ -190,14 +190,13 @@ class Machine:
         now = self.now
         self._done(now, None, node.shutdown(now))
 
-    def stop_and_flip(self) -> None:
-        """Turns over a bit of the records of a node that has ended in good order. One that took too long is killed: its
-        log's end may be torn then, so damage would prove nothing."""
+    def stop_and_flip(self, matching: str | None = None) -> None:
+        """Turns over bits of the records of a node that has ended in good order (``flips``). One that took too long is
+        killed: its log's end may be torn then, so damage would prove nothing."""
         if self.node is not None:
             self._die(power_loss=False)
         elif self.disk.exists(CLEAN_SHUTDOWN_FILE):
-            flip = aim(self.disk.all_files(), self._random)
-            if flip is not None:
+            for flip in flips(self.disk.all_files(), self._random, matching):
                 self.disk.flip(flip.path, flip.bit)
                 self.damaged.append(flip.path)
 

@@ -45,7 +45,6 @@ CAUGHT_FIRST = {
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("39-coordinator-killed-between-commits", "epoch_not_loaded"): 4,
-    ("damaged-eligible", "other_id_starts_empty"): 7,
     ("damaged-segments", "stray_deleted"): 2,
     ("damaged-bytes", "metadata_crc_unchecked"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 8,
