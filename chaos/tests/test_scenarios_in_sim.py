@@ -138,6 +138,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "accepts_older_metadata": "rewinds",
     "epoch_forgotten_when_off": "mirror-complete",
     "epoch_not_told": "one-content-per-epoch",
+    "producers_keep_no_epoch": "nonmonotonic-metadata-epoch",
     "older_controller_obeyed": "nonmonotonic-metadata-epoch",
     "older_update_applied": "nonmonotonic-metadata-epoch",
     "commits_without_epoch": "commit-regression",

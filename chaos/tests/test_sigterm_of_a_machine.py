@@ -26,7 +26,7 @@ class Slow(FakeNode):
 
 def one_machine() -> Machine:
     agenda = Agenda()
-    machine = Machine(0, agenda, 1, lambda machine: (Slow(machine.node_id, agenda), (), nothing))  # type: ignore[arg-type]
+    machine = Machine(0, agenda, 1, lambda machine: (Slow(machine.node_id, agenda), (), nothing))  # type: ignore[return-value]
     Network([machine], Links(agenda, 1), Random(1))
     machine.start()
     return machine

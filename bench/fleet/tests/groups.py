@@ -143,6 +143,7 @@ class GroupsBroker(FakeBroker):
             brokers=tuple(
                 MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in answer.brokers
             ),
+            controller_id=answer.controller_id,
             metadata_epoch=epoch,
             topics=tuple(
                 MetadataTopic1001(

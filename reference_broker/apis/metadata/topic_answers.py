@@ -99,13 +99,14 @@ def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft
         partition(**dict(zip(names, values(one), strict=True))) for one in topic.partitions
     )
     with_id = {"topic_id": topic.topic_id} if version >= WITH_LEADER_EPOCHS else {}
-    return made_of(
+    made: Draft = made_of(
         error_code=int(topic.error_code),
         name=topic.name or "",
         is_internal=topic.is_internal,
         partitions=partitions,
         **with_id,
     )
+    return made
 
 
 def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:

@@ -190,7 +190,7 @@ class Commits:
         def removed(refused: Error) -> None:
             refusals.append(refused)
             if len(refusals) == len(slices):
-                answer(next(filter(None, refusals), ErrorCode.none), errors)
+                answer(next((each for each in refusals if each), ErrorCode.none), errors)
 
         def delete_slices() -> Slices:
             for some in slices:
