@@ -125,6 +125,8 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
     if fault.part != "anywhere" and fault.kind not in DAMAGES:
         raise reader.refusal("part", f"means nothing for {fault.kind}; only for {' and '.join(DAMAGES)}")
+    if fault.alone and not fault.timed:
+        raise reader.refusal("alone", "means nothing at a state; give at_s")
     if fault.clients and fault.kind != "node_isolated":
         raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")
     if fault.error in NO_DESCRIPTOR and fault.match.operation != "open":

@@ -264,6 +264,7 @@ at_s = 1
         ("at_s = 1", "at_s = 2.6", ["'cut'", "3.12 s in the simulator", "over at 3 s"]),
         ("at_s = 1", "at_s = 1\nboot = true", ["fault[2].boot", "load's start"]),
         ("at_s = 1", 'at_s = 1\nmatch = { path = "x" }', ["unknown key fault[2].match.path"]),
+        ("nth = [1, 4]\nswept", "alone = true\nnth = [1, 4]\nswept", ["fault[1].alone", "give at_s"]),
         ("at_s = 1", "at_s = 1\nclients = true", ["fault[2].clients", "node_isolated"]),
     ],
 )
