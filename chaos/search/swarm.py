@@ -197,8 +197,10 @@ class _Drawing:
             times=0,
             total=random.choice((1, 1, 4)),
         )
-        api = CHECKSUMMED[fault.kind] if struck.part == "checksummed" else None
-        return replace(struck, match=Match(api=api, role=random.choice(CONNECTION_ROLES)))
+        api, role = None, random.choice(CONNECTION_ROLES)
+        if struck.part == "checksummed":
+            api, role = CHECKSUMMED[fault.kind], "client" if is_request else role  # Nodes do not produce.
+        return replace(struck, match=Match(api=api, role=role))
 
     def _disk_error(self, fault: Fault) -> Fault:
         """Draws an operation that fails once or a few times, perhaps in the middle of a write."""
