@@ -1,7 +1,8 @@
-"""Which bit of a stopped node's files the fault ``disk_bit_flipped`` turns over."""
+"""Which bits of a stopped node's files the fault ``disk_bit_flipped`` turns over."""
 
 import string
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA
@@ -38,8 +39,18 @@ def is_aimed_at(path: str) -> bool:
     return is_wanted and bool(folder) and not folder.startswith("__") and "." not in folder
 
 
+def flips(files: Sequence[tuple[str, bytes]], random: RandomSource, matching: str | None = None) -> list[Flip]:
+    """Draws one bit of these files, given as path and content; or, with the shell pattern ``matching``, one bit of each
+    file whose path is like that."""
+    if matching is None:
+        found = [aim(files, random)]
+    else:
+        found = [aim([(path, content)], random) for path, content in files if fnmatchcase(path, matching)]
+    return [flip for flip in found if flip is not None]
+
+
 def aim(files: Sequence[tuple[str, bytes]], random: RandomSource) -> Flip | None:
-    """Draws a batch of these files, given as path and content, and a bit of its magic byte. Sometimes draws a bit of a
+    """Draws a batch of these files and a bit of its magic byte. Sometimes draws a bit of a
     topic's ID instead, so that the file names another topic. None if there is nothing to draw."""
     wanted = [(path, content) for path, content in files if is_aimed_at(path)]
     ids = [(path, content) for path, content in wanted if path.endswith(PARTITION_METADATA) and _TOPIC_ID in content]

@@ -126,7 +126,10 @@ def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
         yield f"load.seconds is {load.seconds:g}; it must be at least {LEAST_SECONDS:g}"
     if load.hot.replicas > total:
         yield f"load.topics: {load.hot.replicas} replicas need so many nodes; there are {total}"
-    speaks_drafts = any(each.metadata_epoch for each in load.groups) or (load.mirror and load.mirror.metadata_epoch)
+    speaks_drafts = load.mirror is not None and load.mirror.metadata_epoch
+    speaks_drafts |= any(each.metadata_epoch for each in load.groups)
+    speaks_drafts |= any(each.metadata_epoch for each in load.producers)
+    speaks_drafts |= any(each.metadata_epoch for each in load.admins)
     if speaks_drafts and "drafts" not in scenario.needs:
         yield "needs: metadata epochs are spoken under draft versions and need 'drafts'"
     for each in load.groups:

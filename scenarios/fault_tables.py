@@ -26,8 +26,9 @@ MATCH_KEYS = {
     "disk": ("operation", "path", "role"),
     "disk_write": ("path", "position", "role"),
 }
-"""The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields. A
-fault at a time has no match."""
+"""The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""
+MATCH_KEYS_AT_A_TIME = {"disk_bit_flipped": ("path",)}
+"""The keys for faults at a time, by kind. Others have no match."""
 
 _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
     "api": lambda reader, key: API_KEYS[reader.text(key, allowed=tuple(API_KEYS))],
@@ -63,7 +64,7 @@ def read_fault(reader: Reader) -> Fault:
         node=node,
         every=every,
         times=reader.integer("times", 0 if every else 1, low=0),
-        match=_match(reader.table("match", required=False), on),
+        match=_match(reader.table("match", required=False), on, kind),
         link=_link(reader, kind, node),
         **times_s,
     )
@@ -71,10 +72,10 @@ def read_fault(reader: Reader) -> Fault:
     return fault
 
 
-def _match(reader: Reader, on: str) -> Match:
+def _match(reader: Reader, on: str, kind: str) -> Match:
     if on == "note":
         return _note(reader)
-    keys = MATCH_KEYS.get(on, ())
+    keys = MATCH_KEYS[on] if on else MATCH_KEYS_AT_A_TIME.get(kind, ())
     found = {key: _MATCH_VALUES[key](reader, key) for key in keys if reader.has(key)}
     for key in keys:
         reader.knows(key)
@@ -124,6 +125,8 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
     if fault.part != "anywhere" and fault.kind not in DAMAGES:
         raise reader.refusal("part", f"means nothing for {fault.kind}; only for {' and '.join(DAMAGES)}")
+    if fault.alone and not fault.timed:
+        raise reader.refusal("alone", "means nothing at a state; give at_s")
     if fault.clients and fault.kind != "node_isolated":
         raise reader.refusal("clients", f"means nothing for {fault.kind}; only for node_isolated")
     if fault.error in NO_DESCRIPTOR and fault.match.operation != "open":

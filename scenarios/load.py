@@ -75,7 +75,8 @@ class Producers:
     """A group of like producers. Client IDs are ``producer-<number>``.
 
     Each sends ``rate_per_s`` records a second (open loop), in requests of ``batch_records``, to all partitions of
-    ``topic`` in turn.
+    ``topic`` in turn. With ``metadata_epoch`` they speak the draft of Metadata, and drop older metadata (M-5). After
+    ``metadata_interval_ms`` they ask another node for metadata although nothing is wrong; 0 means never.
     """
 
     name: str = "producer"
@@ -88,6 +89,8 @@ class Producers:
     batch_records: Count = 10
     acks: Annotated[int, whole(-1, 1)] = -1
     idempotent: bool = True
+    metadata_epoch: bool = False
+    metadata_interval_ms: Pause = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +99,7 @@ class Admins:
     ``mix``.
 
     A creation asks for ``topics_per_request`` topics of ``partitions`` partitions each, with the replicas of the first
-    topic. Client IDs are ``admin-<number>``.
+    topic. Client IDs are ``admin-<number>``. ``metadata_epoch`` and ``metadata_interval_ms`` are as for producers.
     """
 
     name: str = "admin"
@@ -109,6 +112,8 @@ class Admins:
     topics_per_request: TopicsPerRequest = 1
     sim_topics_per_request: TopicsPerRequest | None = None
     mix: Annotated[tuple[tuple[str, int], ...], weights(ADMIN_OPERATIONS)]
+    metadata_epoch: bool = False
+    metadata_interval_ms: Pause = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

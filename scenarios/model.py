@@ -63,6 +63,7 @@ class Match:
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.
     - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
     - ``operation`` is one of vocabulary.DISK_OPERATIONS.
+    - ``path`` is that of a file, relative to the node's folder.
     - ``position`` is that in the written file or in the snapshot.
     - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
       ``follower``, ``observer``).
@@ -127,6 +128,8 @@ class Fault:
     """The link of a link fault. If the file gives none, it is the one from the clients to ``node``."""
     clients: bool = False
     """For node_isolated: whether clients cannot reach the node either."""
+    alone: bool = False
+    """For a fault at a time: it waits until all nodes serve."""
     direction: Annotated[str, text(DIRECTIONS)] = "both"
     """For a link fault: ``upstream`` (bytes from the link's source), ``downstream`` (bytes to it) or ``both``."""
     delay_ms: RangeFrom0 = NOTHING
@@ -206,6 +209,8 @@ class Scenario:
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
+    sim_max_lost_commits: Annotated[int, whole(-1)] = -1
+    """With more commits that were never answered the run is INVALID in the simulator. -1 means no bound."""
     min_rewinds: Natural = 0
     """With fewer positions that a client was told are out of range, and that it left for an earlier one, the run is
     INVALID, in both worlds."""

@@ -208,5 +208,9 @@ SWARM_KINDS = (
     "clock_stepped",
     "requests_replayed",
     "requests_forged",
+    "node_terminated",
+    "request_damaged",
+    "response_damaged",
+    "disk_bit_flipped",
 )
 """Kinds that ``[swarm]`` can draw."""

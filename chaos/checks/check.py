@@ -86,9 +86,6 @@ class Check:
     def recomputed(self, at_us: int, node_id: int, followed: int, whole: int) -> None:
         """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
 
-    def turned(self, node_id: int) -> None:
-        """Called when a process of the node begins, and when it begins to end in good order."""
-
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Called with what a node did with an event (None for its start), before ``node`` is called."""
 

@@ -5,7 +5,8 @@ replicas are in the ISR without them: then E-1 clears the ELR, and they may be e
 longer when it comes back after an unclean shutdown (E-4, E-7).
 
 A loss is excused only if both hold when a leader is elected:
-- No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader.
+- No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader. A member whose
+  files were damaged while it was away keeps them no more than one that lost its directory.
 - That leader has lost unsynced bytes with its power. A killed process loses nothing, because the page cache stays.
 
 Taken by its words alone, E-7 would promise more: a replica that was in the ISR at the acknowledgement may keep a record
@@ -40,8 +41,9 @@ class Eligible:
     """The replicas that may keep what is committed in one partition.
 
     ``members`` are the ISR and all that were in it since it last had the minimum. ``tainted`` replicas lost unsynced
-    bytes, each with the end of its log at that moment. ``unclean`` ones came back after an unclean shutdown, and
-    ``registered`` ones did so and the metadata shows it. Whoever joins the ISR after that has copied everything again.
+    bytes, each with the end of its log at that moment. ``unclean`` ones came back after an unclean shutdown or with
+    damaged files, and ``registered`` ones came back uncleanly and the metadata shows it. Whoever joins the ISR after
+    that has copied everything again.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
     had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
@@ -79,6 +81,11 @@ class Eligible:
 
     def came_back_uncleanly(self, node_id: int) -> None:
         if node_id in self.members or node_id in self.tainted:
+            self.unclean[node_id] = None
+
+    def damaged(self, node_id: int) -> None:
+        """Notes that files of the replica were damaged. E-7: that is a directory which no longer holds the records."""
+        if node_id in self.members:
             self.unclean[node_id] = None
 
     def registered_uncleanly(self, node_id: int) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from chaos.checks.values import without_node
-from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
@@ -18,6 +18,8 @@ FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
 """The least version of Fetch that carries the first revision of sessions."""
 READ_COMMITTED = 1
+EVICTED = "session_evicted"
+"""The note of a node that makes room for another session. Whether it may is judged by eviction-rules."""
 
 Named: TypeAlias = tuple[str | bytes, int]
 """(topic, index of the partition). The topic is its ID, or its name in versions of Fetch that have no IDs."""
@@ -48,6 +50,24 @@ class Wish:
 
 
 Wishes: TypeAlias = dict[Named, Wish]
+KeptT = TypeVar("KeptT")
+
+
+@dataclass(slots=True)
+class Session:
+    """What a session holds, and the epoch or number of the last request that was answered in it. The checks of answers
+    keep what they know of it here, too, so that it goes with the session."""
+
+    wishes: Wishes = field(default_factory=dict)
+    number: int | None = None
+    _kept: dict[type, Any] = field(default_factory=dict)
+
+    def kept(self, kind: type[KeptT]) -> KeptT:
+        """Returns what a check keeps under this class of its own, and makes it at first."""
+        if kind not in self._kept:
+            self._kept[kind] = kind()
+        found: KeptT = self._kept[kind]
+        return found
 
 
 @dataclass(slots=True)
@@ -75,15 +95,12 @@ class Answer:
     node: "Node"
     client_id: str
     session_id: int
+    session: Session
+    """an empty one if ``session_id`` is 0"""
     asked: Asked
     repeated: bool
     """the answer to a request that was answered before (the first revision's retransmission)"""
     data: dict[Named, PartitionData]
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Node and session ID."""
-        return self.node.broker.node_id, self.session_id
 
     def led(self, named: Named) -> Partition | None:
         topic, index = named
@@ -93,21 +110,20 @@ class Answer:
 
 @dataclass(slots=True)
 class FetchModel:
-    """``sessions`` says what each session holds, by node and session ID. A node's sessions end with its process.
+    """``sessions`` are by node and session ID. They end with the node's process, with an answer that does not name them
+    any more, and when the node evicts them.
 
     ``_asked`` holds the requests under way, by node and connection, then by correlation ID.
     """
 
-    sessions: dict[tuple[int, int], Wishes] = field(default_factory=dict)
+    sessions: dict[tuple[int, int], Session] = field(default_factory=dict)
     _asked: dict[tuple[int, int], dict[int, Asked]] = field(default_factory=dict)
-    _numbers: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def acted(self, node: "Node", event: Event | None, effects: Sequence[Effect]) -> Iterator[Answer]:
         """Takes in what a node did, and yields the answers to clients' fetches in it."""
         node_id = node.broker.node_id
         if event is None:
             self.sessions = without_node(self.sessions, node_id)
-            self._numbers = without_node(self._numbers, node_id)
             self._asked = without_node(self._asked, node_id)
         elif type(event) is Request and event.api_key == FETCH and event.tag.role == "client":
             body = event.body
@@ -117,7 +133,9 @@ class FetchModel:
         elif type(event) is Closed:
             self._asked.pop((node_id, event.connection), None)
         for effect in effects:
-            if type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
+            if type(effect) is Note and effect.what == EVICTED:
+                self.sessions.pop((node_id, int(dict(effect.fields)["session_id"])), None)
+            elif type(effect) is Reply and effect.api_key == FETCH and isinstance(effect.body, FetchResponse):
                 asked = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
                 if asked is not None and effect.body.error_code == 0:
                     yield self._answered(node, asked, effect.body, effect)
@@ -126,7 +144,7 @@ class FetchModel:
             if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
                 # The request was accepted and waits. It changes the session even if its connection is lost. A full
                 # request of the first revision replaces the partitions of its session (G-4).
-                self.sessions[node_id, waiting.session_id] = waiting.wishes
+                self._session(node_id, waiting.session_id).wishes = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
         incremental = body.fetch_type == 1 if version >= FIRST_REVISION else body.session_epoch > 0
@@ -134,7 +152,8 @@ class FetchModel:
             key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
             for key, each in partitions_of(version, body.topics)
         }
-        held = self.sessions.get((node_id, body.session_id), {}) if incremental else {}
+        session = self.sessions.get((node_id, body.session_id)) if incremental else None
+        held = {} if session is None else session.wishes
         for key, wish in named.items():
             if key in held:
                 wish.told = held[key].told  # F-13: being named again overwrites only what the fetcher says.
@@ -153,16 +172,16 @@ class FetchModel:
         )
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:
-        version = reply.api_version
-        key = (node.broker.node_id, body.session_id)
-        repeated = asked.incremental and self._numbers.get(key) == asked.number
-        if body.session_id:
-            self._numbers[key] = asked.number
-            self.sessions[key] = asked.wishes
+        node_id, data = node.broker.node_id, dict(partitions_of(reply.api_version, body.responses))
         if asked.session_id not in (0, body.session_id):
-            self.sessions.pop((node.broker.node_id, asked.session_id), None)
-        data = dict(partitions_of(version, body.responses))
-        return Answer(node, reply.tag.client_id, body.session_id, asked, repeated, data)
+            self.sessions.pop((node_id, asked.session_id), None)
+        session = self._session(node_id, body.session_id) if body.session_id else Session()
+        repeated = asked.incremental and session.number == asked.number
+        session.number, session.wishes = asked.number, asked.wishes
+        return Answer(node, reply.tag.client_id, body.session_id, session, asked, repeated, data)
+
+    def _session(self, node_id: int, session_id: int) -> Session:
+        return self.sessions.setdefault((node_id, session_id), Session())
 
 
 def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, Any]]:

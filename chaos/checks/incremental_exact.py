@@ -17,8 +17,6 @@ from chaos.checks.batches import read_batches
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.no_starvation import LOOKS_AT_ONCE
-from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
 
@@ -42,17 +40,10 @@ class IncrementalExact(Check):
     guarantee = "incremental-answer-exact"
     needs_one_node = True
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._sessions: dict[tuple[int, int], _Session] = {}
-
-    def turned(self, node_id: int) -> None:
-        self._sessions = without_node(self._sessions, node_id)
-
     def answered(self, at_us: int, answer: Answer) -> None:
         if answer.session_id == 0:
             return  # F-7: the session is closed. F-4, F-5: there is none.
-        session = self._sessions.setdefault(answer.key, _Session())
+        session = answer.session.kept(_Session)
         if answer.asked.incremental:
             for named, data in answer.data.items():
                 self._justified(at_us, answer, session, named, data)

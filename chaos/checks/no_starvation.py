@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
-from chaos.checks.surroundings import Surroundings
-from chaos.checks.values import without_node
 
 LOOKS_AT_ONCE = 64
 """So many partitions of a session are looked at for each answer."""
@@ -33,19 +31,12 @@ class NoStarvation(Check):
     guarantee = "no-starvation"
     needs_one_node = True
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._turns: dict[tuple[int, int], _Turns] = {}
-
-    def turned(self, node_id: int) -> None:
-        self._turns = without_node(self._turns, node_id)
-
     def answered(self, at_us: int, answer: Answer) -> None:
         # F-15 and G-7 speak of sessions. G-6: an answer that is told again is no other one.
         if answer.session_id == 0 or answer.repeated:
             return
         wishes = answer.asked.wishes
-        turns = self._turns.setdefault(answer.key, _Turns())
+        turns = answer.session.kept(_Turns)
         turns.answers += 1
         turns.most = max(turns.most, len(wishes))
         if answer.asked.is_first and answer.asked.number != turns.number + 1:

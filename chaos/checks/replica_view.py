@@ -209,8 +209,12 @@ class ReplicaView:
 
     # What the nodes hold
 
-    def started(self, node_id: int) -> None:
-        """Notes that a new process of the node begins."""
+    def started(self, node_id: int, damaged: Sequence[str] = ()) -> None:
+        """Notes that a new process of the node begins. Meanwhile bits of the files ``damaged`` went bad."""
+        folders = {path.rpartition("/")[0] for path in damaged}
+        for partition in self.partitions.values():
+            if partition.name in folders:
+                partition.eligible.damaged(node_id)
         if self._unclean_ends.started(node_id):
             for partition in self.partitions.values():
                 partition.eligible.came_back_uncleanly(node_id)

@@ -29,7 +29,6 @@ class Watching:
         self._fetches = FetchModel()
         self._looking = overriding(checks, "node")
         self._of_wholes = overriding(checks, "whole")
-        self._of_turns = overriding(checks, "turned")
         self._acting = overriding(checks, "acted")
         self._of_answers = overriding(checks, "answered")
         self._viewing = overriding(checks, "viewed")
@@ -55,9 +54,6 @@ class Watching:
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Hands on what a node did, before the checks see its state."""
-        if event is None:
-            for check in self._of_turns:
-                check.turned(node.broker.node_id)
         for check in self._acting:
             check.acted(at_us, node, event, effects)
         for answer in self._fetches.acted(node, event, effects):

@@ -1,10 +1,10 @@
-"""The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned over,
-and it is started again after ``restart_after_s``."""
+"""The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned over;
+or one of each file that ``match`` names. The node is started again after ``restart_after_s``."""
 
 from pathlib import Path
 from random import Random
 
-from chaos.bit_flips import aim, is_aimed_at
+from chaos.bit_flips import flips, is_aimed_at
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
 
@@ -14,22 +14,21 @@ def begin(place: Place, target: Target) -> End:
     how = place.child(node).terminate()
 
     def end() -> Ended:
-        done = damaged(place.folder(node), Random(target.fault.name))
+        done = damaged(place.folder(node), Random(target.fault.name), target.fault.match.path)
         place.restart(node)
         return Ended(f"{how}; {done}" if how and done else "")
 
     return end
 
 
-def damaged(folder: Path, random: Random) -> str:
-    """Turns over a bit, and returns which. It is empty if the node holds no records."""
+def damaged(folder: Path, random: Random, matching: str | None = None) -> str:
+    """Turns over bits (``flips``), and returns which. It is empty if the node holds no such records."""
     paths = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*"))
-    flip = aim([(path, (folder / path).read_bytes()) for path in paths if is_aimed_at(path)], random)
-    if flip is None:
-        return ""
-    with (folder / flip.path).open("r+b") as file:
-        file.seek(flip.bit // 8)
-        byte = file.read(1)[0]
-        file.seek(flip.bit // 8)
-        file.write(bytes([byte ^ 1 << flip.bit % 8]))
-    return f"turned over {flip}"
+    found = flips([(path, (folder / path).read_bytes()) for path in paths if is_aimed_at(path)], random, matching)
+    for flip in found:
+        with (folder / flip.path).open("r+b") as file:
+            file.seek(flip.bit // 8)
+            byte = file.read(1)[0]
+            file.seek(flip.bit // 8)
+            file.write(bytes([byte ^ 1 << flip.bit % 8]))
+    return f"turned over {', '.join(map(str, found))}" if found else ""

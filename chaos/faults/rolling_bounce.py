@@ -1,5 +1,5 @@
 """Each node in turn gets SIGTERM, and comes back after ``restart_after_s`` with other settings. The next node follows
-``between_s`` after this one serves again. If another fault has struck a node, the bounce waits until it serves."""
+``between_s`` after this one serves again. If another fault has struck any node, the bounce waits until all serve."""
 
 from collections.abc import Generator, Iterator
 
@@ -26,8 +26,9 @@ def begin(place: Place, target: Target) -> End:
 def _course(place: Place, fault: Fault, bounced: list[Blow]) -> Generator[None, None, None]:
     """Yields after each step. If the load is over before the last step, the run's heal starts the nodes that are
     down."""
-    for node in range(len(place.addresses())):
-        while not place.is_ready(node):
+    nodes = range(len(place.addresses()))
+    for node in nodes:
+        while not all(map(place.is_ready, nodes)):
             yield
         child, at_us = place.child(node), place.now_us()
         child.ask_to_end()

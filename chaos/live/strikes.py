@@ -138,7 +138,8 @@ class Strikes:
     def _due(self, fault: Fault, hit: int, since_us: int) -> None:
         if self.is_over:
             return
-        target = self._crew.roles.aim(fault, self._links)
+        waits = fault.alone and not all(map(self.is_ready, range(len(self._crew.nodes))))
+        target = None if waits else self._crew.roles.aim(fault, self._links)
         if target is not None:
             self._begin(target, hit)
         elif self.now_us() - since_us < NOBODY_LIMIT_S * 1e6:

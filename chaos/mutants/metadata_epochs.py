@@ -20,6 +20,13 @@ def accepts_older_metadata(original: Function, self: Any, update: Any) -> bool:
     return True
 
 
+@mutant("bench.fleet.behaviours.cluster:ClusterScript._take_metadata", side="client")
+def producers_keep_no_epoch(original: Function, self: Any, update: Any) -> bool:
+    """Producers and admins forget the epoch of their metadata, and take older metadata (M-5)."""
+    self.metadata = replace(self.metadata, metadata_epoch=-1)
+    return bool(original(self, update))
+
+
 @mutant("reference_broker.metadata.cache:MetadataCache.told_epoch")
 def epoch_forgotten_when_off(original: Function, self: Any) -> int:
     """When the metadata epoch is switched off, brokers tell none, so clients that know one take no metadata (M-14)."""

@@ -32,6 +32,9 @@ from scenarios.revisions import each_revision, marked, revision_of
 CHUNK = 20
 """The number of seeds that a worker process plays before it reports their verdicts."""
 
+NO_ANSWER = "REQUEST_TIMED_OUT"
+"""How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
+
 
 def run(scenario: Scenario, seed: int, mutant: str | None = None, *, hashed: bool = False) -> SimVerdict:
     """Plays one seed. Raises MutantError if there is no such mutant or it does not fit the code."""
@@ -118,6 +121,9 @@ def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -
     rewinds = sum(row.reason == OUT_OF_RANGE and 0 <= row.to_offset < row.from_offset for row in world.history.resets)
     if rewinds < scenario.min_rewinds:
         yield f"{rewinds} rewinds, at least {scenario.min_rewinds} are needed"
+    lost = sum(row.f == "offset_commit" and row.error == NO_ANSWER for row in world.history.operations)
+    if 0 <= scenario.sim_max_lost_commits < lost:
+        yield f"{lost} commits were never answered, at most {scenario.sim_max_lost_commits} may be"
     produced = (row for row in world.history.operations if row.f == "produce")
     slip_us = max((row.invoke_us - row.intended_us for row in produced), default=0)
     if slip_us > scenario.max_schedule_slip_ms * 1000:

@@ -12,7 +12,7 @@ from chaos.seeds import random_for
 from scenarios.consistency import needed_by
 from scenarios.declared import simulated
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
-from scenarios.vocabulary import DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
+from scenarios.vocabulary import API_KEYS, CONNECTION_ROLES, DISK_OPERATIONS, NO_DESCRIPTOR, PARTITION_ROLES
 
 ON_SHARE = 0.5
 """The share of the kinds that are on in a seed."""
@@ -67,6 +67,8 @@ PARTITION_LINKS = (
     ("partition_follower", "partition_leader"),
     ("client", "partition_leader"),
 )
+CHECKSUMMED = {"request_damaged": API_KEYS["produce"], "response_damaged": API_KEYS["fetch"]}
+"""The only frames whose records have a checksum."""
 METADATA_FILES = "__cluster_metadata-0/*"
 GROUP_FILES = ("__consumer_offsets-*",)
 REPLICA_FILES = ("hot-*", "replication-offset-checkpoint*")
@@ -99,12 +101,14 @@ class _Drawing:
         self._roles += ["observer"] if cluster.observers else []
         self._several = cluster.total > 1
         self._replicated = scenario.load.hot.replicas > 1
+        self._produces = bool(scenario.load.producers)
         self._roles += PARTITION_ROLES if self._replicated else ()
         self._notes = (*NOTES, *REPLICA_NOTES) if self._replicated else NOTES
         self._files = (METADATA_FILES, *REPLICA_FILES) if self._replicated else (METADATA_FILES,)
         if scenario.load.groups:
             self._notes = (*self._notes, *GROUP_NOTES)
             self._files = (*self._files, *GROUP_FILES)
+        self._decays = random.randrange(cluster.total)
         on = [kind for kind in swarm.kinds if random.random() < ON_SHARE]
         self._kinds = on or [random.choice(swarm.kinds)]
         self._weights = [random.randint(1, 8) for _ in self._kinds]
@@ -175,6 +179,29 @@ class _Drawing:
         names_only = self._random.random() < NAMES_ONLY_SHARE
         return replace(self._duration(fault), delay_ms=Range(low, low), names_only=names_only)
 
+    def _bit_flipped(self, fault: Fault) -> Fault:
+        """Only one node's disk decays. Physical: what was damaged on all replicas is lost, and nobody promises more."""
+        return replace(self._killed(fault), node=self._decays)
+
+    def _damaged(self, fault: Fault) -> Fault:
+        """Turns over a bit where a checksum or a length shows it. Nothing shows it elsewhere, as frames have no
+        checksum."""
+        random, is_request = self._random, fault.kind == "request_damaged"
+        has_records = self._produces or not is_request
+        struck = replace(
+            _in_window(fault),
+            on="request" if is_request else "reply",
+            part=random.choice(("checksummed", "length")) if has_records else "length",
+            nth=_once(random.randint(1, 10)),
+            every=random.randint(1, 20),
+            times=0,
+            total=random.choice((1, 1, 4)),
+        )
+        api, role = None, random.choice(CONNECTION_ROLES)
+        if struck.part == "checksummed":
+            api, role = CHECKSUMMED[fault.kind], "client" if is_request else role  # Nodes do not produce.
+        return replace(struck, match=Match(api=api, role=role))
+
     def _disk_error(self, fault: Fault) -> Fault:
         """Draws an operation that fails once or a few times, perhaps in the middle of a write."""
         random = self._random
@@ -222,4 +249,7 @@ _MORE: dict[str, Callable[[_Drawing, Fault], Fault]] = {
     "disk_slowed": _Drawing._slowed,
     "disk_full": _Drawing._duration,
     "disk_error": _Drawing._disk_error,
+    "disk_bit_flipped": _Drawing._bit_flipped,
+    "request_damaged": _Drawing._damaged,
+    "response_damaged": _Drawing._damaged,
 }

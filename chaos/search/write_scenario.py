@@ -23,6 +23,7 @@ _TOP = (
     "sim_min_acked",
     "max_schedule_slip_ms",
     "min_rewinds",
+    "sim_max_lost_commits",
     "revisions",
 )
 

@@ -141,7 +141,7 @@ class Cluster:
         for preset in presets:
             preset.built(node)
         observer = self._observers[number] = Observer(node, incarnation, self._agenda, self._watching, self._keep)
-        self._watching.replicas.started(number)
+        self._watching.replicas.started(number, machine.damaged)
         self._watching.view.trouble.back(number, self._agenda.now_us + STARTING_US)
         return node, hooks, observer
 

@@ -62,11 +62,11 @@ def _directory_missing(fault: Fault, place: Place) -> Iterator[None]:
     machine.start()
 
 
-def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
+def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:
     machine = place.machine
     machine.terminate()
     yield
-    machine.stop_and_flip()
+    machine.stop_and_flip(fault.match.path)
     machine.start()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from chaos.bit_flips import aim
+from chaos.bit_flips import flips
 from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
@@ -64,7 +64,7 @@ class Machine:
     fault of the disk was to blame. ``network`` is set by the network itself.
 
     A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
-    loss cost bytes of the files ``lost_bytes_of``.
+    loss cost bytes of the files ``lost_bytes_of``. Of the files ``damaged``, bits went bad since the last start.
     """
 
     network: "Network"
@@ -91,6 +91,7 @@ class Machine:
         self.restart_after_us = -1
         self.silent = False
         self.lost_bytes_of: Sequence[str] = ()
+        self.damaged: list[str] = []
         self.paused_until_us = 0
         self._random = random_for(seed, f"machine-{node_id}")
         self._boot = boot
@@ -133,8 +134,11 @@ class Machine:
         return self.node is not None and self.node.ready
 
     def start(self) -> None:
-        """Starts a new incarnation over the same disk. Does nothing while one lives."""
+        """Starts a new incarnation over the same disk. Does nothing while one lives. If that one was told to end, the
+        new one starts as soon as it is gone."""
         if self.node is not None:
+            if self._stopping:
+                self.restart_after_us = 0
             return
         if self.silent:
             self.silent = False
@@ -149,6 +153,7 @@ class Machine:
 
     def _boot_up(self) -> None:
         self.node, self._hooks, self._watch = self._boot(self)
+        self.damaged = []
         now = self.now
         self._done(now, None, self.node.start(now))
 
@@ -169,27 +174,31 @@ class Machine:
 
     def terminate(self) -> None:
         """Asks the node to end in good order (SIGTERM). A stopped process sees the signal when it goes on."""
-        if self.node is None or self._stopping:
+        if self.node is not None and not self._stopping:
+            self._stopping = True
+            self._see_signal(self.incarnation)
+
+    def _see_signal(self, incarnation: int) -> None:
+        if self.node is None or incarnation != self.incarnation:
             return
         if self.paused:
-            self.agenda.at(self.paused_until_us + 1, self.terminate)
-            return
-        self._stopping = True
-        self._attempt(self._shut_down, self.node)
+            self.agenda.at(self.paused_until_us + 1, self._see_signal, incarnation)
+        else:
+            self._attempt(self._shut_down, self.node)
 
     def _shut_down(self, node: Node) -> None:
         now = self.now
         self._done(now, None, node.shutdown(now))
 
-    def stop_and_flip(self) -> None:
-        """Turns over a bit of the records of a node that has ended in good order. One that took too long is killed: its
-        log's end may be torn then, so damage would prove nothing."""
+    def stop_and_flip(self, matching: str | None = None) -> None:
+        """Turns over bits of the records of a node that has ended in good order (``flips``). One that took too long is
+        killed: its log's end may be torn then, so damage would prove nothing."""
         if self.node is not None:
             self._die(power_loss=False)
         elif self.disk.exists(CLEAN_SHUTDOWN_FILE):
-            flip = aim(self.disk.all_files(), self._random)
-            if flip is not None:
+            for flip in flips(self.disk.all_files(), self._random, matching):
                 self.disk.flip(flip.path, flip.bit)
+                self.damaged.append(flip.path)
 
     def disk_failed(self, told_after_us: int = 0) -> None:
         """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""

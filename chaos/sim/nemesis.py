@@ -135,6 +135,9 @@ class Nemesis:
         now_us = self._agenda.now_us
         if now_us >= self._until_us:
             return
+        if fault.alone and not self._all_serve():
+            self._agenda.after(NOBODY_YET_US, self._begin, fault, hit)
+            return
         if fault.kind in _BY_ITSELF:
             _BY_ITSELF[fault.kind](self, fault, hit)
             return
@@ -154,6 +157,11 @@ class Nemesis:
         heal = link_faults.begin(fault, struck, until_us - now_us)
         self._heals.append(heal)
         self._agenda.after(lasts_us, self._heal_one, heal)
+
+    def _all_serve(self) -> bool:
+        """Returns whether all nodes serve and have had time to start (``Trouble.back``)."""
+        machines, now_us = self._network.machines, self._agenda.now_us
+        return all(each.ready and not self._trouble.node_since(each.node_id, now_us) for each in machines)
 
     def _struck(self, fault: Fault) -> tuple[link_faults.Place, str] | None:
         """Returns what the fault strikes and what the evidence calls it, or None if that is not there now."""

@@ -23,7 +23,7 @@ def rolling_bounce(
     """
     away_us = int(max(fault.restart_after_s, 0.0) * 1_000_000)
     for number, machine in enumerate(machines, 1):
-        while not (is_over() or machine.ready):  # Another fault killed it, or it is starting: an operator waits too.
+        while not (is_over() or all(each.ready for each in machines)):  # Another fault killed one: an operator waits.
             yield LOOK_AGAIN_US
         if is_over():
             return

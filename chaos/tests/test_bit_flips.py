@@ -3,7 +3,7 @@
 from pathlib import Path
 from random import Random
 
-from chaos.bit_flips import aim, is_aimed_at
+from chaos.bit_flips import aim, flips, is_aimed_at
 from chaos.faults.disk_bit_flipped import damaged
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import open_log, run_to_end
@@ -59,3 +59,15 @@ def test_a_flipped_bit_of_a_topic_id_makes_it_that_of_another_topic() -> None:
         assert flip is not None
         disk.files[flip.path][flip.bit // 8] ^= 1 << flip.bit % 8
         assert read_partition_metadata(disk, "hot-0") not in (None, ID)
+
+
+def test_each_file_that_is_named_loses_a_bit_and_no_other() -> None:
+    disk = MemoryDisk()
+    for index in range(3):
+        write_partition_metadata(disk, f"hot-{index}", ID)
+    write_partition_metadata(disk, "idle-0", ID)
+    files = [(path, bytes(content)) for path, content in disk.files.items()]
+    named = [f"hot-{index}/partition.metadata" for index in range(3)]
+    assert [flip.path for flip in flips(files, Random(1), "hot-*/partition.metadata")] == named
+    assert flips(files, Random(1), "hot-*/*.log") == []
+    assert len(flips(files, Random(1))) == 1

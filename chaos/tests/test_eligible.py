@@ -49,6 +49,20 @@ def test_who_leaves_keeps_records_until_enough_are_in_sync_without_it() -> None:
     assert list(history.eligible.members) == [1, 3]
 
 
+@pytest.mark.clause("E-6", "E-7")
+@pytest.mark.parametrize("damaged_leads", [False, True])
+def test_a_damaged_replica_keeps_nothing_and_is_no_excuse_as_leader(damaged_leads: bool) -> None:
+    history = History()
+    history.becomes(1, 2)
+    history.powered_off(1)
+    history.eligible.damaged(2)
+    history.eligible.damaged(3)
+    assert list(history.eligible.unclean) == [1, 2], "3 was no member"
+    history.becomes(leader=-1)
+    leader = 2 if damaged_leads else 1
+    assert history.becomes(leader, leader=leader) is not damaged_leads
+
+
 @pytest.mark.clause("E-7")
 def test_a_loss_is_excused_when_all_lost_what_they_had_and_one_of_them_leads() -> None:
     history = History()

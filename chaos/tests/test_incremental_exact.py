@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import FIRST_REVISION, FetchModel
+from chaos.checks.fetch_model import EVICTED, FIRST_REVISION, FetchModel
 from chaos.checks.incremental_exact import IncrementalExact
 from chaos.checks.no_starvation import NoStarvation
 from chaos.tests.surroundings import around
-from reference_broker.core.effects import Reply
+from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
@@ -37,6 +37,29 @@ def test_a_request_whose_connection_closes_is_forgotten() -> None:
     assert not list(model.acted(node, request, ()))  # type: ignore[arg-type]
     assert not list(model.acted(node, Closed(4), ()))  # type: ignore[arg-type]
     assert not model._asked
+
+
+@pytest.mark.parametrize("kind", [IncrementalExact, NoStarvation])
+def test_what_is_known_of_a_session_goes_when_it_is_evicted(kind: type[Check]) -> None:
+    talk = Session(kind(around()))
+    talk.ask({})
+    assert list(talk.model.sessions) == [(0, SESSION)]
+    other = Note(EVICTED, (("session_id", SESSION + 1), ("rule", "b")))
+    assert not list(talk.model.acted(talk.node, Closed(9), [other]))
+    assert list(talk.model.sessions) == [(0, SESSION)]
+    note = Note(EVICTED, (("session_id", SESSION), ("rule", "b")))
+    assert not list(talk.model.acted(talk.node, Closed(9), [note]))
+    assert not talk.model.sessions
+    assert not [each for each in vars(talk.check).values() if isinstance(each, dict) and each]
+
+
+@pytest.mark.clause("F-7", "F-9")
+def test_a_node_that_goes_on_with_a_session_that_it_evicted_is_red() -> None:
+    talk = session()
+    grow(talk.logs[1], 6)
+    list(talk.model.acted(talk.node, Closed(9), [Note(EVICTED, (("session_id", SESSION), ("rule", "b")))]))
+    talk.ask({}, talk.line(1))
+    assert talk.stories == ["t-1 is not in the session, and was told"]
 
 
 class Log(SimpleNamespace):

@@ -180,6 +180,14 @@ def test_only_partitions_whose_records_were_lost_with_a_failed_sync_are_excused(
     assert partition.eligible.tainted == {1: 4}
 
 
+def test_only_partitions_whose_files_were_damaged_keep_their_records_no_more(cluster: Cluster) -> None:
+    (partition,) = cluster.view.partitions.values()
+    cluster.view.started(1, ["t-1/00000000000000000000.log"])
+    assert not partition.eligible.unclean
+    cluster.view.started(1, ["t-0/partition.metadata"])
+    assert list(partition.eligible.unclean) == [1]
+
+
 @pytest.mark.parametrize("had_it", [True, False])
 def test_a_member_without_power_counts_only_for_what_it_had(cluster: Cluster, had_it: bool) -> None:
     for number in (1, 2):

@@ -32,7 +32,7 @@ OTHERS_BROKEN = 3
 SEEN_BY_MANY = {
     "incremental_served_without_session",
     *("elr_not_kept", "unclean_restart_keeps_elr", "high_watermark_at_leaders_end", "unclean_restart_stays_in_sync"),
-    *("leader_from_outside_the_isr", "sent_data_moves_cached_offset"),
+    *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
 }
 """One breach that several guarantees speak of. An answer from a session that nobody has is wrong in its session, its
 epoch and its partitions. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
@@ -46,7 +46,6 @@ CAUGHT_FIRST = {
     ("13-slow-link", "superseded_snapshot_deleted_at_once"): 2,
     ("27-killed-at-epoch@first", "counted_session_ids"): 4,
     ("39-coordinator-killed-between-commits", "epoch_not_loaded"): 4,
-    ("damaged-eligible", "other_id_starts_empty"): 7,
     ("damaged-segments", "stray_deleted"): 2,
     ("damaged-bytes", "metadata_crc_unchecked"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 8,
@@ -140,6 +139,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "accepts_older_metadata": "rewinds",
     "epoch_forgotten_when_off": "mirror-complete",
     "epoch_not_told": "one-content-per-epoch",
+    "producers_keep_no_epoch": "nonmonotonic-metadata-epoch",
     "older_controller_obeyed": "nonmonotonic-metadata-epoch",
     "older_update_applied": "nonmonotonic-metadata-epoch",
     "commits_without_epoch": "commit-regression",

@@ -16,7 +16,7 @@ from reports.verdict import Outcome
 from scenarios import loader
 from scenarios.load import Admins, Load, Topic
 from scenarios.model import Cluster, Scenario, Swarm
-from scenarios.vocabulary import SWARM_KINDS
+from scenarios.vocabulary import CONNECTION_ROLES, DAMAGES, SWARM_KINDS
 
 SCENARIOS = {each.name: each for each in loader.load_all()}
 
@@ -55,6 +55,20 @@ def test_each_seed_has_only_some_of_the_kinds_and_all_seeds_have_all() -> None:
     drawn = [{fault.kind for fault in materialised(swarming(), seed).faults} for seed in range(1, 60)]
     assert {kind for kinds in drawn for kind in kinds} == set(SWARM_KINDS)
     assert max(len(kinds) for kinds in drawn) < len(SWARM_KINDS)
+
+
+def test_bits_are_turned_over_where_it_shows_and_on_one_disk() -> None:
+    scenario = SCENARIOS["swarm-replicated"]
+    parts = set()
+    for seed in range(1, 120):
+        faults = materialised(scenario, seed).faults
+        assert len({fault.node for fault in faults if fault.kind == "disk_bit_flipped"}) <= 1
+        for fault in faults:
+            if fault.kind in DAMAGES:
+                parts.add((fault.kind, fault.part, fault.match.api, fault.match.role))
+    checksummed = {("request_damaged", "checksummed", 0, "client")}
+    checksummed |= {("response_damaged", "checksummed", 1, role) for role in CONNECTION_ROLES}
+    assert parts == checksummed | {(kind, "length", None, role) for kind in DAMAGES for role in CONNECTION_ROLES}
 
 
 def test_faults_come_as_often_as_the_scenario_says() -> None:

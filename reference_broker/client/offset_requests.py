@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -21,7 +20,7 @@ from reference_broker.client.consumer_protocol import by_topic
 from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, MemberIdentity, error_of
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.partitions import TopicPartition
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1000,
@@ -33,12 +32,13 @@ from reference_broker.wire.drafts import (
     OffsetFetchRequestTopic1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetchResponseGroup
 
-    from reference_broker.wire.drafts import OffsetFetchResponse1001
+    from reference_broker.wire.drafts.offsets import OffsetFetchResponse1001
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from reference_broker.metadata.records import MetadataEpoch, NoOpRecord
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Surroundings
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataRequest1000,

@@ -14,7 +14,7 @@ from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.records import SECURITY_PROTOCOL_PLAINTEXT
 from reference_broker.ports.node_ports import Ports
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.updates import (
     UpdateMetadataBroker1000,
     UpdateMetadataEndpoint1000,
     UpdateMetadataPartition1000,

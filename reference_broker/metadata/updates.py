@@ -7,7 +7,11 @@ from typing import TypeAlias
 from reference_broker.metadata.cache import NO_EPOCH, MetadataCache, MetadataUpdate
 from reference_broker.metadata.delta import MetadataFault, with_changes
 from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicImage, named_listeners
-from reference_broker.wire.drafts import FULL_UPDATE, UpdateMetadataPartition1000, UpdateMetadataRequest1000
+from reference_broker.wire.drafts.updates import (
+    FULL_UPDATE,
+    UpdateMetadataPartition1000,
+    UpdateMetadataRequest1000,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 DELETED = -2

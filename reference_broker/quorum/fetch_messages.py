@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from reference_broker.quorum.messages import Answer
 from reference_broker.quorum.metadata_log import Diverging, NeedsSnapshot, Validity
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID, OffsetAndEpoch
-from reference_broker.wire.errors import Error, read_error
+from reference_broker.wire.errors import Error, known_error
 from reference_broker.wire.fetch import (
     EpochEndOffset,
     FetchPartition,
@@ -80,7 +80,7 @@ def read_fetched(body: object) -> FetchAnswer | None:
     leader = data.current_leader or LeaderIdAndEpoch(-1, -1)
     diverging, snapshot = data.diverging_epoch, data.snapshot_id
     return FetchAnswer(
-        error=read_error(data.error_code),
+        error=known_error(data.error_code),
         leader_id=leader.leader_id,
         epoch=leader.leader_epoch,
         high_watermark=data.high_watermark,

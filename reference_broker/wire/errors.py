@@ -28,12 +28,6 @@ def known_error(code: int) -> Error:
     return _BY_CODE.get(code, ErrorCode.unknown_server_error)
 
 
-def read_error(code: int) -> Error:
-    """Returns the error that another node's answer tells. A code that nobody knows is UNKNOWN_SERVER_ERROR, as Kafka
-    reads it: a newer node may have sent it, or a byte was damaged on its way."""
-    return _BY_CODE.get(code, ErrorCode.unknown_server_error)
-
-
 def error_name(code: int) -> str:
     """Returns Kafka's name of an error code, or ``ERROR_n`` for a number that is no code. It never fails."""
     error = _BY_CODE.get(code)

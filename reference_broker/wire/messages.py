@@ -11,9 +11,13 @@ from importlib import import_module
 from struct import Struct
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from reference_broker.wire import drafts, reshape
+from reference_broker.wire import reshape
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_known
 from reference_broker.wire.decoding import SlicedReader, decoder, sliced_decoder
+from reference_broker.wire.drafts.table import (
+    LAYOUTS,
+    OWN_REQUESTS,
+)
 from reference_broker.wire.encoding import SlicedWriter, Writer, counter_of, encoder, sliced_encoder
 from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.fetch import FetchResponse
@@ -60,6 +64,10 @@ over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
+_OWN_BODIES: Final[dict[tuple[int, Direction], str]] = {
+    (int(ApiKey.OFFSET_COMMIT), "request"): "reference_broker.wire.offset_commit"
+}
+"""The modules of our own classes, where the highest version dropped a field that a handler reads."""
 _LENGTH: Final = Struct(">i")
 _NO_LENGTH: Final = bytes(4)
 
@@ -208,6 +216,9 @@ def decode_response(api_key: int, version: int, frame: Frame) -> tuple[int, obje
 
 def body_class(api_key: int, direction: Direction) -> type:
     """The class of the bodies of an API other than Fetch and Produce. Loads kio's module."""
+    module = _OWN_BODIES.get((api_key, direction))
+    if module is not None:
+        return _class_in(module, api_key, direction)
     return _kio_class(api_key, _RICHEST.get((api_key, direction), VERSIONS[api_key][1]), direction)
 
 
@@ -275,10 +286,10 @@ def _body_and_wire(api_key: int, version: int, direction: Direction) -> tuple[ty
     """The class that handlers see, and the one whose fields are the layout of this version."""
     if version < FIRST_DRAFT_VERSION:
         return body_class(api_key, direction), _kio_class(api_key, version, direction)
-    request, response = drafts.LAYOUTS[(api_key, version)]
+    request, response = LAYOUTS[(api_key, version)]
     if direction == "response":
         return response, response
-    return (request if (api_key, version) in drafts.OWN_REQUESTS else body_class(api_key, direction)), request
+    return (request if (api_key, version) in OWN_REQUESTS else body_class(api_key, direction)), request
 
 
 def _what(api_key: int, direction: Direction) -> str:
@@ -289,8 +300,11 @@ def _what(api_key: int, direction: Direction) -> str:
 
 def _kio_class(api_key: int, version: int, direction: Direction) -> type:
     name = ApiKey(api_key).name.lower()
-    module = import_module(f"kio.schema.{name}.v{version}.{direction}")
-    found = getattr(module, api_name(api_key) + direction.capitalize())
+    return _class_in(f"kio.schema.{name}.v{version}.{direction}", api_key, direction)
+
+
+def _class_in(module: str, api_key: int, direction: Direction) -> type:
+    found = getattr(import_module(module), api_name(api_key) + direction.capitalize())
     assert isinstance(found, type)
     return found
 

@@ -226,6 +226,12 @@ def test_a_link_fault_without_a_link_is_between_the_clients_and_its_node() -> No
     assert read(text).faults[1].link == Link("client", 0)
 
 
+def test_a_fault_at_a_time_may_name_the_files_that_it_damages() -> None:
+    flipped = '[[fault]]\nname = "bit"\nkind = "disk_bit_flipped"\nat_s = 1\nmatch = { path = "hot-*/*.log" }\n'
+    scenario = read(SMALL.replace('["interceptor"]', '["interceptor", "disk"]') + flipped)
+    assert scenario.faults[1].match == Match(path="hot-*/*.log")
+
+
 CUT = """
 [[fault]]
 name = "cut"
@@ -257,6 +263,8 @@ at_s = 1
         ("at_s = 1", "at_s = 3", ["'cut'", "begins at 3 s", "over at 3 s"]),
         ("at_s = 1", "at_s = 2.6", ["'cut'", "3.12 s in the simulator", "over at 3 s"]),
         ("at_s = 1", "at_s = 1\nboot = true", ["fault[2].boot", "load's start"]),
+        ("at_s = 1", 'at_s = 1\nmatch = { path = "x" }', ["unknown key fault[2].match.path"]),
+        ("nth = [1, 4]\nswept", "alone = true\nnth = [1, 4]\nswept", ["fault[1].alone", "give at_s"]),
         ("at_s = 1", "at_s = 1\nclients = true", ["fault[2].clients", "node_isolated"]),
     ],
 )

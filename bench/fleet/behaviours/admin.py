@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
@@ -70,6 +70,9 @@ class AdminPlan:
     deadline_us: int = 30_000_000
     answer_wait_ms: int = 3_000
     """The ``timeout_ms`` of a request, which is how long the controller may take."""
+    metadata_epoch: bool = False
+    metadata_interval_us: int = 0
+    """These two are ``cluster.EpochHabits``."""
 
 
 @dataclass(slots=True)
@@ -100,7 +103,8 @@ class Admin(ClusterScript):
 
     def __init__(self, plan: AdminPlan, settings: ClientSettings, random: Chance) -> None:
         # A successor is there within a second or two: looking for it seldom would measure the admin.
-        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, ())
+        habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
+        super().__init__(plan.process, replace(settings, max_backoff_us=LONGEST_WAIT_US), random, (), habits)
         self.plan = plan
         self.standing: list[TopicSet] = []
         self.created = 0
@@ -127,6 +131,7 @@ class Admin(ClusterScript):
     # -- one slot -----------------------------------------------------------------------------------------------
 
     def _slot(self, due_us: int) -> Steps[None]:
+        yield from self.stay_informed()
         change, target = self._choose()
         operation = self.journal.begin(OPERATIONS[change], due_us, sent=False)
         task = self._task = Task(operation, change, target, self.now.mono_us + self.plan.deadline_us)

@@ -2,26 +2,48 @@
 
 A script that sets ``KEEPS_CONNECTIONS`` holds one connection to each address, on a lane of its own. Any other script
 has a single connection.
+
+A script with ``EpochHabits.metadata_epoch`` asks each node whether it knows KIP-232's drafts, and asks for metadata in
+those. It drops an answer that is older than the last one that it took, and asks another node later (M-5).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, cast
 
 from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.bodies import EARLIEST, list_offsets_request, metadata_request
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition
 from bench.fleet.behaviours.script import Script, Steps
+from reference_broker.client.draft_versions import (
+    API_VERSIONS,
+    API_VERSIONS_REQUEST,
+    API_VERSIONS_VERSION,
+    announces_drafts,
+)
 from reference_broker.client.metadata_cache import MetadataCache, MetadataUpdate, NodeAddress
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import WITH_LEADER_EPOCHS, ApiKey
 from reference_broker.wire.errors import error_name
+from reports.rows import MetadataEpochRow
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10.response import ListOffsetsResponse
     from kio.schema.metadata.v13.response import MetadataResponse
 
+METADATA_DRAFT: Final = WITH_LEADER_EPOCHS
 PATIENT_FAILURES: Final = 2
 """After more failures than this in a row, the script asks another node for metadata."""
+
+
+class EpochHabits(NamedTuple):
+    """``metadata_epoch`` switches on the drafts and the guard of M-5. After ``metadata_interval_us`` another node is
+    asked for metadata although nothing is wrong; 0 means never."""
+
+    metadata_epoch: bool = False
+    metadata_interval_us: int = 0
+
+
+NO_HABITS: Final = EpochHabits()
 
 
 class ClusterScript(Script):
@@ -29,8 +51,18 @@ class ClusterScript(Script):
 
     KEEPS_CONNECTIONS: ClassVar[bool] = False
 
-    def __init__(self, process: str, settings: ClientSettings, random: Chance, topics: Sequence[str]) -> None:
+    def __init__(
+        self,
+        process: str,
+        settings: ClientSettings,
+        random: Chance,
+        topics: Sequence[str],
+        habits: EpochHabits = NO_HABITS,
+    ) -> None:
         super().__init__(process, settings, random)
+        self.habits = habits
+        self._drafts: dict[Address, bool] = {}
+        self._asked_us = self._visits = 0
         self.topics = tuple(dict.fromkeys(topics))
         self.metadata = MetadataCache()
         self._tried = random.randrange(len(settings.bootstrap))
@@ -56,7 +88,26 @@ class ClusterScript(Script):
             self.strand.lane = self.lane_of(address)
         if self.connected_to == address:
             return True
-        return (yield from self.connect(address, node_id))
+        if not (yield from self.connect(address, node_id)):
+            return False
+        return not self.habits.metadata_epoch or (yield from self._learn_drafts(address))
+
+    def _learn_drafts(self, address: Address) -> Steps[bool]:
+        """Asks on a new connection whether the node announces the drafts. Returns whether it answered."""
+        answer = yield from self.call(API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST)
+        if isinstance(answer, str):
+            return False
+        self._drafts[address] = announces_drafts(answer.body)
+        return True
+
+    def stay_informed(self) -> Steps[None]:
+        """Asks the next node for metadata, if the last answer is older than the script's interval."""
+        if 0 < self.habits.metadata_interval_us <= self.now.mono_us - self._asked_us:
+            self._asked_us = self.now.mono_us
+            self._visits += 1
+            known = self._known_addresses()
+            if (yield from self._reach(known[self._visits % len(known)])):
+                yield from self._ask()
 
     def refresh(self) -> Steps[bool]:
         """Tries once to get new metadata, over the open connection. If there is none, or it has not helped, the script
@@ -81,26 +132,51 @@ class ClusterScript(Script):
         if elsewhere and not (yield from self._reach(self._next_address())):
             return False
         operation = self.journal.begin("metadata")
-        answer = yield from self.call(ApiKey.METADATA, self.settings.versions.metadata, metadata_request(self.topics))
+        drafted = self.connected_to is not None and self._drafts.get(self.connected_to, False)
+        version = METADATA_DRAFT if drafted else self.settings.versions.metadata
+        answer = yield from self.call(ApiKey.METADATA, version, metadata_request(self.topics))
         if isinstance(answer, str):
             self.journal.end(operation, "fail", answer)
             return False
+        self._asked_us = self.now.mono_us
         update = MetadataUpdate.of(cast("MetadataResponse", answer.body))
-        self.metadata = self.metadata.apply(update)
-        if self.board is not None:
+        accepted = self._take_metadata(update)
+        rows = []
+        if drafted:
+            told = (self._node_asked(), update.metadata_epoch, accepted)
+            rows.append(MetadataEpochRow(self.process, operation.index, *told, self.now.mono_us))
+        self.journal.end(operation, "ok", None, answer, rows=tuple(rows))
+        if not accepted:
+            self.disconnect()  # So that another node is asked after the backoff (M-5).
+        elif self.board is not None:
             self.board.post(update, self.now.mono_us)
-        self.journal.end(operation, "ok", None, answer)
-        return True
+        return accepted
+
+    def _node_asked(self) -> int:
+        """The number of the connected node, or -1 if the metadata do not tell it."""
+        address = self.connected_to
+        nodes = self.metadata.nodes.values()
+        return next((each.node_id for each in nodes if Address(each.host, each.port) == address), -1)
+
+    def _take_metadata(self, update: MetadataUpdate) -> bool:
+        """Takes the metadata, or returns False if they are older than the last that were taken."""
+        accepted = self.metadata.accepts(update)
+        self.metadata = self.metadata.apply(update)
+        return accepted
 
     def _next_address(self) -> Address:
         """Known nodes and bootstrap addresses take turns, so that one dead node does not hold a client up. Two times
         out of three only nodes with an open connection are chosen from."""
-        known = dict.fromkeys(Address(each.host, each.port) for each in self.metadata.nodes.values())
-        known.update(dict.fromkeys(self.settings.bootstrap))
         self._tried += 1
+        known = self._known_addresses()
         alive = [each for each in known if self.connected_on(self._lanes.get(each, -1)) == each]
-        addresses = alive if alive and self._tried % 3 else list(known)
-        return addresses[self._tried % len(addresses)]
+        if not alive:
+            return known[self._tried % len(known)]
+        return alive[self._tried % len(alive)] if self._tried % 3 else known[self._tried // 3 % len(known)]
+
+    def _known_addresses(self) -> list[Address]:
+        known = [Address(each.host, each.port) for each in self.metadata.nodes.values()]
+        return list(dict.fromkeys((*known, *self.settings.bootstrap)))
 
     def find_leaders(self, partitions: Sequence[TopicPartition]) -> Steps[bool]:
         """Asks until each partition has a leader. Returns False if the script gives up first."""

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.cluster import ClusterScript
+from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
@@ -42,6 +42,9 @@ class ProducerPlan:
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
     """The ``timeout_ms`` of a request, which is how long the broker may wait for replicas."""
+    metadata_epoch: bool = False
+    metadata_interval_us: int = 0
+    """These two are ``cluster.EpochHabits``."""
 
 
 def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
@@ -67,7 +70,8 @@ class KeyedProducer(ClusterScript):
 
     def __init__(self, plan: ProducerPlan, settings: ClientSettings, random: Chance) -> None:
         assert plan.acks in (1, -1), "with acks=0 nothing is answered, so nothing can be recorded"
-        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
+        habits = EpochHabits(plan.metadata_epoch, plan.metadata_interval_us)
+        super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions], habits)
         self.plan = plan
         self.state = ProducerState(idempotent=plan.idempotent)
         self.values = ValueMaker(plan.process, plan.record_bytes, random.randbytes(64))
@@ -88,6 +92,7 @@ class KeyedProducer(ClusterScript):
     # -- one slot -----------------------------------------------------------------------------------------------
 
     def _send_slot(self, due_us: int) -> Steps[None]:
+        yield from self.stay_informed()
         where = self.plan.partitions[(self.loop.slots - 1) % len(self.plan.partitions)]
         operation = self.journal.begin("produce", due_us, sent=False)
         deadline_us, count = self.now.mono_us + self.plan.delivery_timeout_us, self.plan.records_per_request

@@ -29,8 +29,21 @@ from bench.fleet.behaviours import bodies
 from bench.fleet.behaviours.protocol import Answered, Behaviour, Disconnected, Request, TimedOut, TopicPartition
 from bench.fleet.tests.conftest import ADDRESS, TICK_US, FakeBroker, Log, World
 from reference_broker.client.draft_versions import NEEDED_DRAFTS
-from reference_broker.wire import drafts
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.drafts.metadata import (
+    MetadataBroker1000,
+    MetadataPartition1001,
+    MetadataResponse1001,
+    MetadataTopic1001,
+)
+from reference_broker.wire.drafts.offsets import (
+    OffsetCommitResponse1000,
+    OffsetCommitResponsePartition1000,
+    OffsetCommitResponseTopic1000,
+    OffsetFetchResponse1001,
+    OffsetFetchResponsePartition1001,
+    OffsetFetchResponseTopic1001,
+)
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
@@ -126,17 +139,17 @@ class GroupsBroker(FakeBroker):
     def _tell_epoch(self, request: Request, answer: Any, epoch: int) -> object:
         if request.api_key != ApiKey.METADATA or request.api_version < FIRST_DRAFT_VERSION:
             return answer
-        return drafts.MetadataResponse1001(
+        return MetadataResponse1001(
             brokers=tuple(
-                drafts.MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port)
-                for each in answer.brokers
+                MetadataBroker1000(node_id=each.node_id, host=each.host, port=each.port) for each in answer.brokers
             ),
+            controller_id=answer.controller_id,
             metadata_epoch=epoch,
             topics=tuple(
-                drafts.MetadataTopic1001(
+                MetadataTopic1001(
                     name=topic.name,
                     partitions=tuple(
-                        drafts.MetadataPartition1001(partition_index=each.partition_index, leader_id=each.leader_id)
+                        MetadataPartition1001(partition_index=each.partition_index, leader_id=each.leader_id)
                         for each in topic.partitions
                     ),
                 )
@@ -320,7 +333,7 @@ class GroupWorld(World):
 
     def commit(
         self, _behaviour: Behaviour, node: int, request: Request
-    ) -> OffsetCommitResponse | drafts.OffsetCommitResponse1000:
+    ) -> OffsetCommitResponse | OffsetCommitResponse1000:
         body: Any = request.body
         draft = request.api_version >= FIRST_DRAFT_VERSION
         refused = self._refusal(node, body, body.member_id, body.generation_id_or_member_epoch)
@@ -330,12 +343,12 @@ class GroupWorld(World):
                 where = TopicPartition(topic.name, each.partition_index)
                 codes[where] = refused.value or self._write(body, where, each, draft)
         if draft:
-            return drafts.OffsetCommitResponse1000(
+            return OffsetCommitResponse1000(
                 topics=tuple(
-                    drafts.OffsetCommitResponseTopic1000(
+                    OffsetCommitResponseTopic1000(
                         name=where.topic,
                         partitions=(
-                            drafts.OffsetCommitResponsePartition1000(partition_index=where.partition, error_code=code),
+                            OffsetCommitResponsePartition1000(partition_index=where.partition, error_code=code),
                         ),
                     )
                     for where, code in codes.items()
@@ -365,7 +378,7 @@ class GroupWorld(World):
 
     def offset_fetch(
         self, _behaviour: Behaviour, _node: int, request: Request
-    ) -> OffsetFetchResponse | drafts.OffsetFetchResponse1001:
+    ) -> OffsetFetchResponse | OffsetFetchResponse1001:
         draft = request.api_version >= FIRST_DRAFT_VERSION
         body: Any = request.body
         asked = body if draft else body.groups[0]
@@ -376,12 +389,12 @@ class GroupWorld(World):
             for each in topic.partition_indexes
         }
         if draft:
-            return drafts.OffsetFetchResponse1001(
+            return OffsetFetchResponse1001(
                 topics=tuple(
-                    drafts.OffsetFetchResponseTopic1001(
+                    OffsetFetchResponseTopic1001(
                         name=where.topic,
                         partitions=(
-                            drafts.OffsetFetchResponsePartition1001(
+                            OffsetFetchResponsePartition1001(
                                 partition_index=where.partition,
                                 committed_offset=offset,
                                 committed_leader_epoch=leader_epoch,

@@ -2,9 +2,9 @@
 
 * The answer comes when all replicas in sync have the commits.
 * The commit of a member counts as its heartbeat.
-* Unlike Kafka: the retention time that versions 2 to 4 carry is not looked at. The broker's own retention holds.
 
 Version notes:
+* v2-4: carry a retention time, which replaces the broker's own.
 * v9: GROUP_ID_NOT_FOUND where the group does not exist.
 * v1000: carries the metadata epoch of each partition. INVALID_METADATA_EPOCH where it is below that of the last commit.
 * v1001: as v1000, with leader epochs and the member's instance ID.
@@ -12,9 +12,10 @@ Version notes:
 KIPs: 211, 232, 320, 345.
 """
 
-from typing import TypeAlias
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol, TypeAlias
 
-from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -22,12 +23,15 @@ from kio.schema.offset_commit.v9.response import (
 )
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups
+from reference_broker.apis.call import Call
+from reference_broker.apis.groups.partition_errors import topics_told
+from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.groups.offsets.committed_offsets import NO_EPOCH
-from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
-from reference_broker.wire.drafts import (
+from reference_broker.groups.offsets.requests import CommitRequest, Committed, WantedOffset
+from reference_broker.ports.timing import run_slices
+from reference_broker.wire.drafts.offsets import (
     OffsetCommitRequest1000,
     OffsetCommitRequest1001,
     OffsetCommitRequestPartition1001,
@@ -35,15 +39,21 @@ from reference_broker.wire.drafts import (
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,
 )
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 
 GROUP_NOT_FOUND_FROM = 9
+MILLISECOND = timedelta(milliseconds=1)
 
 
 Draft: TypeAlias = OffsetCommitRequest1000 | OffsetCommitRequest1001
 
 
-def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | Draft) -> None:
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: OffsetCommitRequest | Draft) -> None:
     """Answers later: an error for each partition, in the request's order."""
     if isinstance(body, OffsetCommitRequest1000 | OffsetCommitRequest1001):
         _commit_draft(broker, call, body)
@@ -65,23 +75,14 @@ def handle(broker: HasGroups, call: Call, body: OffsetCommitRequest | Draft) -> 
             for one in topic.partitions
         ),
         knows_missing_groups=call.api_version >= GROUP_NOT_FOUND_FROM,
+        retention_ms=body.retention_time // MILLISECOND,
     )
 
-    def answer(errors: list[Error]) -> None:
-        told = iter(errors)
-        topics = tuple(
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=ErrorCode(next(told)))
-                    for one in topic.partitions
-                ),
-            )
-            for topic in body.topics
-        )
-        call.respond(OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=topics))
+    def answering(errors: list[Error]) -> Sliced[object]:
+        told = topics_told(body.topics, errors, OffsetCommitResponseTopic, OffsetCommitResponsePartition)
+        return OffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
 
-    broker.groups.commits.commit(request, contained(call, answer), call.contain)
+    broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
 
 
 API: Api[OffsetCommitRequest | Draft] = Api.of(
@@ -89,7 +90,7 @@ API: Api[OffsetCommitRequest | Draft] = Api.of(
 )
 
 
-def _commit_draft(broker: HasGroups, call: Call, body: Draft) -> None:
+def _commit_draft(broker: Needs, call: Call, body: Draft) -> None:
     request = CommitRequest(
         group_id=body.group_id,
         generation=body.generation_id_or_member_epoch,
@@ -109,18 +110,12 @@ def _commit_draft(broker: HasGroups, call: Call, body: Draft) -> None:
         ),
     )
 
-    def answer(errors: list[Error]) -> None:
-        told = iter(errors)
-        topics = tuple(
-            OffsetCommitResponseTopic1000(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetCommitResponsePartition1000(partition_index=one.partition_index, error_code=int(next(told)))
-                    for one in topic.partitions
-                ),
-            )
-            for topic in body.topics
-        )
-        call.respond(OffsetCommitResponse1000(topics=topics))
+    def answering(errors: list[Error]) -> Sliced[object]:
+        told = topics_told(body.topics, errors, OffsetCommitResponseTopic1000, OffsetCommitResponsePartition1000)
+        return OffsetCommitResponse1000(topics=(yield from told))
 
-    broker.groups.commits.commit(request, contained(call, answer), call.contain)
+    broker.groups.commits.commit(request, _answer(broker, call, answering), call.contain)
+
+
+def _answer(broker: HasOutside, call: Call, answering: Callable[[list[Error]], Sliced[object]]) -> Committed:
+    return lambda errors: run_slices(broker.outside, respond_in_slices(call, answering(errors)))

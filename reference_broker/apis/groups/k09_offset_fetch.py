@@ -39,7 +39,7 @@ from reference_broker.groups.offsets.requests import FetchedOffset
 from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, UNITS_PER_GROUP
 from reference_broker.log.lookup import Work
 from reference_broker.ports.timing import Slices, run_slices
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.offsets import (
     OffsetFetchRequest1000,
     OffsetFetchRequest1001,
     OffsetFetchResponse1000,

@@ -7,6 +7,8 @@
 KIPs: 496.
 """
 
+from typing import Protocol
+
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponse,
@@ -15,32 +17,32 @@ from kio.schema.offset_delete.v0.response import (
 )
 
 from reference_broker.apis.api import Api
-from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasGroups
+from reference_broker.apis.call import Call
+from reference_broker.apis.groups.partition_errors import topics_told
+from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.ports.timing import run_slices
 from reference_broker.wire.errors import Error, ErrorCode
 
 
-def handle(broker: HasGroups, call: Call, body: OffsetDeleteRequest) -> None:
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: OffsetDeleteRequest) -> None:
     """Answers later: an error for all, or one for each partition in the request's order."""
     wanted = [(topic.name, one.partition_index) for topic in body.topics for one in topic.partitions]
 
-    def answer(error: Error, errors: list[Error]) -> None:
-        told = iter(errors)
-        topics = tuple(
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(partition_index=one.partition_index, error_code=ErrorCode(next(told)))
-                    for one in topic.partitions
-                ),
-            )
-            for topic in body.topics
-            if not error
-        )
-        call.respond(OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics))
+    def answering(error: Error, errors: list[Error]) -> Sliced[OffsetDeleteResponse]:
+        asked = () if error else body.topics
+        topics = yield from topics_told(asked, errors, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+        return OffsetDeleteResponse(error_code=ErrorCode(error), throttle_time=NO_THROTTLE, topics=topics)
 
-    broker.groups.commits.delete(body.group_id, wanted, contained(call, answer))
+    def answer(error: Error, errors: list[Error]) -> None:
+        run_slices(broker.outside, respond_in_slices(call, answering(error, errors)))
+
+    broker.groups.commits.delete(body.group_id, wanted, answer, call.contain)
 
 
 API = Api.of(OffsetDeleteRequest, handle)

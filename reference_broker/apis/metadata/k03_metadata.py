@@ -48,7 +48,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, WITH_LEADER_EPOCHS
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.metadata import (
     MetadataBroker1000,
     MetadataResponse1000,
     MetadataResponse1001,

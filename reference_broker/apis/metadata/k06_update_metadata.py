@@ -22,7 +22,10 @@ from reference_broker.apis.sliced import contained_slices
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.updates import is_overtaken, refusal, update_from
 from reference_broker.ports.timing import Slices
-from reference_broker.wire.drafts import UpdateMetadataRequest1000, UpdateMetadataResponse1000
+from reference_broker.wire.drafts.updates import (
+    UpdateMetadataRequest1000,
+    UpdateMetadataResponse1000,
+)
 from reference_broker.wire.errors import Error, ErrorCode
 
 MOST_WAITING = 64

@@ -4,9 +4,10 @@ To describe 10,000 partitions takes 0.1 s, and many clients ask.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
-from typing import TypeAlias, TypeVar, cast
+from operator import attrgetter
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from kio.schema.metadata.v13.response import MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
@@ -18,7 +19,7 @@ from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import is_internal, name_problem
 from reference_broker.wire.apis import WITH_LEADER_EPOCHS
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.metadata import (
     MetadataPartition1000,
     MetadataPartition1001,
     MetadataTopic1000,
@@ -29,6 +30,12 @@ from reference_broker.wire.errors import ErrorCode
 Draft: TypeAlias = MetadataTopic1000 | MetadataTopic1001
 _BrokerIds: TypeAlias = tuple[BrokerId, ...]
 PartitionT = TypeVar("PartitionT")
+
+_LAYOUTS: Final[dict[int, tuple[Any, Any]]] = {
+    1000: (MetadataTopic1000, MetadataPartition1000),
+    WITH_LEADER_EPOCHS: (MetadataTopic1001, MetadataPartition1001),
+}
+"""The structs of a topic and of a partition, by the draft's version."""
 
 PARTITIONS_A_SLICE = 1000
 """So many partitions of a topic are described in one event."""
@@ -65,12 +72,11 @@ class TopicAnswers:
 
     def find_draft(self, topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
         """The answer in the layout of that draft. It is made once, because 10,000 partitions take 20 ms."""
-        made = _with_leader_epochs if version >= WITH_LEADER_EPOCHS else _in_draft_layout
         known = self.by_name.get(topic.name or "")
         if known is None or known.answer.partitions is not topic.partitions:
-            return (yield from made(topic))
+            return (yield from _in_draft_layout(topic, version))
         if version not in known.drafts:
-            known.drafts[version] = yield from made(topic)
+            known.drafts[version] = yield from _in_draft_layout(topic, version)
         return known.drafts[version]
 
 
@@ -84,48 +90,23 @@ def _in_slices(made: Iterator[PartitionT]) -> Sliced[tuple[PartitionT, ...]]:
     return tuple(some)
 
 
-def _in_draft_layout(topic: MetadataResponseTopic) -> Sliced[MetadataTopic1000]:
-    made = (
-        MetadataPartition1000(
-            error_code=int(one.error_code),
-            partition_index=one.partition_index,
-            leader_id=one.leader_id,
-            replica_nodes=one.replica_nodes,
-            isr_nodes=one.isr_nodes,
-            offline_replicas=one.offline_replicas,
-        )
-        for one in topic.partitions
+def _in_draft_layout(topic: MetadataResponseTopic, version: int) -> Sliced[Draft]:
+    """A draft's partition has the names and values of the partition in all other versions, but not all of them."""
+    made_of, partition = _LAYOUTS[version]
+    names = tuple(each.name for each in fields(partition))
+    values = attrgetter(*names)
+    partitions = yield from _in_slices(
+        partition(**dict(zip(names, values(one), strict=True))) for one in topic.partitions
     )
-    partitions = yield from _in_slices(made)
-    return MetadataTopic1000(
+    with_id = {"topic_id": topic.topic_id} if version >= WITH_LEADER_EPOCHS else {}
+    made: Draft = made_of(
         error_code=int(topic.error_code),
         name=topic.name or "",
         is_internal=topic.is_internal,
         partitions=partitions,
+        **with_id,
     )
-
-
-def _with_leader_epochs(topic: MetadataResponseTopic) -> Sliced[MetadataTopic1001]:
-    made = (
-        MetadataPartition1001(
-            error_code=int(one.error_code),
-            partition_index=one.partition_index,
-            leader_id=one.leader_id,
-            leader_epoch=one.leader_epoch,
-            replica_nodes=one.replica_nodes,
-            isr_nodes=one.isr_nodes,
-            offline_replicas=one.offline_replicas,
-        )
-        for one in topic.partitions
-    )
-    partitions = yield from _in_slices(made)
-    return MetadataTopic1001(
-        error_code=int(topic.error_code),
-        name=topic.name or "",
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=partitions,
-    )
+    return made
 
 
 def _described(cache: MetadataCache, topic: TopicImage, operations: int) -> Sliced[MetadataResponseTopic]:

@@ -1,13 +1,14 @@
 """FindCoordinator, OffsetCommit, OffsetFetch, OffsetDelete of one node, through their handlers and their bytes."""
 
 from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -16,6 +17,7 @@ from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponseTopic
 from kio.schema.offset_fetch.v9.request import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -23,9 +25,10 @@ from kio.schema.offset_fetch.v9.request import (
 )
 from kio.schema.offset_fetch.v9.response import OffsetFetchResponse
 from kio.schema.types import GroupId, TopicName
-from kio.static.primitive import i8, i32, i64
+from kio.static.primitive import i8, i32, i64, i64Timedelta
 
 from reference_broker.apis.groups import k08_offset_commit, k09_offset_fetch, k10_find_coordinator, k47_offset_delete
+from reference_broker.apis.groups.partition_errors import ERRORS_A_SLICE, topics_told
 from reference_broker.apis.metadata import k03_metadata
 from reference_broker.apis.records import k00_produce
 from reference_broker.apis.tests.admin_world import NOW, AdminCall, AdminWorld
@@ -37,10 +40,25 @@ from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.wire import drafts
+from reference_broker.wire.drafts.offsets import (
+    OffsetCommitRequest1000,
+    OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1000,
+    OffsetCommitRequestPartition1001,
+    OffsetCommitRequestTopic1000,
+    OffsetCommitRequestTopic1001,
+    OffsetCommitResponse1000,
+    OffsetFetchRequest1000,
+    OffsetFetchRequest1001,
+    OffsetFetchRequestTopic1000,
+    OffsetFetchResponse1000,
+    OffsetFetchResponse1001,
+)
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 NOTHING = [(0, -1, -1, "", 0)]
@@ -153,6 +171,18 @@ def test_a_commit_is_fetched_by_one_group_and_not_by_another() -> None:
     assert world.ask(k09_offset_fetch, fetch("h", topic=None)).groups[0].topics == ()
 
 
+@pytest.mark.parametrize(("version", "lasts"), [(2, False), (3, False), (4, False), (5, True), (9, True)])
+def test_versions_2_to_4_say_how_long_an_offset_is_kept(version: int, lasts: bool) -> None:
+    world = led()
+    minute = i64Timedelta.parse(timedelta(minutes=1))
+    frame = memoryview(b"".join(encode_request(8, version, 1, "c", replace(commit(), retention_time=minute))))[4:]
+    _, offset = read_request_header(frame)
+    world.ask(k08_offset_commit, decode_request(8, version, frame, offset), version)
+    (partition,) = (each for each in world.broker.groups.active() if each.offsets.count)
+    stored = partition.offsets.of("g")["t"][0].commit
+    assert stored.expire_timestamp_ms == (-1 if lasts else stored.commit_timestamp_ms + 60_000)
+
+
 def test_errors_stand_where_the_version_has_room_for_them() -> None:
     """Version 1 has no error of the whole answer."""
     world = AdminWorld()
@@ -239,23 +269,21 @@ def test_the_drafts_carry_the_metadata_epoch() -> None:
     world.broker.groups.commits._image = lambda: image  # The switch alone, without its broadcasts.
 
     def put(offset: int, epoch: int) -> list[int]:
-        partition = drafts.OffsetCommitRequestPartition1000(
-            partition_index=0, committed_offset=offset, metadata_epoch=epoch
-        )
-        topics = (drafts.OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
-        answer = world.ask(k08_offset_commit, drafts.OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, drafts.OffsetCommitResponse1000)
+        partition = OffsetCommitRequestPartition1000(partition_index=0, committed_offset=offset, metadata_epoch=epoch)
+        topics = (OffsetCommitRequestTopic1000(name="t", partitions=(partition,)),)
+        answer = world.ask(k08_offset_commit, OffsetCommitRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, OffsetCommitResponse1000)
         return [one.error_code for topic in answer.topics for one in topic.partitions]
 
-    def got(topics: tuple[drafts.OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
-        answer = world.ask(k09_offset_fetch, drafts.OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
-        assert isinstance(answer, drafts.OffsetFetchResponse1000)
+    def got(topics: tuple[OffsetFetchRequestTopic1000, ...] | None) -> list[tuple[int, int]]:
+        answer = world.ask(k09_offset_fetch, OffsetFetchRequest1000(group_id="g", topics=topics), 1000)
+        assert isinstance(answer, OffsetFetchResponse1000)
         return [(one.committed_offset, one.metadata_epoch) for topic in answer.topics for one in topic.partitions]
 
     assert put(5, 7) == [0]
     assert put(6, 6) == [int(DraftError.INVALID_METADATA_EPOCH)]
     assert got(None) == [(5, 7)]
-    wanted = (drafts.OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
+    wanted = (OffsetFetchRequestTopic1000(name="t", partition_indexes=(0, 1)),)
     assert got(wanted) == [(5, 7), (-1, -1)]
 
 
@@ -266,23 +294,23 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     world.broker.groups.commits._image = lambda: image
 
     def put(member_id: str = "", instance_id: str | None = None, generation: int = -1) -> list[int]:
-        partition = drafts.OffsetCommitRequestPartition1001(
+        partition = OffsetCommitRequestPartition1001(
             partition_index=0, committed_offset=5, committed_leader_epoch=3, metadata_epoch=7
         )
-        body = drafts.OffsetCommitRequest1001(
+        body = OffsetCommitRequest1001(
             group_id="g",
             generation_id_or_member_epoch=generation,
             member_id=member_id,
             group_instance_id=instance_id,
-            topics=(drafts.OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
+            topics=(OffsetCommitRequestTopic1001(name="t", partitions=(partition,)),),
         )
         answer = world.ask(k08_offset_commit, body, 1001)
         return [one.error_code for topic in answer.topics for one in topic.partitions]
 
     assert put() == [0]
-    asked = drafts.OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
+    asked = OffsetFetchRequest1001(group_id="g", topics=None, require_stable=True)
     answer = world.ask(k09_offset_fetch, asked, 1001)
-    assert isinstance(answer, drafts.OffsetFetchResponse1001)
+    assert isinstance(answer, OffsetFetchResponse1001)
     ((one,),) = (topic.partitions for topic in answer.topics)
     assert (one.committed_offset, one.committed_leader_epoch, one.metadata_epoch) == (5, 3, 7)
     partition = world.broker.groups.find("g")
@@ -293,11 +321,17 @@ def test_the_later_drafts_keep_leader_epochs_and_fence_static_members() -> None:
     assert put("older", "s", 1) == [int(ErrorCode.fenced_instance_id)]
 
 
-def test_the_old_consumers_retention_is_not_looked_at() -> None:
-    """Version 2 to 4 may carry one; the request decodes, and the broker's retention holds."""
+def test_many_offsets_are_deleted_and_answered_in_slices() -> None:
     world = led()
-    data = b"".join(bytes(each) for each in encode_request(8, 2, 1, "c", commit()))
-    at = data.index((-1).to_bytes(8, "big", signed=True))
-    changed = data[:at] + (1).to_bytes(8, "big") + data[at + 8 :]
-    decoded: Any = decode_request(8, 2, changed[4:], 8 + 2 + 1)
-    assert int(world.ask(k08_offset_commit, decoded, 2).topics[0].partitions[0].error_code) == 0
+    partitions = tuple(OffsetDeleteRequestPartition(partition_index=i32(at)) for at in range(ERRORS_A_SLICE + 1))
+    topics = (OffsetDeleteRequestTopic(name=TopicName("t"), partitions=partitions),)
+    answering = topics_told(topics, [ErrorCode.none] * len(partitions), OffsetDeleteResponseTopic, SimpleNamespace)
+    assert len(list(answering)) == 1
+    world.ask(k08_offset_commit, commit())
+    call = world.begin(k47_offset_delete, OffsetDeleteRequest(group_id=GroupId("g"), topics=topics))
+    assert call.answers == []
+    assert world.outside.run_steps() >= 4  # Three remove, and one ends the answer.
+    (told,) = (topic.partitions for topic in call.answers[0].topics)
+    unknown = [ErrorCode.unknown_topic_or_partition] * ERRORS_A_SLICE
+    assert [one.error_code for one in told] == [ErrorCode.none, *unknown]
+    assert world.ask(k09_offset_fetch, fetch("g", topic=None)).groups[0].topics == ()

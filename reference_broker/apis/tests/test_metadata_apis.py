@@ -25,7 +25,7 @@ from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
-from reference_broker.wire.drafts import MetadataTopic1000
+from reference_broker.wire.drafts.metadata import MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
 
 ALL = object()

@@ -167,19 +167,7 @@ def bodies(world: AdminWorld) -> dict[ModuleType, object]:
     }
 
 
-NEW = (
-    k33_alter_configs,
-    k43_elect_leaders,
-    k44_incremental_alter_configs,
-    k56_alter_partition,
-    k57_update_features,
-    k62_broker_registration,
-    k63_broker_heartbeat,
-    k64_unregister_broker,
-    k67_allocate_producer_ids,
-    k73_assign_replicas_to_dirs,
-)
-CASES = [(module, version) for module in NEW for version in versions_of(module)]
+CASES = [(module, version) for module in ELSEWHERE for version in versions_of(module)]
 
 
 @pytest.mark.parametrize(("module", "version"), CASES, ids=lambda value: getattr(value, "__name__", value))

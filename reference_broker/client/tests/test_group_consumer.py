@@ -29,7 +29,7 @@ from reference_broker.client.tests.test_offset_commits import committed
 from reference_broker.client.tests.test_offset_commits import fetched as fetched_offsets
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.metadata import (
     MetadataBroker1000,
     MetadataPartition1001,
     MetadataResponse1001,

@@ -37,7 +37,7 @@ from reference_broker.client.offset_requests import (
 )
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.tests.group_world import NODE, NODES, due, found
-from reference_broker.wire.drafts import (
+from reference_broker.wire.drafts.offsets import (
     OffsetCommitResponse1000,
     OffsetCommitResponsePartition1000,
     OffsetCommitResponseTopic1000,

@@ -12,7 +12,7 @@ from kio.index import load_request_schema
 from reference_broker.apis.registry import SERVED
 from reference_broker.core.tests.node_world import NodeWorld, batch, sent_batch
 from reference_broker.wire.apis import DRAFTS, ApiKey
-from reference_broker.wire.drafts import LAYOUTS
+from reference_broker.wire.drafts.table import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic, ForgottenTopic

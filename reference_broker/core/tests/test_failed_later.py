@@ -26,7 +26,7 @@ from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.crash_words import told as crash_words
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts import UpdateMetadataRequest1000
+from reference_broker.wire.drafts.updates import UpdateMetadataRequest1000
 from reference_broker.wire.errors import ErrorCode
 
 FAILED = ErrorCode.unknown_server_error

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.offset_commit.v9.request import (
-    OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
@@ -17,6 +16,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
+from reference_broker.wire.offset_commit import OffsetCommitRequest
 
 PARTITIONS = 4
 

@@ -26,7 +26,7 @@ from reference_broker.metadata.features import ELR_FEATURE, METADATA_EPOCH_FEATU
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
-from reference_broker.wire.drafts import LAYOUTS
+from reference_broker.wire.drafts.table import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.fetch import (
     FULL_FETCH,

@@ -11,7 +11,7 @@ from functools import partial
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.offsets.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
@@ -160,4 +160,4 @@ def _expires_ms(group: Group, commit: CommitOffset, retention_ms: int) -> int | 
     base_ms = group.expires_from_ms(commit.commit_timestamp_ms)
     if base_ms is None:
         return None
-    return base_ms + retention_ms if commit.expire_timestamp_ms < 0 else commit.expire_timestamp_ms
+    return base_ms + retention_ms if commit.expire_timestamp_ms == NO_TIMESTAMP else commit.expire_timestamp_ms

@@ -40,6 +40,11 @@ class CommitOffset:
     expire_timestamp_ms: int = NO_TIMESTAMP
     """Clients of long ago set it. It replaces the broker's retention; -1 stands for none."""
 
+    def due_ms(self, retention_ms: int) -> int:
+        """Returns the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
+        given_ms = self.expire_timestamp_ms
+        return self.commit_timestamp_ms + retention_ms if given_ms == NO_TIMESTAMP else given_ms
+
 
 Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
 """None means that the offset is removed."""

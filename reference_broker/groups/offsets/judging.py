@@ -4,8 +4,8 @@ The rules are those of Kafka's OffsetMetadataManager for classic groups, and of 
 """
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH, CommitOffset, OffsetKey
-from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
+from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
+from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import MetadataImage
@@ -43,11 +43,11 @@ def judged(
             error = epoch_refusal(epoch, accepted.get(key) or target.offsets.latest(key))
         errors.append(error)
         if not error:
-            accepted[key] = _commit(wanted, epoch, now_ms)
+            accepted[key] = _commit(wanted, epoch, now_ms, request.retention_ms)
     return errors, list(accepted.values())
 
 
-def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int) -> CommitOffset:
+def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int, retention_ms: int) -> CommitOffset:
     return CommitOffset(
         topic=wanted.topic,
         partition=wanted.partition,
@@ -56,7 +56,15 @@ def _commit(wanted: WantedOffset, epoch: int | None, now_ms: int) -> CommitOffse
         metadata=wanted.metadata or "",
         commit_timestamp_ms=now_ms,
         metadata_epoch=NO_METADATA_EPOCH if epoch is None else epoch,
+        expire_timestamp_ms=_expires_ms(now_ms, retention_ms),
     )
+
+
+def _expires_ms(now_ms: int, retention_ms: int) -> int:
+    """Kafka adds the two (OffsetMetadataManager), and a negative sum is over at once, too."""
+    if retention_ms == BROKERS_RETENTION:
+        return NO_TIMESTAMP
+    return max(now_ms + retention_ms, 0)
 
 
 def _refusal(image: MetadataImage, config: BrokerConfig, wanted: WantedOffset) -> Error:

@@ -7,6 +7,8 @@ from typing import TypeAlias
 from reference_broker.groups.offsets.committed_offsets import CommitOffset
 from reference_broker.wire.errors import Error
 
+BROKERS_RETENTION = -1
+
 
 @dataclass(frozen=True, slots=True)
 class WantedOffset:
@@ -33,6 +35,8 @@ class CommitRequest:
     offsets: tuple[WantedOffset, ...]
     knows_missing_groups: bool = False
     """The client can be told GROUP_ID_NOT_FOUND (version 9 on). Others are told ILLEGAL_GENERATION."""
+    retention_ms: int = BROKERS_RETENTION
+    """Replaces ``offsets.retention.minutes`` for these offsets, if it is not BROKERS_RETENTION (versions 2 to 4)."""
 
 
 @dataclass(frozen=True, slots=True)

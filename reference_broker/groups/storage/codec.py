@@ -1,7 +1,8 @@
 """Keys and values of ``__consumer_offsets`` <-> bytes, in Kafka's layouts (group-coordinator/src/main/resources, 4.1).
 
 Each begins with its version (int16). Key versions 0 and 1 are OffsetCommitKey, 2 is GroupMetadataKey. Both values are
-written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. The metadata epoch is
+written in version 3, as Kafka 4.1 writes them, and read in versions 0-4; version 4 is flexible. An offset that says
+when it expires is written in version 1, as Kafka does: no other version has a field for that. The metadata epoch is
 tagged field 10000 (int64) of OffsetCommitValue 4, which Kafka's readers skip (M-8, M-14). Keys of Kafka's newer kinds
 of groups (consumer, share, streams) are known by their version only.
 """
@@ -35,6 +36,8 @@ OFFSET_KEYS: Final = (0, 1)
 GROUP_KEY: Final = 2
 CLASSIC_VALUE: Final = 3
 """The version in which Kafka writes both values."""
+EXPIRING_VALUE: Final = 1
+"""The version of an offset's value that says when it expires. It has neither of the epochs."""
 EPOCH_VALUE: Final = 4
 """The version of an offset's value where the metadata epoch is switched on. It is the first flexible one."""
 
@@ -43,7 +46,9 @@ _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
 _TWO_INT16 = Struct(">hh")
+_TWO_INT64 = Struct(">qq")
 _OFFSET_HEAD = Struct(">hqi")
+_EXPIRING_HEAD = Struct(">hqh")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,12 @@ def read_key(data: bytes) -> RecordKey:
 
 
 def offset_value(commit: CommitOffset, version: int) -> bytes:
-    """OffsetCommitValue. Version CLASSIC_VALUE has no metadata epoch; EPOCH_VALUE has it, unless it is -1."""
+    """OffsetCommitValue. Version CLASSIC_VALUE has no metadata epoch; EPOCH_VALUE has it, unless it is -1. A commit
+    that says when it expires becomes EXPIRING_VALUE, whatever ``version`` is."""
+    if commit.expire_timestamp_ms != NO_TIMESTAMP:
+        text = commit.metadata.encode()
+        times = _TWO_INT64.pack(commit.commit_timestamp_ms, commit.expire_timestamp_ms)
+        return b"".join((_EXPIRING_HEAD.pack(EXPIRING_VALUE, commit.offset, len(text)), text, times))
     head = _OFFSET_HEAD.pack(version, commit.offset, commit.leader_epoch)
     if version < EPOCH_VALUE:
         text = commit.metadata.encode()
@@ -115,7 +125,7 @@ def read_offset_value(key: OffsetKey, data: bytes) -> CommitOffset:
     leader_epoch = fields.int32() if version >= 3 else NO_EPOCH
     metadata = fields.string()
     commit_ms = fields.int64()
-    expire_ms = fields.int64() if version == 1 else NO_TIMESTAMP
+    expire_ms = fields.int64() if version == EXPIRING_VALUE else NO_TIMESTAMP
     _check_texts(metadata)
     epoch = fields.tagged(_EPOCH_READER).get(METADATA_EPOCH_TAG, NO_METADATA_EPOCH)
     return CommitOffset(

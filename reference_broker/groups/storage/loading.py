@@ -136,9 +136,7 @@ class Loading:
     def _earliest_ms(self, group_id: str, now_ms: int) -> int:
         """Returns the earliest Unix time at which the group could lose an offset, which is now if it has none."""
         times = [
-            stored.commit.commit_timestamp_ms + self.target.retention.retention_ms
-            if stored.commit.expire_timestamp_ms < 0
-            else stored.commit.expire_timestamp_ms
+            stored.commit.due_ms(self.target.retention.retention_ms)
             for partitions in self.target.offsets.of(group_id).values()
             for stored in partitions.values()
         ]

@@ -194,7 +194,7 @@ class OffsetsPartition:
         if commit is None:
             return
         group = self.groups.get(key.group)
-        self.retention.look_at(key.group, commit.commit_timestamp_ms + self.retention.retention_ms)
+        self.retention.look_at(key.group, commit.due_ms(self.retention.retention_ms))
         self._ports.note(
             "offset_committed",
             ("group", key.group),

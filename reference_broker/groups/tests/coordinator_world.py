@@ -7,7 +7,7 @@ from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.offsets.requests import CommitRequest, FetchedOffset, WantedOffset
+from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, FetchedOffset, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
 from reference_broker.log.config import LogConfig
@@ -109,11 +109,13 @@ class CoordinatorWorld(World):
         member: str = "",
         topic: str = "t",
         metadata: str | None = "",
+        retention_ms: int = BROKERS_RETENTION,
     ) -> list[list[Error]]:
         """Of partitions 0, 1 ... of the topic; the answer, once it is there, is in the list."""
         answers: list[list[Error]] = []
         wanted = tuple(WantedOffset(topic, at, one, 3, metadata, epoch) for at, one in enumerate(offsets))
-        self.groups.commits.commit(CommitRequest(group, generation, member, None, wanted), answers.append)
+        request = CommitRequest(group, generation, member, None, wanted, retention_ms=retention_ms)
+        self.groups.commits.commit(request, answers.append)
         return answers
 
     def fetched(self, group: str) -> dict[tuple[str, int], int]:

@@ -47,6 +47,31 @@ def test_offsets_of_a_group_without_members_go_so_long_after_their_commit() -> N
     assert (world.fetched(group), world.active(0).groups) == ({}, {})
 
 
+@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetCommitWithRetentionTime")
+@pytest.mark.parametrize("reloaded", [False, True])
+@pytest.mark.parametrize("retention_ms", [MINUTE_MS, 20 * MINUTE_MS])
+def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_ms: int, reloaded: bool) -> None:
+    world, _, group = led()
+    world.commit(group, 5, retention_ms=retention_ms)
+    if reloaded:
+        world.lead_offsets(0, world.lose(0), epoch=1)
+    world.pass_ms(retention_ms - CHECK_MS)
+    assert world.fetched(group) == {("t", 0): 5}
+    world.pass_ms(2 * CHECK_MS)
+    assert world.fetched(group) == {}
+
+
+@pytest.mark.parametrize(("retention_ms", "stays"), [(0, False), (-2, False), (-(10**16), False), (10**16, True)])
+def test_any_retention_of_its_own_counts_but_minus_one(retention_ms: int, stays: bool) -> None:
+    world, _, group = led()
+    world.commit(group, 5, retention_ms=retention_ms)
+    world.pass_ms(CHECK_MS)
+    assert bool(world.fetched(group)) is stays
+    world.commit(group, 6)
+    world.pass_ms(9 * MINUTE_MS)
+    assert world.fetched(group) == {("t", 0): 6}
+
+
 @pytest.mark.clause("OffsetMetadataManagerTest.testCleanupExpiredOffsetsEmptyOffsetExpirationCondition")
 def test_offsets_whose_topics_have_subscribers_stay() -> None:
     world, target, group_id = led()

@@ -62,6 +62,13 @@ def test_an_offset_without_the_metadata_epoch_is_kafkas_version_3() -> None:
     assert offset_value(COMMIT, CLASSIC_VALUE) == expected
 
 
+@pytest.mark.parametrize("version", [CLASSIC_VALUE, EPOCH_VALUE])
+def test_an_offset_that_says_when_it_expires_is_version_1(version: int) -> None:
+    commit = CommitOffset("t", 1, 5, -1, "m", 9, expire_timestamp_ms=10)
+    expected = b"\0\1" + bytes(7) + b"\5\0\1m" + bytes(7) + b"\x09" + bytes(7) + b"\x0a"
+    assert offset_value(commit, version) == expected
+
+
 @pytest.mark.clause("M-8")
 def test_the_metadata_epoch_is_a_tagged_field_of_version_4() -> None:
     commit = CommitOffset("t", 1, 5, 7, "m", 9, metadata_epoch=258)

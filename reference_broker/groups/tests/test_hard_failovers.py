@@ -1,6 +1,8 @@
 """What a new coordinator may not get wrong: reads before all is replicated, loads of partitions that go, deletions that
 cannot be written."""
 
+from itertools import pairwise
+
 import pytest
 
 from reference_broker.groups.offsets.requests import FetchedOffset
@@ -8,6 +10,7 @@ from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.loading import CHUNK_BYTES
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld, offset_of
+from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.batch import iterate
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
@@ -199,6 +202,81 @@ def test_a_large_commit_does_not_overtake_a_newer_epoch_that_came_between() -> N
     world.pass_ms(0)
     assert large == [[DraftError.INVALID_METADATA_EPOCH, *[ErrorCode.none] * 599]]
     assert world.fetched(group)["t", 0] == 9
+
+
+@pytest.mark.parametrize("made_again", [0, 100])
+def test_a_topic_that_is_deleted_between_the_slices_of_a_commit_keeps_no_offset(made_again: int) -> None:
+    """``made_again``: the number of partitions of another topic of that name, 0 if there is none."""
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=600, u=1)
+    group = world.group_in(0)
+    world.commit(group, 7, topic="u")
+    answers = world.commit(group, *range(600))
+    fire_next(world)
+    world.delete_topic("t")
+    if made_again:
+        world.show(t=made_again, u=1)
+    world.pass_ms(0)
+    gone = [ErrorCode.unknown_topic_or_partition] * (600 - made_again)
+    assert answers == [[ErrorCode.none] * made_again + gone]
+    assert world.fetched(group) == {("u", 0): 7, **{("t", index): index for index in range(made_again)}}
+
+
+def deletion(world: CoordinatorWorld, group: str, count: int) -> list[tuple[Error, list[Error]]]:
+    """OffsetDelete of so many partitions of topic ``t``, which has two fewer."""
+    told: list[tuple[Error, list[Error]]] = []
+    wanted = [("t", index) for index in range(count)]
+    world.groups.commits.delete(group, wanted, lambda error, errors: told.append((error, errors)))
+    return told
+
+
+def many_to_delete(count: int = 1200) -> tuple[CoordinatorWorld, str]:
+    world = CoordinatorWorld((1, 2, 3), min_isr=2)
+    world.lead_offsets(0)
+    world.show(t=count, u=1)
+    group = world.group_in(0)
+    world.commit(group, *range(count))
+    world.commit(group, 9, topic="u")
+    world.pass_ms(0)
+    world.replicate(0)
+    return world, group
+
+
+def test_many_offsets_are_deleted_in_slices_and_the_answer_comes_at_their_end() -> None:
+    world, group = many_to_delete()
+    told = deletion(world, group, 1202)
+    log, ends = world.led[0].log, []
+    for _ in range(4):
+        fire_next(world)
+        ends.append(log.log_end_offset)
+    assert [after - before for before, after in pairwise(ends)] == [500, 200, 0]
+    assert told == []
+    world.replicate(0)
+    assert told == [(ErrorCode.none, [ErrorCode.none] * 1200 + [ErrorCode.unknown_topic_or_partition] * 2)]
+    assert world.fetched(group) == {("u", 0): 9}
+
+
+def test_a_deletion_in_slices_looks_at_the_group_anew() -> None:
+    world, group = many_to_delete()
+    told = deletion(world, group, 1200)
+    fire_next(world)
+    member = stable_group(group)
+    member.protocol_type = "connect"
+    world.active(0).groups[group] = member
+    world.pass_ms(0)
+    world.replicate(0)
+    assert [error for error, _ in told] == [ErrorCode.non_empty_group]
+    assert len(world.fetched(group)) == 701
+
+
+def test_a_deletion_in_slices_stops_where_the_partition_is_lost() -> None:
+    world, group = many_to_delete()
+    told = deletion(world, group, 1200)
+    fire_next(world)
+    world.lose(0)
+    world.pass_ms(0)
+    assert [error for error, _ in told] == [ErrorCode.not_coordinator]
 
 
 def test_a_commit_in_slices_stops_where_the_partition_is_lost() -> None:

@@ -9,7 +9,11 @@ from kio.static.primitive import Records, i32, i32Timedelta, i64, u16
 
 from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
-from reference_broker.wire.drafts import FetchSnapshotResponse1000, PartitionSnapshots, TopicSnapshots
+from reference_broker.wire.drafts.snapshots import (
+    FetchSnapshotResponse1000,
+    PartitionSnapshots,
+    TopicSnapshots,
+)
 from reference_broker.wire.errors import Error, ErrorCode, known_error
 from reference_broker.wire.lazy_schema import LazySchema
 

@@ -7,8 +7,40 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reference_broker.wire import drafts
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey, api_name, is_flexible, is_known
+from reference_broker.wire.drafts.metadata import (
+    MetadataBroker1000,
+    MetadataPartition1000,
+    MetadataResponse1000,
+    MetadataTopic1000,
+)
+from reference_broker.wire.drafts.offsets import (
+    OffsetCommitRequest1000,
+    OffsetCommitRequest1001,
+    OffsetCommitRequestPartition1000,
+    OffsetCommitRequestPartition1001,
+    OffsetCommitRequestTopic1000,
+    OffsetCommitRequestTopic1001,
+    OffsetFetchResponse1000,
+    OffsetFetchResponsePartition1000,
+    OffsetFetchResponseTopic1000,
+)
+from reference_broker.wire.drafts.snapshots import (
+    FetchSnapshotResponse1000,
+    PartitionSnapshots,
+    TopicSnapshots,
+)
+from reference_broker.wire.drafts.table import (
+    LAYOUTS,
+    OWN_REQUESTS,
+)
+from reference_broker.wire.drafts.updates import (
+    UpdateMetadataBroker1000,
+    UpdateMetadataEndpoint1000,
+    UpdateMetadataPartition1000,
+    UpdateMetadataRequest1000,
+    UpdateMetadataResponse1000,
+)
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import (
@@ -47,9 +79,9 @@ def test_a_fetch_snapshot_1000_request() -> None:
 
 @pytest.mark.clause("S-17")
 def test_a_fetch_snapshot_1000_response() -> None:
-    first = drafts.PartitionSnapshots(partition_index=0, media_type="a/b", more=True, data=b"xyz")
-    later = drafts.PartitionSnapshots(partition_index=1, error_code=98, position=3)
-    body = drafts.FetchSnapshotResponse1000(topics=(drafts.TopicSnapshots(name="t", partitions=(first, later)),))
+    first = PartitionSnapshots(partition_index=0, media_type="a/b", more=True, data=b"xyz")
+    later = PartitionSnapshots(partition_index=1, error_code=98, position=3)
+    body = FetchSnapshotResponse1000(topics=(TopicSnapshots(name="t", partitions=(first, later)),))
     frame = b"".join(encode_response(KEY, 1000, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(
         "00000009 00000000 0000 00000001 0001 74 00000002"
@@ -61,14 +93,12 @@ def test_a_fetch_snapshot_1000_response() -> None:
 
 @pytest.mark.clause("D-1")
 def test_drafts_have_layouts_and_are_never_flexible() -> None:
-    assert set(DRAFTS) - {(ApiKey.FETCH, 1000), (ApiKey.FETCH, 1002)} == set(
-        drafts.LAYOUTS
-    )  # Fetch has a codec of its own.
+    assert set(DRAFTS) - {(ApiKey.FETCH, 1000), (ApiKey.FETCH, 1002)} == set(LAYOUTS)  # Fetch has a codec of its own.
     for api_key, version in DRAFTS:
         assert version >= FIRST_DRAFT_VERSION
         assert is_known(api_key, version)
         assert not is_flexible(api_key, version)
-        assert not any(is_flexible_entity(each) for each in drafts.LAYOUTS.get((api_key, version), ()))
+        assert not any(is_flexible_entity(each) for each in LAYOUTS.get((api_key, version), ()))
 
 
 @pytest.mark.clause("D-3")
@@ -86,7 +116,7 @@ def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> Non
 @pytest.mark.clause("D-1")
 @pytest.mark.clause("M-3")
 def test_an_update_metadata_1000_request() -> None:
-    state = drafts.UpdateMetadataPartition1000(
+    state = UpdateMetadataPartition1000(
         topic="t",
         partition=1,
         controller_epoch=2,
@@ -98,13 +128,13 @@ def test_an_update_metadata_1000_request() -> None:
         offline_replicas=(6,),
         topic_id=UUID(int=7),
     )
-    endpoint = drafts.UpdateMetadataEndpoint1000(port=9092, host="h", listener="P")
-    body = drafts.UpdateMetadataRequest1000(
+    endpoint = UpdateMetadataEndpoint1000(port=9092, host="h", listener="P")
+    body = UpdateMetadataRequest1000(
         controller_id=1,
         controller_epoch=2,
         metadata_epoch=8,
         partition_states=(state,),
-        live_brokers=(drafts.UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),),
+        live_brokers=(UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),),
         broker_epoch=9,
         type=1,
     )
@@ -118,20 +148,20 @@ def test_an_update_metadata_1000_request() -> None:
     )
     assert frame[4:].hex(" ", 1) == bytes.fromhex("0006 03e8 00000009 0002 6d65" + text).hex(" ", 1)
     assert decode_request(ApiKey.UPDATE_METADATA, 1000, bytes.fromhex(text), 0) == body
-    refused = drafts.UpdateMetadataResponse1000(error_code=11)
+    refused = UpdateMetadataResponse1000(error_code=11)
     assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "0000000600000009000b"
 
 
 @pytest.mark.clause("D-1")
 @pytest.mark.clause("M-4")
 def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -> None:
-    partition = drafts.MetadataPartition1000(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
-    body = drafts.MetadataResponse1000(
-        brokers=(drafts.MetadataBroker1000(node_id=1, host="h", port=9092),),
+    partition = MetadataPartition1000(partition_index=0, leader_id=1, replica_nodes=(1,), isr_nodes=(1,))
+    body = MetadataResponse1000(
+        brokers=(MetadataBroker1000(node_id=1, host="h", port=9092),),
         cluster_id="c",
         controller_id=1,
         metadata_epoch=7,
-        topics=(drafts.MetadataTopic1000(name="t", partitions=(partition,)),),
+        topics=(MetadataTopic1000(name="t", partitions=(partition,)),),
     )
     frame = b"".join(encode_response(ApiKey.METADATA, 1000, 9, body))
     assert frame[4:].hex(" ", 1) == bytes.fromhex(
@@ -149,23 +179,19 @@ def test_metadata_1000_is_version_5_with_the_epoch_behind_the_controllers_id() -
 @pytest.mark.clause("M-6")
 @pytest.mark.clause("M-9")
 def test_offset_commit_and_offset_fetch_1000_have_the_epoch_behind_each_offset() -> None:
-    commit = drafts.OffsetCommitRequestPartition1000(
+    commit = OffsetCommitRequestPartition1000(
         partition_index=1, committed_offset=2, metadata_epoch=3, committed_metadata="m"
     )
-    topic = drafts.OffsetCommitRequestTopic1000(name="t", partitions=(commit,))
-    body = drafts.OffsetCommitRequest1000(group_id="g", generation_id_or_member_epoch=4, member_id="i", topics=(topic,))
+    topic = OffsetCommitRequestTopic1000(name="t", partitions=(commit,))
+    body = OffsetCommitRequest1000(group_id="g", generation_id_or_member_epoch=4, member_id="i", topics=(topic,))
     frame = b"".join(encode_request(ApiKey.OFFSET_COMMIT, 1000, 9, "me", body))
     text = (
         "0001 67 00000004 0001 69 ffffffffffffffff"
         "00000001 0001 74 00000001 00000001 0000000000000002 0000000000000003 0001 6d"
     )
     assert frame[4:].hex(" ", 1) == bytes.fromhex("0008 03e8 00000009 0002 6d65" + text).hex(" ", 1)
-    partition = drafts.OffsetFetchResponsePartition1000(
-        partition_index=1, committed_offset=2, metadata_epoch=3, metadata="m"
-    )
-    fetched = drafts.OffsetFetchResponse1000(
-        topics=(drafts.OffsetFetchResponseTopic1000(name="t", partitions=(partition,)),)
-    )
+    partition = OffsetFetchResponsePartition1000(partition_index=1, committed_offset=2, metadata_epoch=3, metadata="m")
+    fetched = OffsetFetchResponse1000(topics=(OffsetFetchResponseTopic1000(name="t", partitions=(partition,)),))
     assert b"".join(encode_response(ApiKey.OFFSET_FETCH, 1000, 9, fetched))[8:].hex(" ", 1) == bytes.fromhex(
         "00000000 00000001 0001 74 00000001 00000001 0000000000000002 0000000000000003 0001 6d 0000 0000"
     ).hex(" ", 1)
@@ -173,11 +199,11 @@ def test_offset_commit_and_offset_fetch_1000_have_the_epoch_behind_each_offset()
 
 @pytest.mark.clause("M-6", "M-9")
 def test_1001_has_leader_epochs_and_the_instance_id_too() -> None:
-    commit = drafts.OffsetCommitRequestPartition1001(
+    commit = OffsetCommitRequestPartition1001(
         partition_index=1, committed_offset=2, committed_leader_epoch=5, metadata_epoch=3, committed_metadata="m"
     )
-    topic = drafts.OffsetCommitRequestTopic1001(name="t", partitions=(commit,))
-    body = drafts.OffsetCommitRequest1001(
+    topic = OffsetCommitRequestTopic1001(name="t", partitions=(commit,))
+    body = OffsetCommitRequest1001(
         group_id="g", generation_id_or_member_epoch=4, member_id="i", group_instance_id="s", topics=(topic,)
     )
     frame = b"".join(encode_request(ApiKey.OFFSET_COMMIT, 1001, 9, "me", body))
@@ -192,7 +218,7 @@ def test_1001_has_leader_epochs_and_the_instance_id_too() -> None:
 @QUICK
 @given(st.data())
 def test_drafts_round_trip(data: st.DataObject) -> None:
-    body = data.draw(entities(drafts.FetchSnapshotResponse1000))
+    body = data.draw(entities(FetchSnapshotResponse1000))
     assert decode_response(KEY, 1000, b"".join(encode_response(KEY, 1000, 1, body))[4:]) == (1, body)
     asked = data.draw(entities(body_class(KEY, "request")))
     frame = b"".join(encode_request(KEY, 1000, 1, None, asked))[4:]
@@ -203,21 +229,21 @@ def test_drafts_round_trip(data: st.DataObject) -> None:
 
 
 @QUICK
-@pytest.mark.parametrize("draft", sorted(drafts.LAYOUTS), ids=lambda draft: f"{api_name(draft[0])}.{draft[1]}")
+@pytest.mark.parametrize("draft", sorted(LAYOUTS), ids=lambda draft: f"{api_name(draft[0])}.{draft[1]}")
 @given(data=st.data())
 def test_every_draft_round_trips(draft: tuple[int, int], data: st.DataObject) -> None:
     api_key, version = draft
-    request, response = drafts.LAYOUTS[draft]
+    request, response = LAYOUTS[draft]
     answer = data.draw(entities(response))
     assert decode_response(api_key, version, b"".join(encode_response(api_key, version, 1, answer))[4:]) == (1, answer)
-    if draft in drafts.OWN_REQUESTS:
+    if draft in OWN_REQUESTS:
         asked = data.draw(entities(request))
         frame = b"".join(encode_request(api_key, version, 1, None, asked))[4:]
         assert decode_request(api_key, version, frame, read_request_header(frame)[1]) == asked
 
 
 @QUICK
-@given(st.sampled_from(sorted(drafts.LAYOUTS)), st.booleans(), st.binary(max_size=80))
+@given(st.sampled_from(sorted(LAYOUTS)), st.booleans(), st.binary(max_size=80))
 def test_any_bytes_are_a_draft_or_a_protocol_error(draft: tuple[int, int], asks: bool, frame: bytes) -> None:
     try:
         if asks:

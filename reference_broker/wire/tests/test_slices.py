@@ -14,7 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from reference_broker.core.tests.test_any_request import Anything
 from reference_broker.wire import fetch_requests
 from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
-from reference_broker.wire.drafts import LAYOUTS
+from reference_broker.wire.drafts.table import LAYOUTS
 from reference_broker.wire.encoding import encoder
 from reference_broker.wire.errors import ProtocolError
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic

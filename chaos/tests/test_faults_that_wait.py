@@ -1,0 +1,37 @@
+"""A fault with ``alone`` strikes only while all nodes serve. A run whose commits get no answer shows nothing."""
+
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.search.run_sim import _shortcomings
+from chaos.sim.cluster import STARTING_US
+from chaos.sim.world import World
+from scenarios import loader
+from scenarios.model import Fault
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_back(alone: bool) -> None:
+    found = loader.find("intruder")
+    away = Fault("away", "node_killed", at_s=0.5, sim_at_s=0.5, node=2, restart_after_s=1.0)
+    second = Fault("second", "node_killed", at_s=0.9, sim_at_s=0.9, node=1, restart_after_s=0.5, alone=alone)
+    load = replace(found.load, seconds=6.0, sim_seconds=6.0, admins=(), fetchers=())
+    world = World(replace(found, faults=(away, second), load=load), 1)
+    world.play()
+    first, other = world.faults
+    assert (first.name, other.name) == ("away", "second")
+    assert (other.at_us >= first.until_us + STARTING_US) is alone
+
+
+def test_a_run_whose_commits_are_not_answered_shows_nothing() -> None:
+    scenario = replace(loader.find("40"), faults=(), sim_max_lost_commits=1)
+    lost = SimpleNamespace(f="offset_commit", error="REQUEST_TIMED_OUT")
+    other = SimpleNamespace(f="offset_commit", error=None)
+    for count, reasons in ((1, []), (2, ["2 commits were never answered, at most 1 may be"])):
+        history = SimpleNamespace(resets=[], operations=[lost] * count + [other])
+        world: Any = SimpleNamespace(scenario=scenario, history=history)
+        assert list(_shortcomings(world, Counter(), 10**6, 10**6)) == reasons
