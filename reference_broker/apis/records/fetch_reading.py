@@ -179,8 +179,7 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool
     if cached.session.uses_topic_ids:
         topic = image.topic_by_id(cached.topic_id)
         if topic is None:
-            recreated = cached.topic in image.topics
-            return failed(cached.index, ErrorCode.inconsistent_topic_id if recreated else ErrorCode.unknown_topic_id)
+            return failed(cached.index, _error_of_unknown_id(image.topics.get(cached.topic), cached.index))
         cached.topic = topic.name
     else:
         topic = image.topics.get(cached.topic)
@@ -196,6 +195,14 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool
     error = led_elsewhere(broker, topic, cached.index, cached.current_leader_epoch)
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
     return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
+
+
+def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
+    """``recreated`` is the topic that has the name now that the ID stood for."""
+    if recreated is None:
+        return ErrorCode.unknown_topic_id
+    is_there = 0 <= index < len(recreated.partitions)
+    return ErrorCode.inconsistent_topic_id if is_there else ErrorCode.unknown_topic_or_partition
 
 
 def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:
