@@ -113,6 +113,10 @@ _INSIDE = (
     _inside("no-starvation", "A partition with data was left out of as many answers as its session has partitions."),
     _inside("incremental-answer-exact", "An incremental answer lacked a line that was due, or held one that was not."),
     _inside("stale-leader-epoch-fenced", "A client that named another leader epoch than the leader's was served."),
+    _inside(
+        "no-uncommitted-read", "A client was sent a record above the high watermark of the replica that served it."
+    ),
+    _inside("read-replica-eligible", "A consumer was sent to a replica out of sync, in another rack, or with less."),
     _inside("no-acked-lost", "A record was acknowledged to acks=all before enough replicas held it."),
     _inside("replicas-equal", "Two replicas held different batches below the high watermark."),
     _inside("high-watermark-monotonic", "A replica's high watermark went back, or lay outside its log."),

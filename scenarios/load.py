@@ -137,7 +137,7 @@ class Groups:
     metadata epoch; without it they speak the usual versions. With ``leader_epochs`` they send current leader epochs
     (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
     asks for metadata although nothing is wrong. A member leaves and begins anew after ``stay_s``; 0 means that it
-    stays.
+    stays. Members with a ``rack`` stand there and read from followers (KIP-392).
     """
 
     name: str
@@ -159,6 +159,7 @@ class Groups:
     max_wait_ms: Pause = 100
     poll_interval_ms: Pause = 100
     max_bytes: Bytes = 1 << 20
+    rack: Annotated[str, text()] = ""
     stay_s: Annotated[float, number(0.0)] = 0.0
     sim_stay_s: Annotated[float, number(0.0)] | None = None
 

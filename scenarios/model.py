@@ -42,12 +42,18 @@ class Link(NamedTuple):
 class Cluster:
     """``nodes`` voters are numbered from 0, and ``observers`` after them.
 
-    ``config`` holds broker settings by Kafka's names, with values as strings.
+    ``config`` holds broker settings by Kafka's names, with values as strings. The nodes stand in ``racks`` in turn.
     """
 
     nodes: Annotated[int, whole(1, 9)] = 1
     config: Pairs = ()
     observers: Annotated[int, whole(0, 9)] = 0
+    racks: Words = ()
+
+    def config_of(self, node_id: int) -> dict[str, str]:
+        """The settings of one node."""
+        rack = {"broker.rack": self.racks[node_id % len(self.racks)]} if self.racks else {}
+        return {**dict(self.config), **rack}
 
     @property
     def total(self) -> int:

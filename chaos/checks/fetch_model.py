@@ -20,6 +20,8 @@ FIRST_REVISION = 1000
 READ_COMMITTED = 1
 EVICTED = "session_evicted"
 """The note of a node that makes room for another session. Whether it may is judged by eviction-rules."""
+FIRST_FROM_FOLLOWERS = 11
+"""The least version of Fetch with which a consumer may read from a follower (KIP-392)."""
 
 Named: TypeAlias = tuple[str | bytes, int]
 """(topic, index of the partition). The topic is its ID, or its name in versions of Fetch that have no IDs."""
@@ -75,6 +77,7 @@ class Asked:
     """One request under way, with all that it asks for, and the epoch or number that it carries in its session.
 
     ``named`` are the partitions that the request itself names. ``reads_committed`` is its isolation level.
+    ``reads_followers`` says whether followers serve it (KIP-392), and ``rack`` is where the client stands.
     """
 
     wishes: Wishes
@@ -86,6 +89,8 @@ class Asked:
     max_bytes: int
     reads_committed: bool
     named: Wishes
+    reads_followers: bool = False
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -106,6 +111,18 @@ class Answer:
         topic, index = named
         led = self.node.broker.partitions
         return led.by_name.get((topic, index)) if isinstance(topic, str) else led.by_id.get((topic, index))
+
+    def served(self, named: Named) -> Partition | None:
+        """The partition that the node serves the client from: one that it leads or, if the client may read from
+        followers, one that it follows."""
+        led = self.led(named)
+        if led is not None or not self.asked.reads_followers:
+            return led
+        topic, index = named
+        if isinstance(topic, str):
+            known = self.node.broker.controller.image.topics.get(topic)
+            topic = b"" if known is None else known.topic_id
+        return self.node.broker.partitions.followed.get((topic, index))
 
 
 @dataclass(slots=True)
@@ -169,6 +186,8 @@ class FetchModel:
             body.max_bytes,
             body.isolation_level == READ_COMMITTED,
             named,
+            body.replica_id < 0 and FIRST_FROM_FOLLOWERS <= version < FIRST_REVISION,
+            body.rack_id,
         )
 
     def _answered(self, node: "Node", asked: Asked, body: FetchResponse, reply: Reply) -> Answer:

@@ -17,11 +17,11 @@ from chaos.checks.batches import read_batches
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.no_starvation import LOOKS_AT_ONCE
+from chaos.checks.read_replicas import NO_REPLICA, may_be_read
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.fetch import PartitionData
 
-NO_REPLICA = -1
-ERROR, NEWS, DATA = "has an error", "has changed", "has data"
+ERROR, NEWS, DATA, ELSEWHERE = "has an error", "has changed", "has data", "has a preferred read replica"
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class IncrementalExact(Check):
     def _look_for_due(self, at_us: int, answer: Answer, session: _Session) -> None:
         sent_bytes = sum(len(data.records or b"") for data in answer.data.values())
         for named, wish in answer.asked.wishes.items():
-            partition = answer.led(named)
+            partition = answer.served(named)
             owed = self._owed(answer, wish, partition)
             lacks = owed == wish.owed and named not in answer.data and not answer.repeated
             if owed and lacks and answer.asked.incremental and self._has_room(answer, wish, partition, sent_bytes):
@@ -120,6 +120,9 @@ class IncrementalExact(Check):
         if partition is None or wish.leader_epoch not in (-1, partition.leader_epoch):
             return ERROR
         log = partition.log
+        # Unlike Kafka (card of Fetch): above the high watermark a session may hear of a replica only when that moves.
+        if wish.offset <= log.high_watermark and may_be_read(answer, partition, wish.offset):
+            return ELSEWHERE
         if not log.log_start_offset <= wish.offset <= log.log_end_offset:
             return ERROR
         has_data = wish.offset < log.high_watermark

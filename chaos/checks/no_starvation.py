@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
+from chaos.checks.read_replicas import may_be_read
 
 LOOKS_AT_ONCE = 64
 """So many partitions of a session are looked at for each answer."""
@@ -50,8 +51,11 @@ class NoStarvation(Check):
                 self._look(at_us, answer, named, wish, turns)
 
     def _look(self, at_us: int, answer: Answer, named: Named, wish: Wish, turns: _Turns) -> None:
-        partition = answer.led(named)
-        if partition is None or not partition.log.log_start_offset <= wish.offset < partition.log.high_watermark:
+        partition = answer.served(named)
+        if partition is None or may_be_read(answer, partition, wish.offset):
+            wish.fed_at = 0  # KIP-392: the client is to read elsewhere.
+            return
+        if not partition.log.log_start_offset <= wish.offset < partition.log.high_watermark:
             wish.fed_at = 0
             return
         wish.fed_at = max(wish.fed_at or turns.answers, turns.counted_from)

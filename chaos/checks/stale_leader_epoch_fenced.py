@@ -1,5 +1,7 @@
 """stale-leader-epoch-fenced: a fetch with another leader epoch than the leader's gets an error and no data (KIP-320).
 
+A follower that serves a consumer compares the leader epoch that it follows (KIP-392).
+
 This holds also if the fetch does not name the partition, but its session holds it from an earlier fetch (F-13).
 """
 
@@ -16,7 +18,7 @@ class StaleLeaderEpochFenced(Check):
             wish = answer.asked.wishes.get(named)
             if wish is None or data.error_code or wish.leader_epoch < 0:
                 continue
-            partition = answer.led(named)
+            partition = answer.served(named)
             if partition is not None and wish.leader_epoch != partition.leader_epoch:
                 self.violated(
                     at_us,

@@ -55,7 +55,7 @@ class Crew:
                 data=str(folder.data / f"node-{number}"),
                 spools=str(folder.spools),
                 claims=str(folder.claims),
-                config={**dict(cluster.config), **told[number]},
+                config={**cluster.config_of(number), **told[number]},
                 is_voter=number < cluster.nodes,
                 scenario=self._scenario.path,
                 revision=revision_of(self._scenario),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.apis.records.fetch_reading import Reader
 from reference_broker.metadata.image import NO_LEADER
 
 
@@ -35,6 +36,23 @@ def progress_outlives_restart(original: Function, self: Any, followers: Any) -> 
 def divergence_unseen(original: Function, self: Any, max_bytes: int) -> Any:
     """A follower does not send the epoch of its last record, so it keeps records that its leader lacks (F-13)."""
     return original(self, max_bytes)._replace(last_fetched_epoch=-1)
+
+
+@mutant("reference_broker.apis.records.fetch_reading:_readable")
+def follower_serves_its_log_end(original: Function, log: Any, cached: Any, reader: Any) -> Any:
+    """A follower serves consumers to the end of its log, not to the high watermark that it knows (KIP-392)."""
+    follows = cached.partition is not None and cached.partition.leader_elsewhere is not None
+    return original(log, cached, Reader.FOLLOWER if follows else reader)
+
+
+@mutant("reference_broker.apis.records.preferred_replica:preferred_replica")
+def prefers_a_replica_out_of_sync(
+    original: Function, broker: Any, partition: Any, followers: Any, fetch_offset: int, rack: str
+) -> int:
+    """A leader sends consumers to any replica in their rack, in sync or not (KIP-392)."""
+    brokers = broker.controller.image.brokers
+    there = [one for one in followers.states if brokers[one].rack == rack]
+    return there[0] if there else original(broker, partition, followers, fetch_offset, rack)
 
 
 @mutant("reference_broker.controller.planning.registration:restarting")

@@ -35,10 +35,10 @@ NOT_YET = 2**62
 """Stands for the time of the load's start until the load begins. Until then only rules with ``boot`` hit."""
 
 
-def config_of(scenario: Scenario, over: Mapping[str, str]) -> BrokerConfig:
-    """Returns the scenario's settings, and with more than one node also who the voters are. ``over`` replaces settings
-    of the file."""
-    settings, cluster = {**dict(scenario.cluster.config), **over}, scenario.cluster
+def config_of(scenario: Scenario, over: Mapping[str, str], node_id: int = 0) -> BrokerConfig:
+    """Returns the scenario's settings of a node, and with more than one node also who the voters are. ``over`` replaces
+    settings of the file."""
+    settings, cluster = {**scenario.cluster.config_of(node_id), **over}, scenario.cluster
     if cluster.total > 1:
         voters = ",".join(f"{number}@node-{number}:9092" for number in range(cluster.nodes))
         settings = {"crucible.cluster.id": CLUSTER_ID, **settings, "controller.quorum.voters": voters}
@@ -75,6 +75,8 @@ class Cluster:
         self._seed = seed
         self._over: list[dict[str, str]] = [{} for _ in range(scenario.cluster.total)]
         self._configs = [config] * scenario.cluster.total
+        if scenario.cluster.racks:
+            self._configs = [config_of(scenario, {}, number) for number in range(scenario.cluster.total)]
         self._agenda = agenda
         self._watching = watching
         self._hash = trace_hash
@@ -148,7 +150,7 @@ class Cluster:
     def _reconfigure(self, number: int, over: tuple[tuple[str, str], ...]) -> None:
         """Sets what the node is started with from now on."""
         self._over[number].update(over)
-        self._configs[number] = config_of(self._scenario, self._over[number])
+        self._configs[number] = config_of(self._scenario, self._over[number], number)
 
     def _interceptor(self, machine: Machine) -> Interceptor:
         number, incarnation = machine.node_id, machine.incarnation

@@ -82,8 +82,11 @@ class Session:
             ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log)
             for index, log in enumerate(self.logs)
         }
-        partitions = SimpleNamespace(by_name=self.led, by_id={})
-        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=partitions))
+        partitions = SimpleNamespace(by_name=self.led, by_id={}, followed={})
+        controller = SimpleNamespace(image=SimpleNamespace(topics={}))
+        self.node: Any = SimpleNamespace(
+            broker=SimpleNamespace(node_id=0, partitions=partitions, controller=controller)
+        )
         self.number = self.correlation = 0
         self.ask(dict.fromkeys(range(count), offset), *(self.line(index) for index in range(count)))
 

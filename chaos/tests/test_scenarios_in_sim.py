@@ -61,6 +61,8 @@ REPEATED = {
 }
 """One of each kind of cluster: played twice, it breaks the same."""
 CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
+    "follower_serves_its_log_end": "no-uncommitted-read",
+    "prefers_a_replica_out_of_sync": "read-replica-eligible",
     "change_mark_cleared_when_sent": "fetch-gap",
     "epoch_not_advanced_when_response_lost": "session-epoch-order",
     "no_epoch_comparison": "session-epoch-order",

@@ -76,10 +76,11 @@ class FetchPlan:
         max_bytes: int,
         replica_id: int = -1,
         replica_epoch: int = -1,
+        rack: str = "",
     ) -> FetchRequest:
-        """Makes a new request each time, so that the receiver may keep it. Topics carry the name or the ID, whichever
-        ``version`` has. In the first revision they carry the name. Those of a follower carry the ID, too, and only
-        they carry epochs."""
+        """Makes a new request each time, so that the receiver may keep it. ``rack`` is that of a consumer. Topics carry
+        the name or the ID, whichever ``version`` has. In the first revision they carry the name. Those of a follower
+        carry the ID, too, and only they carry epochs."""
         with_names = version <= LAST_VERSION_BY_NAME or self.first_revision
         with_ids = version == FETCH_FIRST_REVISION_REPLICAS if self.first_revision else not with_names
         with_epochs = version != FETCH_FIRST_REVISION
@@ -92,6 +93,7 @@ class FetchPlan:
             session_epoch=self.session_epoch,
             topics=_grouped_topics(self.to_send, with_names, with_ids, with_epochs),
             forgotten=_grouped_forgotten(self.to_forget, with_names, with_ids),
+            rack_id=rack,
             replica_epoch=replica_epoch,
             fetch_type=INCREMENTAL_FETCH if self.first_revision and not self.is_full else FULL_FETCH,
         )

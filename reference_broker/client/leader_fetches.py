@@ -1,4 +1,8 @@
-"""A consumer's requests to the leaders of its partitions, and how the answers move its positions. There is no I/O."""
+"""A consumer's requests to the leaders of its partitions, and how the answers move its positions. There is no I/O.
+
+Fetches go to a follower where the leader has named one (``read_replicas``). Whatever goes wrong there, the leader is
+asked next: only the leader can tell that a position is out of range or that its log was truncated.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +18,7 @@ from reference_broker.client.metadata_refresher import MetadataRefresher
 from reference_broker.client.node_lane import FetchSettings, NodeLane
 from reference_broker.client.offset_commits import NO_OFFSET
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.read_replicas import NO_REPLICA, ReadReplicas
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchResponse, PartitionData
@@ -46,6 +51,10 @@ class LeaderFetches:
     failures: list[Error | int] = field(default_factory=list)
     leaves: bool = False
     _lanes: dict[int, NodeLane] = field(default_factory=dict)
+    _replicas: ReadReplicas = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._replicas = ReadReplicas(self.metadata.max_age_us)
 
     @property
     def wake_at_us(self) -> int | None:
@@ -61,7 +70,7 @@ class LeaderFetches:
         if self.leaves:
             return self._farewells()
         found = []
-        for node_id, partitions in self._by_leader().items():
+        for node_id, partitions in self._by_node(now_us).items():
             request = self._request(now_us, node_id, partitions)
             if request is not None:
                 found.append((node_id, request))
@@ -97,16 +106,20 @@ class LeaderFetches:
 
     def failed(self, node_id: int, now_us: int) -> None:
         """Notes that that node's request got no answer."""
+        self._replicas.forget(self.partitions.held, node_id)
         self._lanes[node_id].failed(now_us + self.backoff_us)
         self.metadata.want(now_us)
 
-    def _by_leader(self) -> dict[int, list[tuple[TopicPartition, Held]]]:
+    def _by_node(self, now_us: int) -> dict[int, list[tuple[TopicPartition, Held]]]:
+        """Returns the partitions by the node that is asked for them. Only a leader is asked for a new position."""
         found: dict[int, list[tuple[TopicPartition, Held]]] = {}
+        cache = self.metadata.cache
         for where, held in self.partitions.held.items():
             if held.is_fetchable:
-                leader = self.metadata.cache.leader_of(where)
-                if leader is not None:
-                    found.setdefault(leader.node_id, []).append((where, held))
+                is_read = held.phase is Phase.READING
+                node = self._replicas.node_of(where, cache, now_us) if is_read else cache.leader_of(where)
+                if node is not None:
+                    found.setdefault(node.node_id, []).append((where, held))
         return found
 
     def _request(self, now_us: int, node_id: int, partitions: list[tuple[TopicPartition, Held]]) -> GroupRequest | None:
@@ -123,7 +136,7 @@ class LeaderFetches:
             return lane.list_offsets(node, resetting)
         if any(held.buffer for _, held in partitions):
             return None
-        wanted = {where: self._wanted(where) for where, _ in partitions}
+        wanted = {where: self._wanted(where, node_id) for where, _ in partitions}
         request, plan = lane.fetch(node, wanted)
         self.observer.fetching(node_id, plan, wanted)
         return request
@@ -132,14 +145,16 @@ class LeaderFetches:
         info = self.metadata.cache.partition(where)
         return info.leader_epoch if info is not None and self.settings.leader_epochs else -1
 
-    def _wanted(self, where: TopicPartition) -> Wanted:
-        position = self.partitions.state.positions[where]
+    def _wanted(self, where: TopicPartition, node_id: int) -> Wanted:
+        """A follower is not told the epoch of the last record, since its log may end before that record."""
+        position, leader = self.partitions.state.positions[where], self.metadata.cache.partition(where)
+        is_led = leader is not None and leader.leader_id == node_id
         return Wanted(
             topic_id=self.metadata.cache.topic_id(where.topic),
             fetch_offset=position.offset,
             max_bytes=self.settings.partition_max_bytes,
             current_leader_epoch=self._leader_epoch(where),
-            last_fetched_epoch=position.leader_epoch if self.settings.leader_epochs else -1,
+            last_fetched_epoch=position.leader_epoch if self.settings.leader_epochs and is_led else -1,
         )
 
     def _listed(self, now_us: int, lane: NodeLane, body: object) -> None:
@@ -159,7 +174,7 @@ class LeaderFetches:
             taken = [self._refused(where, data) for where, data in handled.partitions]
         else:
             taken = [
-                self._take(now_us, lane, where, data)
+                self._take(now_us, node_id, where, data)
                 for where, data in handled.partitions
                 if self._is_awaited(where, asked)
             ]
@@ -180,7 +195,7 @@ class LeaderFetches:
         at = position.offset if position is not None else NO_OFFSET
         return FetchedPartition(where, data, at, at, error_of(data.error_code))
 
-    def _take(self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData) -> FetchedPartition:
+    def _take(self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData) -> FetchedPartition:
         position = self.partitions.state.positions[where]
         before, error = position.offset, error_of(data.error_code)
         batches: tuple[TakenBatch, ...] = ()
@@ -193,21 +208,27 @@ class LeaderFetches:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
                 error = ErrorCode.corrupt_message
+            if data.preferred_read_replica != NO_REPLICA:
+                self._replicas.prefer(where, data.preferred_read_replica, self.metadata.cache, now_us)
         if error is not ErrorCode.none:
-            self._take_error(now_us, lane, where, data, error)
+            self._take_error(now_us, node_id, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)
 
     def _take_error(
-        self, now_us: int, lane: NodeLane, where: TopicPartition, data: PartitionData, error: Error | int
+        self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int
     ) -> None:
+        came_from_follower = self._replicas.forget([where], node_id)
         if error is ErrorCode.offset_out_of_range:
-            self.partitions.begin_reset(where, "out_of_range")
+            if came_from_follower:
+                self._lanes[node_id].retry_at_us = now_us + self.backoff_us
+            else:
+                self.partitions.begin_reset(where, "out_of_range")
             return
         if error not in _STALE_METADATA:
             self.failures.append(error)
         elif (leader := data.current_leader) is not None:
             self.metadata.cache = self.metadata.cache.learn_leader(where, leader.leader_id, leader.leader_epoch)
-        self._back_off(now_us, lane)
+        self._back_off(now_us, self._lanes[node_id])
 
     def _back_off(self, now_us: int, lane: NodeLane) -> None:
         lane.retry_at_us = now_us + self.backoff_us

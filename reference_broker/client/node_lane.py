@@ -1,4 +1,4 @@
-"""One consumer's requests to one leader, one at a time. A request is a ListOffsets that resets positions, or else a
+"""One consumer's requests to one node, one at a time. A request is a ListOffsets that resets positions, or else a
 Fetch in a session. There is no I/O here."""
 
 from collections.abc import Mapping
@@ -24,7 +24,8 @@ from reference_broker.wire.fetch import FetchResponse
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
     """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
-    of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none."""
+    of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
+    ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392)."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -35,11 +36,12 @@ class FetchSettings:
     reset: str = "earliest"
     leader_epochs: bool = True
     request_timeout_us: int = 5_000_000
+    rack: str = ""
 
 
 @dataclass(slots=True)
 class NodeLane:
-    """The state of the requests to one leader.
+    """The state of the requests to one node.
 
     ``in_flight`` is the API key of the request in flight, or None. ``asked`` holds the position of each partition in
     the Fetch in flight. The answer for a partition whose position has moved since is not used. Nothing is sent before
@@ -68,7 +70,7 @@ class NodeLane:
         self.asked = {where: each.fetch_offset for where, each in wanted.items()}
         plan = self.handler.build(wanted)
         version = plan.version(settings.fetch_version)
-        body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes)
+        body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes, rack=settings.rack)
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
         return GroupRequest(FETCH, version, body, timeout_us, node), plan
 

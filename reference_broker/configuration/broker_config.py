@@ -42,6 +42,10 @@ DIFFERENT_DEFAULTS: Mapping[str, str] = {
 }
 
 
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""The only selector that Kafka brings (``apis.records.preferred_replica``). Others would be Java classes."""
+
+
 _LOG_FIELDS = tuple(
     (name, name.replace(".", "_"))
     for name in TOPIC_KEYS
@@ -298,6 +302,11 @@ class BrokerConfig:
     )
     replica_lag_time_max_ms: int = setting(
         30_000, "A replica is out of sync once it was behind the leader for so many ms.", kind=Kind.LONG, at_least=1
+    )
+    replica_selector_class: str = setting(
+        "",
+        "A consumer that names its rack is sent to a follower there; empty: consumers read from leaders.",
+        choices=("", RACK_AWARE),
     )
     replica_socket_timeout_ms: int = setting(30_000, "A follower gives up a request after so many ms.", at_least=1)
     socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)

@@ -148,7 +148,7 @@ class Node:
                 metrics,
             )
         )
-        replication = replication_of(outside, node_id, config, disk, replica, metrics)
+        replication = replication_of(outside, node_id, config, disk, replica, metrics, partitions)
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )

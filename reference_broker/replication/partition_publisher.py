@@ -1,7 +1,7 @@
 """Makes the node's partitions follow the metadata image: opens, leads, follows, rests, reconfigures and deletes them.
 
-Only a replica that this node leads is a ``Partition``. For any other replica the log is open, and ``PartitionRoles`` is
-told whom it follows. Publications are carried out in order, large ones in slices.
+A replica that this node leads or follows is a ``Partition``, and ``PartitionRoles`` is told which of the two it is. The
+log of any other replica is only open. Publications are carried out in order, large ones in slices.
 
 At start all partitions are recovered in slices. A directory that no topic claims, by name and ID, is deleted only if
 the metadata told of the topic's deletion. Any other is a stray, and renamed to ``<topic>-<index>.<topic ID>-stray`` as
@@ -251,12 +251,14 @@ class PartitionPublisher:
                 self.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
             elif state.leader in (NO_LEADER, self.node_id):
                 self.partitions.offline[key] = None
+                self.partitions.unfollow(*key)
                 self.roles.rests(*key)
                 return
         if state.leader == self.node_id:
             self._lead(partition, topic, index, log)
             return
         self.partitions.offline.pop(key, None)
+        self.partitions.follow(topic.name, *key, log, state.leader, state.leader_epoch)
         if partition is not None:
             self.partitions.remove(partition)
             self._resting[key] = log
@@ -295,6 +297,7 @@ class PartitionPublisher:
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, log)
             self.partitions.add(partition)
             self.roles.leads(partition, state)
+            self.partitions.unfollow(*key)
             if len(state.replicas) == 1 and must_be_durable(log):
                 self._sync(partition)
             return
@@ -371,6 +374,7 @@ class PartitionPublisher:
         key = (topic.topic_id, index)
         partition = self.partitions.by_id.get(key)
         self.partitions.offline.pop(key, None)
+        self.partitions.unfollow(*key)
         self.replica_count.value -= 1
         if partition is not None:
             partition.deleted_topic = True

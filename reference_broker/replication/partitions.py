@@ -1,4 +1,4 @@
-"""The partitions that this node leads, and the watchers that are told when one changes."""
+"""The partitions that this node leads or follows, and the watchers that are told when one changes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,10 +16,11 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One partition that this node leads.
+    """One partition that this node leads, or one that it follows and from which consumers may read (KIP-392).
 
     ``changed()`` is called after every append, every truncation, every change of log start, high watermark or leader
-    epoch, and when the partition is removed.
+    epoch, and when the partition is removed. Where a selector prefers followers, it is called after a change of the
+    in-sync replicas, too. An append of a followed partition tells nobody before the high watermark moves.
     """
 
     topic: str
@@ -28,9 +29,11 @@ class Partition:
     leader_epoch: int
     log: PartitionLog
     deleted: bool = False
-    """True once this node no longer leads it."""
+    """True once this node no longer leads it, or no longer follows it."""
     deleted_topic: bool = False
     """True once its topic is deleted, and its log with it."""
+    leader_elsewhere: int | None = None
+    """None if this node leads. Otherwise the ID of the leader that it follows, or -1 if there is none."""
     partition_epoch: int = 0
     """The epoch of the newest state that this leader knows, from the metadata or from a controller's answer."""
     followers: Followers | None = None
@@ -60,7 +63,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Partitions:
-    """All led partitions, by topic name and index and by topic ID and index."""
+    """All led partitions, by topic name and index and by topic ID and index. ``followed`` has the other replicas."""
 
     by_name: dict[tuple[str, int], Partition] = field(default_factory=dict)
     by_id: dict[tuple[bytes, int], Partition] = field(default_factory=dict)
@@ -70,6 +73,8 @@ class Partitions:
     """The number of each topic's partitions here, by topic ID. A topic's name is dropped with its last partition."""
     offline: dict[tuple[bytes, int], None] = field(default_factory=dict)
     """Partitions by topic ID and index that this node should lead, but whose log is in quarantine."""
+    followed: dict[tuple[bytes, int], Partition] = field(default_factory=dict)
+    """Partitions by topic ID and index that this node follows, or would follow if they had a leader."""
     arrivals: dict[Watcher, None] = field(default_factory=dict)
     """Watchers that named a partition which is not here. They are told once, when a partition is added."""
 
@@ -79,9 +84,39 @@ class Partitions:
         self.topic_names[partition.topic_id] = partition.topic
         self.topic_ids[partition.topic] = partition.topic_id
         self.counts[partition.topic_id] = self.counts.get(partition.topic_id, 0) + 1
+        self._arrived(partition)
+
+    def _arrived(self, partition: Partition) -> None:
         waiting, self.arrivals = self.arrivals, {}
         for watcher in waiting:
             watcher.partition_changed(partition)
+
+    def follow(
+        self, topic: str, topic_id: bytes, index: int, log: PartitionLog, leader: int, leader_epoch: int
+    ) -> None:
+        """This node follows ``leader`` in that epoch from now on. ``leader`` is -1 if there is none."""
+        known = self.followed.get((topic_id, index))
+        if known is None:
+            known = Partition(topic, topic_id, index, leader_epoch, log, leader_elsewhere=leader)
+            self.followed[topic_id, index] = known
+            self._arrived(known)
+        elif known.leader_epoch != leader_epoch:
+            known.leader_epoch, known.leader_elsewhere = leader_epoch, leader
+            known.changed()
+
+    def unfollow(self, topic_id: bytes, index: int) -> None:
+        """This node leads the partition from now on, or cannot use its replica. A partition that is not followed is no
+        error."""
+        known = self.followed.pop((topic_id, index), None)
+        if known is not None:
+            known.deleted = True
+            known.changed()
+
+    def changed(self, topic_id: bytes, index: int) -> None:
+        """Tells the watchers of a followed partition. A partition that is not followed is no error."""
+        known = self.followed.get((topic_id, index))
+        if known is not None:
+            known.changed()
 
     def remove(self, partition: Partition) -> None:
         """Removes the partition, then tells its watchers, which find it ``deleted``. Costs O(1) plus its watchers."""

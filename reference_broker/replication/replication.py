@@ -11,10 +11,11 @@ from reference_broker.ports.disk import Disk
 from reference_broker.ports.node_ports import Ports
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers
+from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.high_watermarks import HighWatermarks
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partition_roles import LeadershipListener
-from reference_broker.replication.partitions import Partition
+from reference_broker.replication.partitions import Partition, Partitions
 
 
 @dataclass(slots=True)
@@ -58,12 +59,24 @@ class Replication:
 
 
 def replication_of(
-    ports: Ports, node_id: int, config: BrokerConfig, disk: Disk, replica: MetadataReplica, metrics: Metrics
+    ports: Ports,
+    node_id: int,
+    config: BrokerConfig,
+    disk: Disk,
+    replica: MetadataReplica,
+    metrics: Metrics,
+    partitions: Partitions,
 ) -> Replication:
     """Reads the file of high watermarks. Raises DiskError."""
+
+    def changed(one: Followed) -> None:
+        partitions.changed(one.topic_id, one.name.partition)
+
     high_watermarks = HighWatermarks(disk, ports, config.replica_high_watermark_checkpoint_interval_ms)
     lag = FetchLag(metrics.gauge("kafka.server", "ReplicaFetcherManager", "MaxLag", clientId="Replica"))
     return Replication(
         Leaders(ports, node_id, config, replica, high_watermarks, metrics),
-        Fetchers(ports, node_id, config, lambda: replica.lifecycle.registered_epoch, high_watermarks.moved, lag),
+        Fetchers(
+            ports, node_id, config, lambda: replica.lifecycle.registered_epoch, high_watermarks.moved, lag, changed
+        ),
     )

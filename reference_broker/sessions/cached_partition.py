@@ -18,7 +18,7 @@ class CachedPartition:
     """One partition of a session. The request's fields are those of the latest request that named it.
 
     - ``sent_*`` are the values last sent. Before the first answer they are -1, 0 for the error and None for the
-      divergence.
+      direction (``direction``).
     - ``order`` is the place in the session's list.
     - ``available_bytes`` were readable from ``fetch_offset`` at the last look, at most ``max_bytes``. It is above 0
       exactly while the partition has data to send, and then the partition is ``queued``. ``there_bytes`` is the same
@@ -39,7 +39,7 @@ class CachedPartition:
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     sent_error: int = 0
-    sent_divergence: tuple[int, int] | None = None
+    sent_direction: tuple[int, ...] | None = None
     change_number: int = 0
     named_number: int = -1
     available_bytes: int = 0
@@ -77,7 +77,7 @@ class CachedPartition:
         self.sent_high_watermark = sent.high_watermark
         self.sent_log_start_offset = sent.log_start_offset
         self.sent_error = sent.error_code
-        self.sent_divergence = divergence(sent)
+        self.sent_direction = direction(sent)
 
     def may_be(self, topic_id: bytes) -> bool:
         """Whether its request named this topic ID, or none."""
@@ -88,10 +88,14 @@ class CachedPartition:
             self.partition.unwatch(self)
             self.partition = None
 
-    def bind(self, partitions: Partitions) -> Partition | None:
-        """Finds the led partition that this one names now. A deleted and recreated one is found only by its name."""
+    def bind(self, partitions: Partitions, may_follow: bool = False) -> Partition | None:
+        """Finds the led partition that this one names now. A deleted and recreated one is found only by its name.
+
+        With ``may_follow`` the followed one that ``read_from`` named is found as well, for as long as it is followed.
+        """
         partition = self.partition
-        if partition is None or partition.deleted:
+        if partition is None or partition.deleted or (partition.leader_elsewhere is not None and not may_follow):
+            self._unbind()
             if self.session.uses_topic_ids:
                 partition = partitions.by_id.get((self.topic_id, self.index))
                 self.topic = partitions.topic_names.get(self.topic_id, self.topic)
@@ -102,6 +106,11 @@ class CachedPartition:
             self.partition = partition
             self.is_of_partition = self.named or self.current_leader_epoch >= 0
         return partition
+
+    def read_from(self, followed: Partition) -> None:
+        """The fetcher reads from a partition that this node follows."""
+        self._unbind()
+        self.partition = followed
 
     def watch(self, partitions: Partitions) -> None:
         """Marks itself at the partition's next change or, if it is not led here, at its arrival."""
@@ -124,7 +133,10 @@ class CachedPartition:
             self.session.waiter.partition_marked(self)
 
 
-def divergence(data: PartitionData) -> tuple[int, int] | None:
-    """The diverging epoch as (epoch, end offset), if there is one."""
-    diverging = data.diverging_epoch
-    return None if diverging is None else (diverging.epoch, diverging.end_offset)
+def direction(data: PartitionData) -> tuple[int, ...] | None:
+    """Where the fetcher must go on instead, if it must: the diverging epoch as (epoch, end offset), or the preferred
+    read replica as (ID,)."""
+    diverging, preferred = data.diverging_epoch, data.preferred_read_replica
+    if diverging is not None:
+        return diverging.epoch, diverging.end_offset
+    return (preferred,) if preferred >= 0 else None

@@ -22,7 +22,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class FinalRevision(Revision):
-    """An answer holds news, and errors or divergence for as long as they last.
+    """An answer holds news, and errors, divergence or a preferred read replica for as long as they last.
 
     A repeated request is refused. A partition that returned records moves to the end of the list. Marks are read as a
     bit: marked or not.
@@ -61,7 +61,6 @@ class FinalRevision(Revision):
             or data.high_watermark != cached.sent_high_watermark
             or data.log_start_offset != cached.sent_log_start_offset
             or is_lasting(data)
-            or data.preferred_read_replica != -1
         )
 
     def sent(self, session: FetchSession, cached: CachedPartition, data: PartitionData, more: bool) -> None:  # noqa: ARG002

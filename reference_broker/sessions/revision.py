@@ -99,5 +99,5 @@ class Revision(ABC):
 
 
 def is_lasting(sent: PartitionData) -> bool:
-    """An error or divergence is told for as long as it lasts."""
-    return sent.error_code != 0 or sent.diverging_epoch is not None
+    """An error, a divergence or a preferred read replica is told for as long as it lasts."""
+    return sent.error_code != 0 or sent.diverging_epoch is not None or sent.preferred_read_replica >= 0

@@ -98,6 +98,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
         plan.reset,
         plan.leader_epochs,
         settings.request_timeout_us,
+        plan.rack,
     )
     return ConsumerConfig(
         tuple(NodeAddress(number, each.host, each.port) for number, each in enumerate(settings.bootstrap)),

@@ -30,7 +30,8 @@ class MemberPlan:
 
     ``metadata_from`` is the node that is asked for metadata, ANY_NODE (one is drawn each time) or ALTERNATING (nodes
     take turns). Metadata is asked for every ``metadata_interval_us``, even if nothing is wrong. After ``stay_us`` the
-    member leaves, forgets all that it knows, and joins again; 0 means that it stays.
+    member leaves, forgets all that it knows, and joins again; 0 means that it stays. A member with a ``rack`` reads
+    from followers there, and asks the leader again after ``metadata_interval_us``.
     """
 
     process: str
@@ -54,6 +55,7 @@ class MemberPlan:
     max_bytes: int = 1 << 20
     partition_max_bytes: int = 1 << 20
     stay_us: int = 0
+    rack: str = ""
 
     @property
     def store(self) -> str:

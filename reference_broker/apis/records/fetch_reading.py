@@ -9,21 +9,28 @@ from enum import Enum
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
+from reference_broker.apis.records.preferred_replica import NO_REPLICA, preferred_replica
+from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import (
     AbortedTransaction,
     EpochEndOffset,
+    FetchRequest,
     LeaderIdAndEpoch,
     PartitionData,
 )
 
 READ_COMMITTED = 1
+
+FOLLOWERS_FROM = 11
+"""The version of Fetch from which consumers may read from followers (KIP-392). Older ones cannot be sent there."""
 
 Offsets: TypeAlias = tuple[int, int, int]
 """High watermark, last stable offset, log start offset."""
@@ -31,6 +38,16 @@ Offsets: TypeAlias = tuple[int, int, int]
 
 class LooksUpPartitions(HasPartitions, HasController, HasNodeId, Protocol):
     """What a handler needs to find a partition, or to say why it is not led here."""
+
+
+def rack_of(config: BrokerConfig, api_version: int, request: FetchRequest) -> str | None:
+    """Returns the rack of a consumer that may read from followers, and None for any other fetcher.
+
+    The rack is empty if the consumer is not sent to a follower: it names no rack, or this node has no selector.
+    """
+    if request.replica_id >= 0 or not FOLLOWERS_FROM <= api_version < FIRST_DRAFT_VERSION:
+        return None
+    return request.rack_id if config.replica_selector_class else ""
 
 
 class Reader(Enum):
@@ -49,8 +66,9 @@ def reader_of(is_replica: bool, isolation_level: int) -> Reader:
 
 @dataclass(slots=True)
 class Look:
-    """What a look found. ``problem`` is what an answer tells of a partition that fails, or whose log diverges from the
-    fetcher's. Any other partition has ``offsets``: its high watermark, last stable offset and log start offset.
+    """What a look found. ``problem`` is what an answer tells of a partition that fails, whose log diverges from the
+    fetcher's, or that is to be read elsewhere. Any other partition has ``offsets``: its high watermark, last stable
+    offset and log start offset.
 
     ``available_bytes`` is 0 if there is nothing to read, else between 1 and the limit of the partition. ``end_offset``
     is how far the reader may read. ``there_bytes`` is what there is to read, without that limit.
@@ -63,15 +81,24 @@ class Look:
     there_bytes: int = 0
 
 
-def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader) -> Look:
-    partition = cached.bind(broker.partitions)
+def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None) -> Look:
+    """``rack`` is that of a consumer that may read from followers (``rack_of``)."""
+    partition = cached.bind(broker.partitions, rack is not None)
     if partition is None:
-        return missing(broker, cached)
+        found = missing(broker, cached, rack is not None)
+        if isinstance(found, Look):
+            return found
+        partition = found
     error = leader_epoch_error(partition.leader_epoch, cached.current_leader_epoch)
     if error:
-        leader = LeaderIdAndEpoch(broker.node_id, partition.leader_epoch)
+        leader_id = broker.node_id if partition.leader_elsewhere is None else partition.leader_elsewhere
+        leader = LeaderIdAndEpoch(leader_id, partition.leader_epoch)
         return failed(cached.index, error, leader if error == ErrorCode.fenced_leader_epoch else None)
     log = partition.log
+    if rack and partition.followers is not None:
+        replica_id = preferred_replica(broker, partition, partition.followers, cached.fetch_offset, rack)
+        if replica_id != NO_REPLICA:
+            return Look(PartitionData(cached.index, 0, *offsets_of(log), preferred_read_replica=replica_id))
     if cached.fetch_offset < log.log_start_offset:
         return failed(cached.index, ErrorCode.offset_out_of_range)
     if cached.last_fetched_epoch >= 0:
@@ -143,8 +170,8 @@ def led_partition(broker: LooksUpPartitions, topic: str, index: int, current_lea
     return leader_epoch_error(partition.leader_epoch, current_leader_epoch) or partition
 
 
-def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
-    """Finds out why no partition is led here for it.
+def missing(broker: LooksUpPartitions, cached: CachedPartition, may_follow: bool) -> Partition | Look:
+    """Finds the partition that this node follows, if the fetcher may read from it, or why it is not served here.
 
     The partition is unknown, its topic has another ID than its name has now, or it is led elsewhere.
     """
@@ -152,8 +179,7 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
     if cached.session.uses_topic_ids:
         topic = image.topic_by_id(cached.topic_id)
         if topic is None:
-            recreated = cached.topic in image.topics
-            return failed(cached.index, ErrorCode.inconsistent_topic_id if recreated else ErrorCode.unknown_topic_id)
+            return failed(cached.index, _error_of_unknown_id(image.topics.get(cached.topic), cached.index))
         cached.topic = topic.name
     else:
         topic = image.topics.get(cached.topic)
@@ -161,10 +187,22 @@ def missing(broker: LooksUpPartitions, cached: CachedPartition) -> Look:
             return failed(cached.index, ErrorCode.inconsistent_topic_id)
     if topic is None or not 0 <= cached.index < len(topic.partitions):
         return failed(cached.index, ErrorCode.unknown_topic_or_partition)
+    followed = broker.partitions.followed.get((topic.topic_id, cached.index)) if may_follow else None
+    if followed is not None:
+        cached.read_from(followed)
+        return followed
     there = topic.partitions[cached.index]
     error = led_elsewhere(broker, topic, cached.index, cached.current_leader_epoch)
     leader = LeaderIdAndEpoch(there.leader, there.leader_epoch)
     return failed(cached.index, error, None if error == ErrorCode.unknown_leader_epoch else leader)
+
+
+def _error_of_unknown_id(recreated: TopicImage | None, index: int) -> ErrorCode:
+    """``recreated`` is the topic that has the name now that the ID stood for."""
+    if recreated is None:
+        return ErrorCode.unknown_topic_id
+    is_there = 0 <= index < len(recreated.partitions)
+    return ErrorCode.inconsistent_topic_id if is_there else ErrorCode.unknown_topic_or_partition
 
 
 def failed(index: int, error: Error, leader: LeaderIdAndEpoch | None = None) -> Look:

@@ -18,11 +18,12 @@ from reference_broker.apis.records.fetch_reading import (
     failed,
     look,
     offsets_of,
+    rack_of,
     read,
     reader_of,
     told_of,
 )
-from reference_broker.sessions.cached_partition import CachedPartition, divergence
+from reference_broker.sessions.cached_partition import CachedPartition, direction
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.wire.errors import known_error
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
@@ -40,8 +41,9 @@ class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions,
 class Fetch:
     """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
-    ``urgent`` says that there is an error or a divergence that is new, has changed, or was asked for by this request.
-    One that lasts is told in each answer but ends no wait. Each connection has at most one fetch that waits.
+    ``urgent`` says that there is an error, a divergence or a preferred read replica that is new, has changed, or was
+    asked for by this request. One that lasts is told in each answer but ends no wait. ``rack`` is None if the fetcher
+    may read from leaders only. Each connection has at most one fetch that waits.
     """
 
     broker: FetchNeeds
@@ -52,12 +54,14 @@ class Fetch:
     urgent: bool = False
     timer: int | None = None
     reader: Reader = field(init=False)
+    rack: str | None = field(init=False)
     max_bytes: int = field(init=False)
     min_bytes: int = field(init=False)
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
+        self.rack = rack_of(self.broker.config, self.call.api_version, self.request)
         config = self.broker.config
         limit = config.fetch_max_bytes
         if self.reader is Reader.FOLLOWER:
@@ -67,7 +71,7 @@ class Fetch:
 
     def begin(self) -> FetchResponse | None:
         """Returns the answer, or None if it waits and responds later."""
-        self.session.read_as(self.reader)
+        self.session.read_as((self.reader, self.rack))
         for cached in self.session.changed:
             self._look(cached)
         if self.reader is Reader.FOLLOWER and not self._count_progress():
@@ -118,7 +122,7 @@ class Fetch:
         self.call.respond(refusal(known_error(error_code), self.request, kept))
 
     def _look(self, cached: CachedPartition) -> None:
-        self._note(cached, look(self.broker, cached, self.reader))
+        self._note(cached, look(self.broker, cached, self.reader, self.rack))
 
     def _note(self, cached: CachedPartition, found: Look) -> None:
         self.session.assess(cached, found.available_bytes)
@@ -126,7 +130,7 @@ class Fetch:
         self.looks[cached] = found
         problem = found.problem
         if problem is not None and not self.urgent:
-            is_news = problem.error_code != cached.sent_error or divergence(problem) != cached.sent_divergence
+            is_news = problem.error_code != cached.sent_error or direction(problem) != cached.sent_direction
             self.urgent = is_news or cached.named
 
     def _is_answerable(self) -> bool:
@@ -163,7 +167,7 @@ class Fetch:
 
     def _answer(self) -> FetchResponse:
         if self.session.waiter is self:
-            self._refresh_errors()
+            self._refresh_problems()
         self._stop_waiting()
         told = self._collect()
         kept = self._keep()
@@ -188,10 +192,12 @@ class Fetch:
             return False
         return not session.denied
 
-    def _refresh_errors(self) -> None:
-        """Looks again at partitions in error. One that is led elsewhere is not marked when its leader changes."""
+    def _refresh_problems(self) -> None:
+        """Looks again at partitions in error, or with a preferred read replica. One that is led elsewhere is not marked
+        when its leader changes, nor is one when a broker changes."""
         for cached, found in list(self.looks.items()):
-            if found.problem is not None and found.problem.error_code:
+            problem = found.problem
+            if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look(cached)
 
     def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
@@ -225,7 +231,7 @@ class Fetch:
                 continue
             found = self.looks.get(cached)
             if found is None:
-                found = look(self.broker, cached, self.reader)
+                found = look(self.broker, cached, self.reader, self.rack)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
             if data.records:

@@ -20,10 +20,17 @@
   changed or was asked for. Kafka answers each such fetch at once, in a loop.
 * Unlike Kafka: a follower is answered with ``replica.fetch.response.max.bytes``, as this node has it, where that is
   more than ``fetch.max.bytes``. In Kafka the latter holds for all, but its default is larger than what followers ask.
-* Unlike Kafka: there are no quotas and no preferred read replica. The list of aborted transactions is empty.
+* Where ``replica.selector.class`` says so, a leader sends a consumer that names its rack to a follower there. The
+  answer has the preferred read replica and no records, for as long as that replica is preferred.
+* A follower serves consumers up to the high watermark that it knows. It answers nothing for an offset behind that, and
+  OFFSET_OUT_OF_RANGE for one that is not in its log. As in Kafka, no fetch is answered by OFFSET_NOT_AVAILABLE.
+* Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed or was asked for, as errors do. A
+  session whose offset is not committed yet may hear of one only when the high watermark moves.
+* Unlike Kafka: there are no quotas. The list of aborted transactions is empty.
 
 Version notes:
 * v9: the leader epoch that the fetcher knows is compared with the leader's.
+* v11: a consumer tells its rack, and may read from followers. Older versions get NOT_LEADER_OR_FOLLOWER there.
 * v12: a fetcher that tells its last fetched epoch hears where its log diverges.
 * v13: topics are named by ID.
 * v16: the answer has the addresses of leaders that are elsewhere.

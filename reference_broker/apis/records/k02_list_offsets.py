@@ -3,6 +3,7 @@
 * Consumers see offsets up to the high watermark or the last stable offset, followers up to the log end.
 * A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
   for what lies beyond, since an offset that was told once may not go back.
+* Only the leader answers, also to consumers that read from followers.
 * An answer is never delayed. The timeout of version 10 is for remote reads.
 * Times are looked for in slices, so that other clients need not wait. A batch counts as its first offset if its records
   cannot be read, do not reach the time in its header, or take more than 16 MiB.

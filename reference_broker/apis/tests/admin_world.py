@@ -132,7 +132,7 @@ class AdminWorld:
             lifecycle=self.lifecycle,
             on_leader_changed=None,
         )
-        replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics)
+        replication = replication_of(self.outside, 1, parsed, self.disk, replica, metrics, partitions)
         groups = GroupCoordinator(
             self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )

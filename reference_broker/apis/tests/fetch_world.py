@@ -172,7 +172,9 @@ class World:
         self.controller: Any = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
         cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms)
         config: Any = SimpleNamespace(
-            fetch_max_bytes=self.max_bytes_limit, replica_fetch_response_max_bytes=self.follower_bytes_limit
+            fetch_max_bytes=self.max_bytes_limit,
+            replica_fetch_response_max_bytes=self.follower_bytes_limit,
+            replica_selector_class="",
         )
         now = Now(1_000_000, 1_700_000_000_000)
         unused: Any = None

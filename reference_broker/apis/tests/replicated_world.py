@@ -40,8 +40,10 @@ NO_ID = bytes(16)
 class ReplicatedWorld(leader_world.World):
     """``partitions``: of topic ``events``, led here with three replicas."""
 
-    def __init__(self, partitions: int = 1, min_isr: int = 1, **state: Any) -> None:
-        super().__init__(min_isr)
+    def __init__(
+        self, partitions: int = 1, min_isr: int = 1, settings: dict[str, str] | None = None, **state: Any
+    ) -> None:
+        super().__init__(min_isr, settings or {})
         unused: Any = None
         outside: Any = self
         replica: Any = SimpleNamespace(controller=self.controller)
@@ -104,7 +106,7 @@ class ReplicatedWorld(leader_world.World):
 
     def consume(self, offset: int, max_wait_ms: int = 500, index: int = 0) -> FakeCall:
         wanted = FetchPartition(index, offset, 1 << 20)
-        return self._send(FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic("events", NO_ID, [wanted])]), "c")
+        return self.send(FetchRequest(max_wait_ms=max_wait_ms, topics=[FetchTopic("events", NO_ID, [wanted])]), "c")
 
     # followers
 
@@ -128,7 +130,7 @@ class ReplicatedWorld(leader_world.World):
             max_wait_ms=max_wait_ms,
             topics=topics,
         )
-        return self._send(request, f"follower-{follower}")
+        return self.send(request, f"follower-{follower}")
 
     def joined(self, follower: int, offset: int = 0, partitions: int = 1) -> int:
         """The ID of a session that holds the first partitions from ``offset`` on."""
@@ -138,9 +140,9 @@ class ReplicatedWorld(leader_world.World):
         assert answer.session_id
         return answer.session_id
 
-    def _send(self, request: FetchRequest, client_id: str) -> FakeCall:
+    def send(self, request: FetchRequest, client_id: str, version: int = 12) -> FakeCall:
         self.broker.now = self.now()
-        call = FakeCall(1, client_id, 12)
+        call = FakeCall(1, client_id, version)
         answer = k01_fetch.handle(self.broker, call, request)
         if answer is not None:
             call.respond(answer)

@@ -134,6 +134,17 @@ def test_a_session_by_id_never_follows_the_name(world: World) -> None:
     assert not answer[key].records
 
 
+def test_a_partition_that_the_recreated_topic_does_not_have_is_unknown(world: World) -> None:
+    """Kafka asks whether its metadata has the partition before it compares topic IDs."""
+    kept, gone = (id_of(world, "a"), 0), (id_of(world, "a"), 2)
+    session_id = world.open_session({A0: 0, A2: 0}, version=13)
+    world.delete("a")
+    world.create("a", 2, topic_id=b"second".rjust(16))
+    answer = told(world.fetch(session_id, 1, version=13).answer)
+    assert answer[kept].error_code == ErrorCode.inconsistent_topic_id
+    assert answer[gone].error_code == ErrorCode.unknown_topic_or_partition
+
+
 def test_a_replaced_topic_id_is_forgotten_and_added_in_one_request(world: World) -> None:
     old, new = id_of(world, "a"), b"second".rjust(16)
     session_id = world.open_session({A0: 0}, version=13)

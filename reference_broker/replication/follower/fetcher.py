@@ -280,7 +280,7 @@ class Fetcher:
                 continue
             if one.asked == one.wanted(self._setting.config.replica_fetch_max_bytes):
                 intake = self._setting.intake
-                if intake.settle(one, partial(intake.follow_high_watermark, one.log, data)) is not Outcome.TAKEN:
+                if intake.settle(one, partial(intake.follow_high_watermark, one, data)) is not Outcome.TAKEN:
                     self._delay(one)
             elif one.resumes_us == 0:
                 self._diverged[name] = data  # The last fetch had no room to name it.

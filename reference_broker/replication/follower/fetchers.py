@@ -16,8 +16,9 @@ from reference_broker.replication.follower.intake import Intake
 class Fetchers:
     """``broker_epoch()`` is that of this node's registration, -1 before it.
 
-    ``high_watermark_moved`` is told of each log whose high watermark followed its leader's. Nothing is asked of other
-    nodes before ``start`` and after ``halt``.
+    ``high_watermark_moved`` is told of each log whose high watermark followed its leader's, and ``changed`` of each
+    partition of which consumers may hear something else now. Nothing is asked of other nodes before ``start`` and after
+    ``halt``.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class Fetchers:
         broker_epoch: Callable[[], int],
         high_watermark_moved: Callable[[PartitionLog], None],
         lag: FetchLag,
+        changed: Callable[[Followed], None] = lambda _: None,
     ) -> None:
-        intake = Intake(ports, high_watermark_moved)
+        intake = Intake(ports, high_watermark_moved, changed)
         self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag)
         self._fetchers: dict[int, Fetcher] = {}
         """By leader. A fetcher without partitions stays and costs nothing."""

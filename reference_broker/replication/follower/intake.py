@@ -26,10 +26,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """``high_watermark_moved`` is told of each log whose high watermark changed."""
+    """``high_watermark_moved`` is told of each log whose high watermark changed. ``changed`` is told of each partition
+    of which consumers may hear something else now: its high watermark, its log start, or an end that went back."""
 
     ports: Ports
     high_watermark_moved: Callable[[PartitionLog], None]
+    changed: Callable[[Followed], None] = lambda _: None
 
     def take(self, one: Followed, data: PartitionData) -> Outcome:
         """Takes an answer to what ``one`` asks now."""
@@ -38,7 +40,7 @@ class Intake:
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
-            self.follow_high_watermark(one.log, data)
+            self.follow_high_watermark(one, data)
             return Outcome.TAKEN
         return self.settle(one, lambda: self._take_all(one, data))
 
@@ -75,21 +77,24 @@ class Intake:
             self.ports.note("truncated", where, ("offset", log.log_end_offset))
             if log.high_watermark != known_high_watermark:
                 self.high_watermark_moved(log)
+            self.changed(one)
 
     def start_anew(self, one: Followed, offset: int) -> None:
         """Begins the log anew at ``offset``, since the leader no longer has any of it. Raises DiskError."""
         one.log.truncate_fully_and_start_at(offset, self.ports.now())
         self.high_watermark_moved(one.log)
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
+        self.changed(one)
 
     def _take_all(self, one: Followed, data: PartitionData) -> None:
         """Appends the records. High watermark and log start follow the leader's, as far as the log reaches."""
         log = one.log
         if data.records:
             self._append(one, data.records)
-        self.follow_high_watermark(log, data)
+        self.follow_high_watermark(one, data)
         if data.log_start_offset > log.log_start_offset:
             log.delete_records_before(min(data.log_start_offset, log.high_watermark))
+            self.changed(one)
 
     def _append(self, one: Followed, records: Buffer) -> None:
         """Appends the leader's batches.
@@ -107,10 +112,12 @@ class Intake:
             self.start_anew(one, early.first_offset)
             log.append_replicated(now, records, one.leader_epoch)
 
-    def follow_high_watermark(self, log: PartitionLog, data: PartitionData) -> None:
+    def follow_high_watermark(self, one: Followed, data: PartitionData) -> None:
         """Moves the high watermark to the leader's, as far as the log reaches. Raises DiskError."""
+        log = one.log
         if data.high_watermark > log.high_watermark and log.advance_high_watermark(data.high_watermark):
             self.high_watermark_moved(log)
+            self.changed(one)
         if log.quarantine is not None and log.release(data.high_watermark):
             self.ports.note("quarantine_ended", ("partition", log.directory), ("end_offset", log.log_end_offset))
 

@@ -52,6 +52,7 @@ class Leaders:
         self._ports = ports
         self._node_id = node_id
         self._max_lag_ms = config.replica_lag_time_max_ms
+        self._prefers_followers = bool(config.replica_selector_class)
         self._brokers = Standings(node_id, replica)
         self._acks = Acknowledgements(ports, acks_of)
         self._deletions = Acknowledgements(ports, deletions_of)
@@ -216,14 +217,22 @@ class Leaders:
             self._lag_check.watch(partition, followers)  # It had reached the end and went back: it may stay behind.
         if followers.outside and state in followers.outside:
             self._let_join(partition, followers, state)
-        if state.log_end_offset != before and self._advance(partition, followers):
+        if state.log_end_offset != before and (
+            self._advance(partition, followers) or self._may_be_read_now(partition, followers, replica_id, before)
+        ):
             self._moved.append(partition)
         if followers.deletions and state.log_start_offset != log_start:
             self._complete_deletions(partition, followers)
         return ErrorCode.none
 
+    def _may_be_read_now(self, partition: Partition, followers: Followers, replica_id: int, before: int) -> bool:
+        """Whether consumers may be sent to the replica from now on, which had not told that it has all that is
+        committed."""
+        return self._prefers_followers and before < partition.log.high_watermark and replica_id in followers.isr
+
     def tell(self) -> None:
-        """Tells the watchers of the partitions whose high watermark ``fetched`` moved.
+        """Tells the watchers of the partitions whose high watermark ``fetched`` moved, or that consumers may now read
+        from the follower.
 
         This is a step of its own because it answers waiting fetches. That may create and evict sessions, which must
         not happen while the caller walks over one.
@@ -358,7 +367,7 @@ class Leaders:
             )
         if not followers.is_even(partition.log.log_end_offset):
             self._lag_check.watch(partition, followers)
-        if self._advance(partition, followers):
+        if self._advance(partition, followers) or (changed and self._prefers_followers):
             partition.changed()
         if proposal is not None and proposal.joining in isr:
             self._let_next_join(partition, followers)

@@ -5,7 +5,16 @@ Node 2 follows; nodes 1 and 3 lead. What it asks waits in ``asked``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, NamedTuple
+
+from kio.schema.list_offsets.v10.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
@@ -37,11 +46,13 @@ class Asked(NamedTuple):
 
 @dataclass
 class World(TimedPorts):
-    """``moved``: logs whose high watermark the fetchers moved."""
+    """``moved``: logs whose high watermark the fetchers moved. ``changed``: indexes of partitions of which consumers
+    may hear something else."""
 
     settings: dict[str, str] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     moved: list[PartitionLog] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
     broker_epoch: int = BROKER_EPOCH
     hold_syncs: bool = False
     syncs: list[Callable[[], None]] = field(default_factory=list)
@@ -52,7 +63,15 @@ class World(TimedPorts):
         ports: Any = self
         config = BrokerConfig.parse(self.settings)
         self.max_lag = Gauge()
-        self.fetchers = Fetchers(ports, 2, config, lambda: self.broker_epoch, self.moved.append, FetchLag(self.max_lag))
+        self.fetchers = Fetchers(
+            ports,
+            2,
+            config,
+            lambda: self.broker_epoch,
+            self.moved.append,
+            FetchLag(self.max_lag),
+            lambda one: self.changed.append(one.name.partition),
+        )
         self.session_id = 1000
 
     # ports
@@ -135,3 +154,9 @@ def one_record(offset: int, epoch: int = 0, value: bytes = b"v") -> bytes:
 def records(index: int, first: int, count: int, high_watermark: int, epoch: int = 0) -> PartitionData:
     data = b"".join(one_record(offset, epoch) for offset in range(first, first + count))
     return PartitionData(index, ErrorCode.none, high_watermark, log_start_offset=0, records=data)
+
+
+def offsets(offset: int) -> object:
+    one = ListOffsetsPartitionResponse(partition_index=i32(0), error_code=ErrorCode.none, offset=i64(offset))
+    topic = ListOffsetsTopicResponse(name=TopicName("t"), partitions=(one,))
+    return ListOffsetsResponse(throttle_time=i32Timedelta.parse(timedelta(0)), topics=(topic,))

@@ -64,6 +64,7 @@ class World(TimedPorts):
     """``asked``: AlterPartition requests with their callbacks. ``acked``: answers of ``produce``, by its name."""
 
     min_isr: int = 1
+    settings: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[AlterPartitionRequest, Callable[[object], None], Callable[[], None]]] = field(
         default_factory=list
     )
@@ -75,7 +76,7 @@ class World(TimedPorts):
         lifecycle = SimpleNamespace(registered_epoch=broker_epoch_of(1), channel=SimpleNamespace(ask=self._asked))
         replica: Any = SimpleNamespace(controller=self.controller, lifecycle=lifecycle)
         ports: Any = self
-        self.config = BrokerConfig()
+        self.config = BrokerConfig.parse(self.settings)
         self.high_watermarks = HighWatermarks(self.disk, ports, 5000)
         self.metrics = Metrics()
         self.leaders = Leaders(ports, 1, self.config, replica, self.high_watermarks, self.metrics)

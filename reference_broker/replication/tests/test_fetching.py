@@ -1,15 +1,6 @@
 """A follower's fetches: what they name, what their answers do to the log, and what an error holds up."""
 
-from datetime import timedelta
-
 import pytest
-from kio.schema.list_offsets.v10.response import (
-    ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
-    ListOffsetsTopicResponse,
-)
-from kio.schema.types import TopicName
-from kio.static.primitive import i32, i32Timedelta, i64
 
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -19,6 +10,7 @@ from reference_broker.replication.tests.follower_world import (
     TOPIC_ID,
     World,
     named,
+    offsets,
     one_record,
     records,
 )
@@ -457,9 +449,3 @@ def test_a_fetch_never_waits_less_than_not_at_all() -> None:
 def one_batch(first: int, count: int) -> bytes:
     made = [Record(timestamp_ms=START_MS, value=b"v") for _ in range(count)]
     return bytes(build(made, base_offset=first, leader_epoch=0))
-
-
-def offsets(offset: int) -> object:
-    one = ListOffsetsPartitionResponse(partition_index=i32(0), error_code=ErrorCode.none, offset=i64(offset))
-    topic = ListOffsetsTopicResponse(name=TopicName("t"), partitions=(one,))
-    return ListOffsetsResponse(throttle_time=i32Timedelta.parse(timedelta(0)), topics=(topic,))

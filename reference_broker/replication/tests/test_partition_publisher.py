@@ -114,6 +114,27 @@ def test_a_replica_leads_follows_and_rests_as_the_image_says() -> None:
     assert world.partitions.by_name["t", 0].log is log
 
 
+def test_a_replica_is_led_or_followed_and_never_both() -> None:
+    world = World()
+
+    def found() -> list[tuple[int, int | None]]:
+        known = (*world.partitions.by_name.values(), *world.partitions.followed.values())
+        return [(one.leader_epoch, one.leader_elsewhere) for one in known]
+
+    world.publish(LED)
+    assert found() == [(0, None)]
+    world.publish(FOLLOWED)
+    assert found() == [(1, 2)]
+    followed = world.partitions.followed[TOPIC_ID, 0]
+    world.publish(replace(FOLLOWED, leader=-1, leader_epoch=3))
+    assert (found(), world.partitions.followed[TOPIC_ID, 0]) == ([(3, -1)], followed)
+    world.publish(replace(LED, leader_epoch=4))
+    assert (found(), followed.deleted) == ([(4, None)], True)
+    world.publish(replace(FOLLOWED, leader_epoch=5))
+    world.publish()
+    assert found() == []
+
+
 def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
     world = World()
     world.publish(LED, FOLLOWED)

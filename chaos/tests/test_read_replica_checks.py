@@ -1,0 +1,154 @@
+"""What the checks say of consumers that read from followers (KIP-392): each near miss is red."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import Check
+from chaos.checks.fetch_model import Answer, Asked, Wish
+from chaos.checks.incremental_exact import IncrementalExact
+from chaos.checks.no_uncommitted_read import NoUncommittedRead
+from chaos.checks.read_replica_eligible import ReadReplicaEligible
+from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
+from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
+from chaos.tests.surroundings import around
+from reference_broker.wire.fetch import PartitionData
+
+NAMED = (TOPIC_ID, 0)
+LEADER, FOLLOWER = 0, 1
+RACKS = {0: "a", 1: "b", 2: "c"}
+
+
+def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **told: int) -> Any:
+    """A node with five records. The leader knows that all followers hold ``ends`` of them, from ``starts`` on."""
+    log = SimpleNamespace(log_start_offset=0, high_watermark=high_watermark, log_end_offset=5, last_stable_offset=3)
+    state = SimpleNamespace(log_start_offset=told.get("starts", 0), log_end_offset=told.get("ends", 5))
+    followers = SimpleNamespace(isr=isr, states={1: state, 2: state})
+    leads = number == LEADER
+    one = SimpleNamespace(
+        topic="t", topic_id=TOPIC_ID, index=0, leader_epoch=4, log=log, followers=followers if leads else None
+    )
+    brokers = {node: SimpleNamespace(rack=rack, fenced=told.get("fenced") == node) for node, rack in RACKS.items()}
+    partitions = SimpleNamespace(by_id={KEY: one} if leads else {}, followed={} if leads else {KEY: one})
+    config = SimpleNamespace(replica_selector_class="" if told.get("off") else "rack-aware")
+    controller = SimpleNamespace(image=SimpleNamespace(brokers=brokers))
+    broker = SimpleNamespace(node_id=number, partitions=partitions, config=config, controller=controller)
+    return SimpleNamespace(broker=broker)
+
+
+def make_answer(
+    node: Any,
+    offset: int = 2,
+    rack: str = "b",
+    may_follow: bool = True,
+    epoch: int = -1,
+    **data: Any,
+) -> Answer:
+    wishes = {NAMED: Wish(offset, 1 << 20, epoch)}
+    asked = Asked(wishes, 7, 1, True, False, 1 << 20, False, wishes, may_follow, rack)
+    line = PartitionData(0, 0, 3, 3, 0, **data)
+    return Answer(node, "c", 7, asked, False, {NAMED: line})
+
+
+def is_red(check: Check, *answers: Answer) -> bool:
+    for each in answers:
+        check.answered(0, each)
+    return bool(check.violations)
+
+
+@pytest.mark.parametrize("number", [LEADER, FOLLOWER])
+@pytest.mark.parametrize(("last", "red"), [(2, False), (3, True)])
+def test_records_above_the_high_watermark_of_who_serves_them(number: int, last: int, red: bool) -> None:
+    records = b"".join(batch(each, 4) for each in range(2, last + 1))
+    assert is_red(NoUncommittedRead(around()), make_answer(make_node(number), records=records)) is red
+
+
+@pytest.mark.parametrize(("epoch", "red"), [(4, False), (-1, False), (3, True), (5, True)])
+def test_a_follower_that_serves_another_leader_epoch(epoch: int, red: bool) -> None:
+    assert is_red(StaleLeaderEpochFenced(around()), make_answer(make_node(FOLLOWER), epoch=epoch)) is red
+
+
+def eligible(cluster: Cluster) -> ReadReplicaEligible:
+    (check,) = (each for each in cluster.checks if isinstance(each, ReadReplicaEligible))
+    return check
+
+
+@pytest.mark.parametrize(
+    ("told", "rack", "replica", "red"),
+    [
+        ({}, "b", 1, False),
+        ({}, "b", 2, True),
+        ({}, "", 1, True),
+        ({}, "a", 1, True),
+        ({"off": 1}, "b", 1, True),
+        ({"isr": (0, 2)}, "b", 1, True),
+        ({"fenced": 1}, "b", 1, True),
+        ({"fenced": 2}, "b", 1, False),
+    ],
+)
+def test_who_may_be_preferred(told: dict[str, Any], rack: str, replica: int, red: bool) -> None:
+    check = eligible(in_order())
+    assert is_red(check, make_answer(make_node(**told), rack=rack, preferred_read_replica=replica)) is red
+
+
+def test_a_preferred_read_replica_beside_records() -> None:
+    check = eligible(in_order())
+    assert is_red(check, make_answer(make_node(), preferred_read_replica=1, records=batch(2, 4)))
+
+
+@pytest.mark.parametrize(("offset", "red"), [(2, False), (3, True), (4, True)])
+def test_a_preferred_replica_that_lacks_what_is_committed(offset: int, red: bool) -> None:
+    cluster = in_order()
+    del cluster.logs[1].held[2:]
+    cluster.look(1)
+    check = eligible(cluster)
+    assert is_red(check, make_answer(make_node(), offset=offset, preferred_read_replica=1)) is red
+
+
+def test_a_preferred_replica_may_lack_what_is_not_committed() -> None:
+    assert not is_red(eligible(in_order()), make_answer(make_node(), offset=5, preferred_read_replica=1))
+
+
+def test_a_preferred_replica_that_lost_its_power_may_lack_anything() -> None:
+    cluster = in_order()
+    cluster.view.power_lost(1)
+    del cluster.logs[1].held[2:]
+    cluster.look(1)
+    assert not is_red(eligible(cluster), make_answer(make_node(), offset=3, preferred_read_replica=1))
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize(
+    ("told", "rack", "red"),
+    [
+        ({}, "b", True),
+        ({}, "a", False),
+        ({}, "", False),
+        ({"off": 1}, "b", False),
+        ({"isr": (0, 2)}, "b", False),
+        ({"ends": 2}, "b", False),
+        ({"starts": 4}, "b", False),
+    ],
+)
+def test_an_answer_that_leaves_out_a_preferred_read_replica(told: dict[str, Any], rack: str, red: bool) -> None:
+    first = make_answer(make_node(**told), offset=3, rack=rack, preferred_read_replica=1)
+    assert is_red(IncrementalExact(around()), first, left_out(first)) is red
+
+
+@pytest.mark.clause("F-14")
+@pytest.mark.parametrize(("may_follow", "story"), [(True, "has changed"), (False, "has an error")])
+def test_an_answer_of_a_follower_that_leaves_out_what_is_due(may_follow: bool, story: str) -> None:
+    """An older fetch is not served by a follower, so an error is due."""
+    node, check = make_node(FOLLOWER), IncrementalExact(around())
+    first = make_answer(node, offset=5, rack="", may_follow=may_follow)
+    assert not is_red(check, first)
+    node.broker.partitions.followed[KEY].log.high_watermark = 4
+    assert is_red(check, left_out(first), left_out(first))
+    assert all(story in each.story for each in check.violations)
+
+
+def left_out(before: Answer) -> Answer:
+    """The next answer of the session, without the partition."""
+    return replace(before, data={})

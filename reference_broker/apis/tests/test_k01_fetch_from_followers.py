@@ -1,0 +1,198 @@
+"""Consumers read from a follower (KIP-392): from Fetch 11 on, up to the high watermark that the follower knows."""
+
+import pytest
+
+from reference_broker.apis.tests.fetch_world import FakeCall, World, id_of, named, names, told
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchPartition, LeaderIdAndEpoch, PartitionData
+
+A0 = ("a", 0)
+EPOCH = 4
+LEADER = 8
+VERSIONS = [11, 12, 17]
+LARGE = 1 << 20
+
+
+@pytest.fixture
+def world() -> World:
+    """Node 7 follows partition a-0, which node 8 leads. It holds ten records and knows that six are committed."""
+    world = World()
+    world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH)
+    log = world.log_of()
+    for _ in range(5):
+        log.append(2, 100, EPOCH)
+    log.high_watermark = 6
+    world.partitions.follow("a", b"a" * 16, 0, log, LEADER, EPOCH)
+    return world
+
+
+def followed(world: World) -> Partition:
+    return world.partitions.followed[b"a" * 16, 0]
+
+
+def commit(world: World, offset: int) -> None:
+    """The follower hears of a higher high watermark."""
+    followed(world).log.high_watermark = offset
+    followed(world).changed()
+
+
+def lead(world: World) -> Partition:
+    """Node 7 is elected."""
+    old = followed(world)
+    new = Partition("a", b"a" * 16, 0, EPOCH + 1, old.log)
+    world.partitions.add(new)
+    world.partitions.unfollow(b"a" * 16, 0)
+    return new
+
+
+def data_of(world: World, call: FakeCall, version: int) -> PartitionData:
+    [data] = told(call.answer).values()
+    assert names(call.answer) == [(topic or topic_id, 0) for topic, topic_id in [named("a", _ids(world), version)]]
+    return data
+
+
+def _ids(world: World) -> dict[str, bytes]:
+    return {"a": id_of(world, "a")}
+
+
+@pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_is_committed_is_read_and_no_more(world: World, version: int) -> None:
+    data = data_of(world, world.fetch(0, -1, {A0: 2}, version=version), version)
+    assert (data.error_code, data.high_watermark, data.log_start_offset) == (0, 6, 0)
+    assert bytes(data.records or b"").count(b"2@4.") > 0
+    assert b"4@4." in bytes(data.records or b"")
+    assert b"6@4." not in bytes(data.records or b"")
+
+
+@pytest.mark.clause("ReplicaManagerTest.testFetchFollowerNotAllowedForOlderClients")
+@pytest.mark.parametrize("version", [4, 10, 1000])
+def test_an_older_fetch_is_sent_to_the_leader(world: World, version: int) -> None:
+    call = world.fetch_first(0, 0, {A0: 2}) if version == 1000 else world.fetch(0, -1, {A0: 2}, version=version)
+    assert data_of(world, call, version).error_code == ErrorCode.not_leader_or_follower
+
+
+@pytest.mark.clause(
+    "ReplicaManagerTest.testPreferredReplicaAsFollower",
+    "ReplicaManagerTest.testFetchFromFollowerShouldNotRunPreferLeaderSelect",
+)
+def test_a_follower_sends_a_consumer_to_nobody_else(world: World) -> None:
+    world.broker.config.replica_selector_class = "rack-aware"  # type: ignore[misc]
+    data = data_of(world, world.fetch(0, -1, {A0: 2}, version=17, rack_id="far"), 17)
+    assert (data.error_code, data.preferred_read_replica, bool(data.records)) == (0, -1, True)
+
+
+def test_another_replica_is_sent_to_the_leader(world: World) -> None:
+    call = world.fetch(0, -1, {A0: 2}, version=17, replica_id=9)
+    data = data_of(world, call, 17)
+    assert data.error_code == ErrorCode.not_leader_or_follower
+    assert data.current_leader == LeaderIdAndEpoch(LEADER, EPOCH)
+
+
+@pytest.mark.parametrize(("offset", "error"), [(6, 0), (9, 0), (10, 0), (11, 1), (-1, 1)])
+def test_only_an_offset_outside_the_log_is_out_of_range(world: World, offset: int, error: int) -> None:
+    """What the follower holds and does not know to be committed is no error: the consumer waits for it."""
+    data = data_of(world, world.fetch(0, -1, {A0: offset}), 12)
+    assert (data.error_code, bytes(data.records or b"")) == (error, b"")
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"), [(EPOCH, 0), (EPOCH - 1, ErrorCode.fenced_leader_epoch), (EPOCH + 1, 75), (-1, 0)]
+)
+def test_the_leader_epoch_is_compared(world: World, epoch: int, error: int) -> None:
+    data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, 2, LARGE, epoch)}, version=17), 17)
+    assert data.error_code == error
+    is_fenced = error == ErrorCode.fenced_leader_epoch
+    assert data.current_leader == (LeaderIdAndEpoch(LEADER, EPOCH) if is_fenced else None)
+
+
+@pytest.mark.clause("FetchFromFollowerIntegrationTest.testFollowerCompleteDelayedFetchesOnReplication")
+def test_a_wait_ends_when_the_follower_hears_of_more(world: World) -> None:
+    call = world.fetch(0, -1, {A0: 6}, max_wait_ms=500)
+    followed(world).log.append(2, 100, EPOCH)  # type: ignore[attr-defined]
+    followed(world).changed()
+    assert call.waiting
+    commit(world, 8)
+    assert b"6@4." in bytes(data_of(world, call, 12).records or b"")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_is_told_what_is_new(world: World, version: int) -> None:
+    session_id = world.open_session({A0: 6}, version=version)
+    assert names(world.fetch(session_id, 1, version=version).answer) == []
+    commit(world, 8)
+    data = data_of(world, world.fetch(session_id, 2, version=version), version)
+    assert (data.high_watermark, bool(data.records)) == (8, True)
+    assert names(world.fetch(session_id, 3, {A0: 8}, version=version).answer) == []
+    assert names(world.fetch(session_id, 4, version=version).answer) == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_goes_on_when_the_follower_is_elected(world: World, version: int) -> None:
+    session_id = world.open_session({A0: 6}, version=version)
+    new = lead(world)
+    new.log.high_watermark = new.log.log_end_offset
+    new.changed()
+    data = data_of(world, world.fetch(session_id, 1, version=version), version)
+    assert (data.error_code, data.high_watermark, bool(data.records)) == (0, 10, True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_session_goes_on_when_the_leader_becomes_a_follower(world: World, version: int) -> None:
+    new = lead(world)
+    session_id = world.open_session({A0: 6}, version=version)
+    world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH + 2)
+    world.partitions.follow("a", b"a" * 16, 0, new.log, LEADER, EPOCH + 2)
+    world.partitions.remove(new)
+    assert names(world.fetch(session_id, 1, version=version).answer) == []
+    commit(world, 8)
+    assert data_of(world, world.fetch(session_id, 2, version=version), version).error_code == 0
+
+
+def test_a_wait_ends_when_the_leader_whose_epoch_it_named_is_no_more(world: World) -> None:
+    call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, EPOCH)}, version=17, max_wait_ms=500)
+    world.partitions.follow("a", b"a" * 16, 0, followed(world).log, -1, EPOCH + 1)
+    data = data_of(world, call, 17)
+    assert (data.error_code, data.current_leader) == (ErrorCode.fenced_leader_epoch, LeaderIdAndEpoch(-1, EPOCH + 1))
+
+
+@pytest.mark.clause(
+    "ReplicaManagerTest.testBecomeFollowerWhileOldClientFetchInPurgatory",
+    "ReplicaManagerTest.testBecomeFollowerWhileNewClientFetchInPurgatory",
+)
+@pytest.mark.parametrize(
+    ("version", "epoch", "error"),
+    [(10, -1, ErrorCode.not_leader_or_follower), (11, EPOCH + 1, ErrorCode.fenced_leader_epoch)],
+)
+def test_a_wait_ends_when_the_leadership_is_lost(world: World, version: int, epoch: int, error: ErrorCode) -> None:
+    new = lead(world)
+    call = world.fetch(0, -1, {A0: FetchPartition(0, 6, LARGE, epoch)}, version=version, max_wait_ms=500)
+    assert call.waiting
+    world.publish("a", 1, b"a" * 16, leader=LEADER, replicas=(LEADER, 7), epoch=EPOCH + 2)
+    world.partitions.follow("a", b"a" * 16, 0, new.log, LEADER, EPOCH + 2)
+    world.partitions.remove(new)
+    assert data_of(world, call, version).error_code == error
+
+
+def test_one_session_may_not_read_here_with_an_older_version(world: World) -> None:
+    session_id = world.open_session({A0: 6}, version=11)
+    assert data_of(world, world.fetch(session_id, 1, version=9), 9).error_code == ErrorCode.not_leader_or_follower
+    assert data_of(world, world.fetch(session_id, 2, version=11), 11).error_code == 0
+
+
+def test_a_partition_that_comes_to_be_followed_is_told(world: World) -> None:
+    log = followed(world).log
+    world.partitions.unfollow(b"a" * 16, 0)
+    session_id = world.open_session({A0: 2})
+    assert data_of(world, world.fetch(session_id, 1), 12).error_code == ErrorCode.not_leader_or_follower
+    call = world.fetch(session_id, 2, max_wait_ms=500)
+    world.partitions.follow("a", b"a" * 16, 0, log, LEADER, EPOCH)
+    data = data_of(world, call, 12)
+    assert (data.error_code, bool(data.records)) == (0, True)
+
+
+def test_a_replica_in_quarantine_is_read_by_nobody(world: World) -> None:
+    world.partitions.offline[b"a" * 16, 0] = None
+    world.partitions.unfollow(b"a" * 16, 0)
+    assert data_of(world, world.fetch(0, -1, {A0: 2}), 12).error_code == ErrorCode.kafka_storage_error

@@ -1,0 +1,126 @@
+"""A consumer with a rack reads from the follower that the leader names, and asks the leader again (KIP-392)."""
+
+from typing import Any
+
+import pytest
+
+from reference_broker.client.tests.test_group_consumer import T0, Driver, fetched
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.drafts import (
+    MetadataBroker1000,
+    MetadataPartition1001,
+    MetadataResponse1001,
+    MetadataTopic1001,
+)
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchResponse
+
+RACK = "far"
+MAX_AGE_US = 300_000_000
+
+
+def metadata(leader: int = 0, leader_epoch: int = 3, nodes: tuple[int, ...] = (0, 1)) -> MetadataResponse1001:
+    partition = MetadataPartition1001(partition_index=0, leader_id=leader, leader_epoch=leader_epoch)
+    brokers = tuple(MetadataBroker1000(node_id=each, host=f"n{each}", port=1) for each in nodes)
+    return MetadataResponse1001(brokers=brokers, topics=(MetadataTopic1001(name="t", partitions=(partition,)),))
+
+
+def make(**fetch: Any) -> Driver:
+    """It reads T0 from offset 5, and node 0 leads."""
+    driver = Driver(**{"rack": RACK, "leader_epochs": True, **fetch})
+    driver.consumer.assign([T0])
+    driver.consumer.seek(T0, 5)
+    driver.go()
+    driver.answer("metadata", metadata())
+    return driver
+
+
+@pytest.fixture
+def away() -> Driver:
+    """The leader has named node 1, which is asked now."""
+    driver = make()
+    assert driver.sent["node-0"].body.rack_id == RACK
+    driver.answer("node-0", preferring(1))
+    assert list(driver.sent) == ["node-1"]
+    return driver
+
+
+def preferring(node_id: int) -> FetchResponse:
+    return fetched(preferred_read_replica=node_id)
+
+
+def asked(driver: Driver, lane: str) -> tuple[int, int, int]:
+    """The offset, the leader epoch and the last fetched epoch that the fetch names."""
+    [topic] = driver.sent[lane].body.topics
+    one = topic.partitions[0]
+    return one.fetch_offset, one.current_leader_epoch, one.last_fetched_epoch
+
+
+def test_the_follower_is_asked_at_once_for_the_same_offset_and_records_come_from_there(away: Driver) -> None:
+    assert asked(away, "node-1") == (5, 3, -1)
+    away.answer("node-1", fetched(b"x", b"y", first=5))
+    assert [record.offset for record in away.consumer.take_records(10)] == [5, 6]
+    away.go()
+    assert asked(away, "node-1") == (7, 3, -1)
+
+
+def test_only_the_leader_is_told_the_epoch_of_the_last_record(away: Driver) -> None:
+    """A follower's log may end before that record, which is no divergence."""
+    batch = bytes(build([Record(timestamp_ms=1, value=b"x")], base_offset=5, leader_epoch=2))
+    answer = fetched()
+    answer.responses[0].partitions[0].records = batch  # type: ignore[misc]  # Only mypy takes the fields as frozen.
+    away.answer("node-1", answer)
+    away.consumer.take_records(10)
+    away.go()
+    assert asked(away, "node-1") == (6, 3, -1)
+    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
+    assert asked(away, "node-0") == (6, 3, 2)
+
+
+def test_without_a_rack_none_is_told() -> None:
+    driver = make(rack="")
+    assert driver.sent["node-0"].body.rack_id == ""
+
+
+def test_an_offset_that_the_follower_does_not_have_is_asked_of_the_leader(away: Driver) -> None:
+    """A follower may lack what the leader has, so its word moves no position."""
+    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
+    assert asked(away, "node-0")[0] == 5
+    assert away.consumer.take_resets() == []
+    away.answer("node-0", fetched(error=ErrorCode.offset_out_of_range))
+    assert away.sent["node-0"].api_key == 2  # ListOffsets
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch, ErrorCode.kafka_storage_error]
+)
+def test_after_an_error_of_the_follower_the_leader_is_asked(away: Driver, error: int) -> None:
+    away.answer("node-1", fetched(error=error))
+    assert "node-0" in away.go(100)
+    assert "metadata" in away.sent
+
+
+def test_a_follower_that_does_not_answer_is_left(away: Driver) -> None:
+    away.sent.pop("node-1")
+    away.consumer.failed("node-1", away.now)
+    assert asked(away.go() and away, "node-0")[0] == 5
+
+
+@pytest.mark.parametrize("news", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))])
+def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news: MetadataResponse1001) -> None:
+    away.answer("node-1", fetched())
+    away.consumer.metadata.want(away.now)
+    away.go(MAX_AGE_US // 10)
+    away.answer("metadata", news)
+    leader = news.topics[0].partitions[0].leader_id
+    if "node-1" in away.sent:
+        away.answer("node-1", fetched())
+    assert f"node-{leader}" in away.sent
+
+
+def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
+    away.answer("node-1", fetched())
+    away.now += MAX_AGE_US
+    away.answer("node-1", fetched())
+    assert "node-0" in away.sent

@@ -1,0 +1,46 @@
+"""What a follower's fetches change is told to consumers that read from it (KIP-392)."""
+
+from reference_broker.replication.tests.follower_world import World, offsets, records
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import EpochEndOffset, PartitionData
+
+
+def test_a_high_watermark_that_moves_is_told_and_an_append_alone_is_not() -> None:
+    world = World()
+    world.follow(0)
+    asked, _ = world.fetch()
+    world.answer(asked)
+    asked, _ = world.fetch()
+    world.answer(asked, records(0, 0, 2, high_watermark=0))
+    assert world.changed == []
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 2, log_start_offset=0))
+    assert world.changed == [0]
+
+
+def test_a_log_start_that_moves_is_told() -> None:
+    world = World()
+    log = world.follow(0, records=4)
+    log.advance_high_watermark(4)
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 4, log_start_offset=2))
+    assert (log.log_start_offset, world.changed) == (2, [0])
+
+
+def test_a_log_that_is_cut_is_told() -> None:
+    world = World()
+    world.follow(0, epoch=3, records=4)
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, 0, 1, diverging_epoch=EpochEndOffset(0, 2)))
+    assert world.changed == [0]
+
+
+def test_a_log_that_begins_anew_is_told() -> None:
+    world = World()
+    world.follow(0, records=4)
+    asked, _ = world.fetch()
+    world.answer(asked, PartitionData(0, ErrorCode.offset_out_of_range, -1))
+    for offset in (9, 6):
+        world.question(ApiKey.LIST_OFFSETS).replied(offsets(offset))
+    assert world.changed == [0]
