@@ -156,8 +156,10 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
                 verdict = run(scenario, seed, mutant)
             yield verdict
         return
-    chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
+    rest = seeds[1:]
+    chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
     with _quickly():
+        yield run(scenario, seeds[0], mutant)  # What a first play builds and caches is forked with each child.
         for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes):
             yield from chunk
 
