@@ -8,7 +8,7 @@ jobs judge recorded runs by the same guarantees. ``watching.py`` calls each chec
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from chaos.checks.values import Place, place
 from reference_broker.core.effects import Effect, Note
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
+Kind: TypeAlias = type | str | int
+"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, and the classes of
+all else (NoneType for a start)."""
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations. One is enough to fail a run."""
@@ -57,13 +60,14 @@ class Check:
     """Base of all checks. A check overrides the methods for what it wants to see.
 
     ``guarantee`` is a name of ``reports/guarantees.py``; a base class has none. ``rows`` names the trace rows that the
-    check wants, and ``notes`` the Notes. With ``needs_one_node`` it looks inside one node only, so a live node's own
-    process can run it.
+    check wants, and ``notes`` the Notes. ``acts_on`` says of which events ``acted`` must know: of those that touch one
+    of these kinds. With ``needs_one_node`` it looks inside one node only, so a live node's own process can run it.
     """
 
     guarantee: str = ""
     rows: ClassVar[tuple[str, ...]] = ()
     notes: ClassVar[tuple[str, ...]] = ()
+    acts_on: ClassVar[tuple[Kind, ...]] = ()
     needs_one_node: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -87,7 +91,8 @@ class Check:
         """Called with two digests of a node's image: one that followed the deltas, and that of the whole image."""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
-        """Called with what a node did with an event (None for its start), before ``node`` is called."""
+        """Called with what a node did with an event (None for its start), before ``node`` is called. An event may touch
+        none of ``acts_on``."""
 
     def answered(self, at_us: int, answer: "Answer") -> None:
         """Called with each answer to a client's fetch that has no top-level error."""

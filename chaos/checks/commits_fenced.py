@@ -20,6 +20,7 @@ class CommitsFenced(Check):
 
     guarantee = "commits-fenced"
     needs_one_node = True
+    acts_on = (OFFSET_COMMIT,)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

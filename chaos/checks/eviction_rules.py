@@ -72,6 +72,7 @@ class _Sessions:
 class EvictionRules(Check):
     guarantee = "eviction-rules"
     needs_one_node = True
+    acts_on = (FETCH, Closed, "session_evicted", "session_closed")
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

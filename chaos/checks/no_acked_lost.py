@@ -24,12 +24,13 @@ class NoAckedLost(ReplicaCheck):
     """``acted`` notes what a node acknowledged. ``viewed`` judges it, when the view knows what the node holds now."""
 
     guarantee = "no-acked-lost"
+    acts_on = (PRODUCE,)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._asked: dict[tuple[int, int, int], None] = {}
         """(node, connection, correlation ID) of requests with acks=all"""
-        self._answered: list[ProduceResponse] = []
+        self._answered: list[tuple[Node, ProduceResponse]] = []
         self._acknowledged: dict[tuple[PartitionKey, int], dict[int, None]] = {}
         """the offsets by partition, and by how many losses it had had when they were acknowledged"""
 
@@ -37,7 +38,6 @@ class NoAckedLost(ReplicaCheck):
         if not self.replicas.partitions:
             return
         node_id = node.broker.node_id
-        self._answered.clear()  # The node of these answers died of that very event, so nobody got them.
         if type(event) is Request and event.api_key == PRODUCE:
             body = event.body
             if isinstance(body, ProduceRequest) and body.acks == ALL:
@@ -47,11 +47,15 @@ class NoAckedLost(ReplicaCheck):
                 key = (node_id, effect.connection, effect.correlation_id)
                 if key in self._asked:
                     del self._asked[key]
-                    self._answered.append(effect.body)
+                    self._answered.append((node, effect.body))
 
     def viewed(self, at_us: int, node: "Node") -> None:
+        if not self._answered:
+            return
         answered, self._answered = self._answered, []
-        for body in answered:
+        for answerer, body in answered:
+            if answerer is not node:
+                continue  # It died of that very event, so nobody got the answer.
             for topic in body.responses:
                 for each in topic.partitions:
                     if each.error_code or each.base_offset < 0:

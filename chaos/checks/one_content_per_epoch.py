@@ -24,6 +24,7 @@ METADATA, FIRST_DRAFT = 3, 1000
 
 class OneContentPerEpoch(Check):
     guarantee = "one-content-per-epoch"
+    acts_on = (METADATA, Closed)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

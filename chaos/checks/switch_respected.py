@@ -34,6 +34,7 @@ class SwitchRespected(Check):
 
     guarantee = "switch-respected"
     needs_one_node = True
+    acts_on = (Send,)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -52,6 +53,9 @@ class SwitchRespected(Check):
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self._on or OFFSETS_TOPIC not in node.broker.partitions.topic_ids:
+            return
+        self._on = _is_on(node)
+        if self._on:
             return
         for (topic, index), partition in node.broker.partitions.by_name.items():
             if topic == OFFSETS_TOPIC:

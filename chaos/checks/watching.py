@@ -1,20 +1,23 @@
 """Gives each check of a run only what it asks for, so that an event costs what it touched."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
-from chaos.checks.check import Check, History, overriding
-from chaos.checks.fetch_model import FetchModel
+from chaos.checks.check import Check, History, Kind, overriding
+from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import Digest
-from reference_broker.core.effects import Effect, Note
-from reference_broker.core.events import Event, PeerDown, PeerReply, PeerUp, Request
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 PEER_EVENTS = frozenset({PeerUp, PeerReply, PeerDown})
+FETCHES: frozenset[Kind] = frozenset({NoneType, FETCH, Closed, EVICTED})
+"""What the model of fetches looks at."""
 
 
 class Watching:
@@ -29,7 +32,8 @@ class Watching:
         self._fetches = FetchModel()
         self._looking = overriding(checks, "node")
         self._of_wholes = overriding(checks, "whole")
-        self._acting = overriding(checks, "acted")
+        self._of_turns = overriding(checks, "turned")
+        self._acting = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._of_answers = overriding(checks, "answered")
         self._viewing = overriding(checks, "viewed")
         self._of_images = overriding(checks, "published")
@@ -54,11 +58,17 @@ class Watching:
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Hands on what a node did, before the checks see its state."""
-        for check in self._acting:
-            check.acted(at_us, node, event, effects)
-        for answer in self._fetches.acted(node, event, effects):
-            for check in self._of_answers:
-                check.answered(at_us, answer)
+        if event is None:
+            for check in self._of_turns:
+                check.turned(node.broker.node_id)
+        touched = _touched(event, effects)
+        for check, kinds in self._acting:
+            if not kinds.isdisjoint(touched):
+                check.acted(at_us, node, event, effects)
+        if not FETCHES.isdisjoint(touched):
+            for answer in self._fetches.acted(node, event, effects):
+                for check in self._of_answers:
+                    check.answered(at_us, answer)
 
     def recomputed(self, at_us: int, node_id: int, digest: Digest) -> None:
         """Lets checks compare a node's digest with that of its whole image."""
@@ -92,6 +102,17 @@ class Watching:
         history = history.without(self.replicas.excused, self.replicas.offsets_excused)
         for check in self._checks:
             check.end(history)
+
+
+def _touched(event: Event | None, effects: Sequence[Effect]) -> set[Kind]:
+    touched: set[Kind] = {event.api_key if type(event) is Request else type(event)}
+    for effect in effects:
+        kind = type(effect)
+        if kind is Note:
+            touched.add(effect.what)  # type: ignore[union-attr]
+        else:
+            touched.add(effect.api_key if kind is Reply else kind)  # type: ignore[union-attr]
+    return touched
 
 
 def _by_name(checks: Sequence[Check], names_of: Callable[[Check], Sequence[str]]) -> dict[str, list[Check]]:

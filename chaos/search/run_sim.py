@@ -5,7 +5,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from chaos.checks.rewinds import OUT_OF_RANGE
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.mutants.catches import Catch, remember
 from chaos.promises import checked, is_judged
+from chaos.search.children import in_children
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.plain_values import plain_values
 from chaos.search.swarm import materialised
@@ -27,10 +27,10 @@ from reports.strikes import is_strike
 from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
 from scenarios.loader import Scenario
-from scenarios.revisions import each_revision, marked, revision_of
+from scenarios.revisions import each_revision
 
-CHUNK = 20
-"""The number of seeds that a worker process plays before it reports their verdicts."""
+CHUNK = 8
+"""The number of seeds that a child process plays. With few, all processes have work until the end."""
 
 NO_ANSWER = "REQUEST_TIMED_OUT"
 """How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
@@ -162,18 +162,16 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
                 verdict = run(scenario, seed, mutant)
             yield verdict
         return
-    chunks = [tuple(seeds[start : start + CHUNK]) for start in range(0, len(seeds), CHUNK)]
-    file = marked(scenario.path, revision_of(scenario))
-    with ProcessPoolExecutor(processes) as pool:
-        for chunk in pool.map(partial(_run_chunk, file, mutant), chunks):
+    rest = seeds[1:]
+    chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
+    with _quickly():
+        yield run(scenario, seeds[0], mutant)  # What a first play builds and caches is forked with each child.
+        for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes):
             yield from chunk
 
 
-def _run_chunk(file: str, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
-    """Runs in a worker process. It reads the scenario again, so that only plain values pass between processes."""
-    scenario = loader.find(file)
-    with _quickly():
-        return [run(scenario, seed, mutant) for seed in seeds]
+def _run_chunk(scenario: Scenario, mutant: str | None, seeds: Sequence[int]) -> list[SimVerdict]:
+    return [run(scenario, seed, mutant) for seed in seeds]
 
 
 @contextmanager

@@ -193,6 +193,7 @@ class Cluster:
             return
         now_us = self._agenda.now_us
         self._watching.node(now_us, machine.incarnation, machine.node, event, thorough)
-        digest = self._observers[machine.node_id].digest.digest
-        if thorough and digest is not None:
-            self._watching.recomputed(now_us, machine.node_id, digest)
+        if thorough:
+            digest = self._observers[machine.node_id].digest.digest
+            if digest is not None:
+                self._watching.recomputed(now_us, machine.node_id, digest)

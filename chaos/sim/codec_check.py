@@ -8,7 +8,7 @@ no exceptions: a sender fills in only what its version carries.
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from bench.fleet.behaviours.protocol import Request as ClientRequest
 from reference_broker.core.effects import Reply
@@ -20,6 +20,8 @@ MAX_FRAME_BYTES = 64 << 20
 
 
 PLAIN: Final = frozenset({int, str, bool, bytes})
+BYTES: Final = (bytes, bytearray, memoryview)
+ROWS: Final = (list, tuple)
 _NOT_THERE: Final = object()
 
 
@@ -59,45 +61,53 @@ def same_after_codec_reply(reply: Reply) -> object:
 
 
 def _check(api_key: int, api_version: int, direction: str, before: object, after: object) -> None:
-    first = next(differences(before, after, direction), None)
-    if first is not None:
-        place, old, new = first
+    if not same(before, after):
+        place, old, new = next(differences(before, after, direction))
         raise CodecMismatchError(f"{place} of API {api_key} v{api_version}: {old!r} became {new!r}")
 
 
-def differences(before: object, after: object, place: str) -> Iterator[tuple[str, object, object]]:
-    """Yields where two bodies differ: the place, what was there and what is there now.
+def differences(before: Any, after: Any, place: str) -> Iterator[tuple[str, object, object]]:
+    """Yields where two bodies differ: the place, what was there and what is there now."""
+    if same(before, after):
+        return
+    names = _fields((type(before), type(after)))
+    if names:
+        for name in names:
+            yield from differences(
+                getattr(before, name, _NOT_THERE), getattr(after, name, _NOT_THERE), f"{place}.{name}"
+            )
+    elif isinstance(before, ROWS) and isinstance(after, ROWS) and len(before) == len(after):
+        for old, new in zip(before, after, strict=True):
+            yield from differences(old, new, place)
+    else:
+        yield place, before, after
+
+
+def same(before: Any, after: Any) -> bool:
+    """Returns whether two bodies say the same.
 
     A list equals a tuple of the same items, bytes equal a view of them, and a number equals its enum. Struct classes
     are compared field by field.
     """
-    if isinstance(before, bytes | bytearray | memoryview):
-        if not isinstance(after, bytes | bytearray | memoryview) or bytes(before) != bytes(after):
-            yield place, before, after
-    elif isinstance(before, list | tuple):
-        if not isinstance(after, list | tuple) or len(before) != len(after):
-            yield place, before, after
-        else:
-            for old, new in zip(before, after, strict=True):
-                if not _same_plain(old, new):
-                    yield from differences(old, new, place)
-    elif is_dataclass(before) and is_dataclass(after):
-        for name in dict.fromkeys((*_names(before.__class__), *_names(after.__class__))):
-            old, new = getattr(before, name, _NOT_THERE), getattr(after, name, _NOT_THERE)
-            if not _same_plain(old, new):
-                yield from differences(old, new, f"{place}.{name}")
-    elif before != after:
-        yield place, before, after
-
-
-def _same_plain(before: object, after: object) -> bool:
-    """Returns whether both are the same plain value, as most fields are."""
-    return before is after or (before.__class__ is after.__class__ and before.__class__ in PLAIN and before == after)
+    kind = type(before)
+    if kind is type(after) and kind in PLAIN:
+        return bool(before == after)
+    if isinstance(before, ROWS):
+        return isinstance(after, ROWS) and len(before) == len(after) and all(map(same, before, after))
+    if isinstance(before, BYTES):
+        return isinstance(after, BYTES) and bytes(before) == bytes(after)
+    names = _fields((kind, type(after)))
+    if not names:
+        return bool(before == after)
+    return all(same(getattr(before, name, _NOT_THERE), getattr(after, name, _NOT_THERE)) for name in names)
 
 
 @cache
-def _names(struct: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(struct))
+def _fields(structs: tuple[type, type]) -> tuple[str, ...]:
+    """Returns the names of the fields that one of two struct classes has. There are none if one is no such class."""
+    if not all(map(is_dataclass, structs)):
+        return ()
+    return tuple(dict.fromkeys(each.name for struct in structs for each in fields(struct)))
 
 
 def _frame(data: bytes) -> memoryview:

@@ -292,7 +292,13 @@ class Machine:
     def _set_timer(self, timer: SetTimer) -> None:
         now_us = self.agenda.now_us
         at_us = timer.deadline_us if timer.deadline_us > now_us else now_us + _between(self._random, SLICE_US)
-        self.agenda.at(at_us, self.give, self.incarnation, TimerFired(timer.timer))
+        self.agenda.at(at_us, self._timer_passed, self.incarnation, timer.timer)
+
+    def _timer_passed(self, incarnation: int, timer: int) -> None:
+        """Tells the node, unless it has cancelled the timer. Most waits of fetches are cancelled, because there was an
+        answer in time."""
+        if self.node is not None and incarnation == self.incarnation and self.node.awaits(timer):
+            self.give(incarnation, TimerFired(timer))
 
     def _sync(self, sync: Sync) -> None:
         delay_us = _between(self._random, SYNC_US) + self.sync_extra_us

@@ -11,8 +11,8 @@ from chaos.sim.agenda import Agenda
 from chaos.sim.links import LATENCY_US, Links
 from chaos.sim.machine import Machine, nothing
 from chaos.sim.network import Network
-from reference_broker.core.effects import Effect, Reply, Send
-from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request
+from reference_broker.core.effects import Effect, Reply, Send, SetTimer
+from reference_broker.core.events import Closed, Event, Opened, PeerDown, PeerReply, PeerUp, Request, TimerFired
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.now import Now
 from reference_broker.wire.apis import ApiKey
@@ -34,8 +34,12 @@ class FakeNode:
         self.node_id = node_id
         self.agenda = agenda
         self.answers = True
+        self.cancelled: list[int] = []
         self.seen: list[tuple[int, Event]] = []
         self.wanted: list[Effect] = []
+
+    def awaits(self, timer: int) -> bool:
+        return timer not in self.cancelled
 
     def start(self, now: Now) -> Sequence[Effect]:  # noqa: ARG002
         return ()
@@ -300,3 +304,12 @@ def test_peers_messages_go_through_the_codec_too(monkeypatch: pytest.MonkeyPatch
         pair.ask()
         pair.run()
     assert all(8 <= each <= 40 for each in coded), coded
+
+
+def test_a_timer_that_the_node_has_cancelled_is_no_event() -> None:
+    pair = Pair()
+    pair.asker.wanted = [SetTimer(1, 3_000), SetTimer(2, 4_000)]
+    pair.asker.cancelled = [1]
+    pair.machines[0].give(0, Closed(1))
+    pair.run()
+    assert [(at_us, event) for at_us, event in pair.asker.seen if type(event) is TimerFired] == [(4_000, TimerFired(2))]

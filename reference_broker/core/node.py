@@ -212,6 +212,10 @@ class Node:
         broker = image.brokers.get(node_id)
         return None if broker is None else broker.address(self._inter_broker)
 
+    def awaits(self, timer: int) -> bool:
+        """Whether the timer was neither cancelled nor has fired. That any other one has passed changes nothing."""
+        return timer in self._timers.armed
+
     def start(self, now: Now) -> Sequence[Effect]:
         """Starts the node. Called once, before anything else.
 

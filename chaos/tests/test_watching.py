@@ -1,0 +1,61 @@
+"""A check is called only for events that touch what it acts on."""
+
+from collections.abc import Sequence
+from types import NoneType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from chaos.checks.all_checks import check_kinds
+from chaos.checks.check import Check, Kind
+from chaos.checks.watching import Watching
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.wire.tags import Tag
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+PRODUCE, METADATA = 0, 3
+ASKED = Request(1, 7, PRODUCE, 9, "p", None, Tag(PRODUCE, 9, "p"))
+ANSWERED = Reply(1, 7, PRODUCE, 9, None, Tag(PRODUCE, 9, "p"))
+
+
+class Acting(Check):
+    def __init__(self) -> None:
+        super().__init__(around())
+        self.seen: list[Event | None] = []
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        self.seen.append(event)
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "effects", "touches"),
+    [
+        (PRODUCE, ASKED, [], True),
+        (METADATA, ASKED, [], False),
+        (PRODUCE, Closed(1), [ANSWERED], True),
+        (METADATA, Closed(1), [ANSWERED], False),
+        (Closed, Closed(1), [], True),
+        (NoneType, None, [], True),
+        ("ready", None, [Note("ready", ())], True),
+        ("ready", None, [Note("stopped", ())], False),
+        (Note, None, [Note("ready", ())], False),
+    ],
+)
+def test_what_an_event_touches(kind: Kind, event: Event | None, effects: list[Effect], touches: bool) -> None:
+    class Picky(Acting):
+        acts_on = (kind,)
+
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    check = Picky()
+    Watching([check], check.around).acted(0, node, event, effects)
+    assert check.seen == ([event] if touches else [])
+
+
+def test_each_check_that_acts_says_on_what() -> None:
+    acting = [each for each in check_kinds() if each.acted is not Check.acted]
+    assert acting
+    assert all(each.acts_on for each in acting)
