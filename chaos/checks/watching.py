@@ -32,7 +32,6 @@ class Watching:
         self._fetches = FetchModel()
         self._looking = overriding(checks, "node")
         self._of_wholes = overriding(checks, "whole")
-        self._of_turns = overriding(checks, "turned")
         self._acting = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
         self._of_answers = overriding(checks, "answered")
         self._viewing = overriding(checks, "viewed")
@@ -58,9 +57,6 @@ class Watching:
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Hands on what a node did, before the checks see its state."""
-        if event is None:
-            for check in self._of_turns:
-                check.turned(node.broker.node_id)
         touched = _touched(event, effects)
         for check, kinds in self._acting:
             if not kinds.isdisjoint(touched):

@@ -51,7 +51,7 @@ def prefers_a_replica_out_of_sync(
 ) -> int:
     """A leader sends consumers to any replica in their rack, in sync or not (KIP-392)."""
     brokers = broker.controller.image.brokers
-    there = [one for one in followers.states if brokers[one].rack == rack]
+    there: list[int] = [one for one in followers.states if brokers[one].rack == rack]
     return there[0] if there else original(broker, partition, followers, fetch_offset, rack)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import Answer, Asked, Wish
+from chaos.checks.fetch_model import Answer, Asked, Session, Wish, Wishes
 from chaos.checks.incremental_exact import IncrementalExact
 from chaos.checks.no_uncommitted_read import NoUncommittedRead
 from chaos.checks.read_replica_eligible import ReadReplicaEligible
@@ -46,10 +46,10 @@ def make_answer(
     epoch: int = -1,
     **data: Any,
 ) -> Answer:
-    wishes = {NAMED: Wish(offset, 1 << 20, epoch)}
+    wishes: Wishes = {NAMED: Wish(offset, 1 << 20, epoch)}
     asked = Asked(wishes, 7, 1, True, False, 1 << 20, False, wishes, may_follow, rack)
     line = PartitionData(0, 0, 3, 3, 0, **data)
-    return Answer(node, "c", 7, asked, False, {NAMED: line})
+    return Answer(node, "c", 7, Session(), asked, False, {NAMED: line})
 
 
 def is_red(check: Check, *answers: Answer) -> bool:
