@@ -122,6 +122,6 @@ def position_ignored_by_leader(original: Function, request: Any, store: Any, kno
 
 @mutant(f"{SERVING}:_read")
 def each_piece_told_as_the_last(original: Function, request: Any, store: Any, known: Any) -> Any:
-    """A leader says of each piece that nothing remains after it (S-4)."""
+    """A leader says of each piece that nothing remains after it (S-4, S-17)."""
     piece = original(request, store, known)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)

@@ -119,6 +119,7 @@ def only_partition(answer: Any) -> Any:
     return partition
 
 
+@pytest.mark.clause("KRaftClusterTest.testDescribeQuorumRequestToControllers")
 def test_the_leader_describes_its_quorum() -> None:
     answer = World(is_leader=True, leader_id=1).describe()
     partition = only_partition(answer)
@@ -145,6 +146,7 @@ def replica_fields(replica: Any) -> tuple[int, int, int, int]:
     )
 
 
+@pytest.mark.clause("KRaftClusterTest.testDescribeQuorumRequestToBrokers")
 @pytest.mark.parametrize(
     "client_id", ["admin", "node-2", client_id_of(2, bytes(range(16))), client_id_of(9, bytes(16))]
 )

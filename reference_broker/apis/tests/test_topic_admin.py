@@ -168,7 +168,10 @@ def test_each_bad_topic_gets_its_error_and_stops_no_other(wanted: CreatableTopic
     assert sorted(world.controller.image.topics) == ["good", "x.y"]
 
 
-@pytest.mark.clause("ReplicationControlManagerTest.testExcessiveNumberOfTopicsCannotBeCreated")
+@pytest.mark.clause(
+    "ReplicationControlManagerTest.testExcessiveNumberOfTopicsCannotBeCreated",
+    "KRaftClusterTest.testOverlyLargeCreateTopics",
+)
 @pytest.mark.parametrize(
     "topics",
     [

@@ -129,6 +129,10 @@ def test_new_partitions_go_on_after_the_last_one_of_their_topic() -> None:
         (image({1: None, 2: None}, fenced=(1, 2)), 1),
         (image({}), 1),
         (image({1: None}), 0),
+        (image({1: "a", 2: "b", 3: "a"}), 4),
+        (image({1: "a", 2: "b", 3: None}, fenced=(1, 2, 3)), 1),
+        (image({1: "a", 2: "b"}), 0),
+        (image({1: "a", 2: "b"}), -1),
     ],
 )
 def test_what_cannot_be_placed_is_refused(cluster: MetadataImage, factor: int) -> None:

@@ -122,9 +122,7 @@ def test_an_image_that_ends_inside_a_batch_is_published_and_makes_no_snapshot() 
 
 
 @pytest.mark.clause(
-    "RecordsIteratorTest.testCrcValidation",
-    "SnapshotGeneratorTest.testSnapshotsDisabled",
-    "QuorumControllerTest.testFatalMetadataErrorDuringLogLoading",
+    "RecordsIteratorTest.testCrcValidation", "QuorumControllerTest.testFatalMetadataErrorDuringLogLoading"
 )
 @pytest.mark.clause("T-3")
 def test_damage_ends_the_node_and_what_came_before_is_published() -> None:

@@ -141,14 +141,14 @@ class SnapshotDownload:
     def _ask(self, job: "_Job") -> None:
         position = 0 if self._partial is None else self._partial.length
         asked_us = self._surroundings.now_us
+        is_draft = self._config.crucible_metadata_snapshot_fetch_draft
+        cluster_id = None if is_draft else self._cluster_id  # The draft has no field for it.
         self._surroundings.ports.send(
             job.leader,
             Channel.RAFT,
             ApiKey.FETCH_SNAPSHOT,
-            DRAFT_VERSION if self._config.crucible_metadata_snapshot_fetch_draft else FETCH_SNAPSHOT_VERSION,
-            request_for(
-                self._cluster_id, self._surroundings.node_id, job.epoch, job.id, position, self._rate.chunk_bytes
-            ),
+            DRAFT_VERSION if is_draft else FETCH_SNAPSHOT_VERSION,
+            request_for(cluster_id, self._surroundings.node_id, job.epoch, job.id, position, self._rate.chunk_bytes),
             self._patience_us // 1000,
             lambda body: self._guarded(job, lambda: self._arrived(job, read_response(body), asked_us)),
             lambda: self._guarded(job, lambda: self._lost(job)),

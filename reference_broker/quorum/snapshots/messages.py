@@ -65,7 +65,7 @@ class Piece:
 
 
 def request_for(
-    cluster_id: str, replica_id: int, epoch: int, snapshot: OffsetAndEpoch, position: int, max_bytes: int
+    cluster_id: str | None, replica_id: int, epoch: int, snapshot: OffsetAndEpoch, position: int, max_bytes: int
 ) -> "request_schema.FetchSnapshotRequest":
     partition = request_schema.PartitionSnapshot(
         partition=i32(0),

@@ -48,7 +48,6 @@ def test_an_observer_asks_again_after_an_answer_that_names_no_leader() -> None:
     "KafkaRaftClientTest.testFollowerAsObserverDoesNotBecomeProspectiveAfterFetchTimeout",
     "KafkaRaftClientTest.testObserverSendDiscoveryFetchAfterFetchTimeout",
     "KafkaRaftClientTest.testObserverHandleRetryFetchToBootstrapServer",
-    "KafkaRaftClientTest.testObserverHandleRetryFetchToLeader",
 )
 def test_an_observer_whose_leader_is_silent_asks_other_voters_and_seeks_no_election() -> None:
     node = observer()

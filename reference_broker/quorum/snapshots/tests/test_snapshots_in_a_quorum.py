@@ -193,7 +193,7 @@ def test_a_quorum_of_one_makes_its_own_and_is_killed_while_it_does() -> None:
     assert content(run(load_snapshot(disk, store.latest))) == world.images[store.latest.offset - 1]
 
 
-@pytest.mark.clause("RaftClusterSnapshotTest.testSnapshotsGenerated")
+@pytest.mark.clause("RaftClusterSnapshotTest.testSnapshotsGenerated", "KRaftClusterTest.testSnapshotCount")
 @pytest.mark.clause("S-12")
 def test_each_voter_and_observer_makes_its_own_while_the_leader_stays() -> None:
     world = Nodes(4, voters=3, observers=1)
