@@ -52,7 +52,7 @@ def prefers_a_replica_out_of_sync(
     """A leader sends consumers to any replica in their rack, in sync or not (KIP-392)."""
     brokers = broker.controller.image.brokers
     there = [one for one in followers.states if brokers[one].rack == rack]
-    return there[0] if there else original(broker, partition, followers, fetch_offset, rack)
+    return there[0] if there else int(original(broker, partition, followers, fetch_offset, rack))
 
 
 @mutant("reference_broker.controller.planning.registration:restarting")

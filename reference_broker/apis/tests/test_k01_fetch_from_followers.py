@@ -1,5 +1,7 @@
 """Consumers read from a follower (KIP-392): from Fetch 11 on, up to the high watermark that the follower knows."""
 
+from typing import Any
+
 import pytest
 
 from reference_broker.apis.tests.fetch_world import FakeCall, World, id_of, named, names, told
@@ -110,7 +112,8 @@ def test_the_leader_epoch_is_compared(world: World, epoch: int, error: int) -> N
 @pytest.mark.clause("FetchFromFollowerIntegrationTest.testFollowerCompleteDelayedFetchesOnReplication")
 def test_a_wait_ends_when_the_follower_hears_of_more(world: World) -> None:
     call = world.fetch(0, -1, {A0: 6}, max_wait_ms=500)
-    followed(world).log.append(2, 100, EPOCH)  # type: ignore[attr-defined]
+    fake: Any = followed(world).log
+    fake.append(2, 100, EPOCH)
     followed(world).changed()
     assert call.waiting
     commit(world, 8)
