@@ -57,14 +57,19 @@ class Cluster:
         return [psutil.Process(pid) for pid in self.pids]
 
 
+def settings_of(config: Mapping[str, str], node_id: int) -> dict[str, str]:
+    """Returns the settings of one node."""
+    return {name: value.replace("{node}", str(node_id)) for name, value in config.items()}
+
+
 Prepares = Callable[[Path, int, Mapping[str, str]], AbstractContextManager[Cluster]]
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """A broker that can be measured. ``prepare(folder, nodes, config)`` makes new nodes, which are not launched yet and
-    end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names. It raises
-    PeerError when the nodes cannot be had."""
+    end with the block. ``config`` holds the settings that differ from the defaults, by Kafka's names. In a value
+    ``{node}`` stands for the node's ID. It raises PeerError when the nodes cannot be had."""
 
     name: str
     prepare: Prepares

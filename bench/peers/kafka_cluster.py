@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.peers.cluster import Cluster
+from bench.peers.cluster import Cluster, settings_of
 from bench.peers.java import java_command
 from bench.peers.kafka import HEAP, SETTINGS, format_storage, new_cluster_id, write_properties
 from bench.peers.node import BrokerNode, end
@@ -36,7 +36,7 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
             "log.dirs": str(folder / f"node-{node}"),
         }
         properties = folder / f"node-{node}.properties"
-        write_properties(properties, {**SETTINGS, **config, **own})
+        write_properties(properties, {**SETTINGS, **settings_of(config, node), **own})
         format_storage(cluster_id, properties)
         command = java_command("kafka.Kafka", [str(properties)], HEAP)
         members.append(BrokerNode(NAME, node, ports[node], command, properties.with_suffix(".log"), READY_LIMIT_S))

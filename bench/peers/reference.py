@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import IO
 
 from bench.children import ends_with_me
-from bench.peers.cluster import Cluster
+from bench.peers.cluster import Cluster, settings_of
 from bench.peers.node import BrokerNode, end
 from bench.ports import free_ports
 
@@ -69,7 +69,9 @@ def reference_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> It
     if nodes > 1:
         voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports))
         told |= {"controller.quorum.voters": voters, "crucible.cluster.id": CLUSTER_ID}
-    members = [ReferenceNode(node, port, folder / f"node-{node}", told) for node, port in enumerate(ports)]
+    members = [
+        ReferenceNode(node, port, folder / f"node-{node}", settings_of(told, node)) for node, port in enumerate(ports)
+    ]
     try:
         yield Cluster(NAME, members)
     finally:

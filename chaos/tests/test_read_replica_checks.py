@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import Answer, Asked, Session, Wish, Wishes
+from chaos.checks.fetch_model import Answer, Asked, Named, Session, Wish, Wishes
 from chaos.checks.incremental_exact import IncrementalExact
 from chaos.checks.no_uncommitted_read import NoUncommittedRead
 from chaos.checks.read_replica_eligible import ReadReplicaEligible
@@ -16,7 +16,7 @@ from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
 from chaos.tests.surroundings import around
 from reference_broker.wire.fetch import PartitionData
 
-NAMED = (TOPIC_ID, 0)
+NAMED: Named = (TOPIC_ID, 0)
 LEADER, FOLLOWER = 0, 1
 RACKS = {0: "a", 1: "b", 2: "c"}
 

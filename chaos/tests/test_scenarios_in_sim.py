@@ -32,6 +32,7 @@ OTHERS_BROKEN = 3
 SEEN_BY_MANY = {
     "incremental_served_without_session",
     *("elr_not_kept", "unclean_restart_keeps_elr", "high_watermark_at_leaders_end", "unclean_restart_stays_in_sync"),
+    "joins_behind_high_watermark",
     *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
 }
 """One breach that several guarantees speak of. An answer from a session that nobody has is wrong in its session, its

@@ -88,14 +88,11 @@ class CachedPartition:
             self.partition.unwatch(self)
             self.partition = None
 
-    def bind(self, partitions: Partitions, may_follow: bool = False) -> Partition | None:
-        """Finds the led partition that this one names now. A deleted and recreated one is found only by its name.
-
-        With ``may_follow`` the followed one that ``read_from`` named is found as well, for as long as it is followed.
-        """
+    def bind(self, partitions: Partitions) -> Partition | None:
+        """Finds the led partition that this one names now, or the followed one that ``read_from`` named, for as long as
+        it is followed. A deleted and recreated one is found only by its name."""
         partition = self.partition
-        if partition is None or partition.deleted or (partition.leader_elsewhere is not None and not may_follow):
-            self._unbind()
+        if partition is None or partition.deleted:
             if self.session.uses_topic_ids:
                 partition = partitions.by_id.get((self.topic_id, self.index))
                 self.topic = partitions.topic_names.get(self.topic_id, self.topic)
@@ -111,6 +108,11 @@ class CachedPartition:
         """The fetcher reads from a partition that this node follows."""
         self._unbind()
         self.partition = followed
+
+    def read_from_leader(self) -> None:
+        """The fetcher may not read from followers any more."""
+        if self.partition is not None and self.partition.leader_elsewhere is not None:
+            self._unbind()
 
     def watch(self, partitions: Partitions) -> None:
         """Marks itself at the partition's next change or, if it is not led here, at its arrival."""
@@ -136,7 +138,7 @@ class CachedPartition:
 def direction(data: PartitionData) -> tuple[int, ...] | None:
     """Where the fetcher must go on instead, if it must: the diverging epoch as (epoch, end offset), or the preferred
     read replica as (ID,)."""
-    diverging, preferred = data.diverging_epoch, data.preferred_read_replica
+    diverging = data.diverging_epoch
     if diverging is not None:
         return diverging.epoch, diverging.end_offset
-    return (preferred,) if preferred >= 0 else None
+    return None if data.preferred_read_replica < 0 else (data.preferred_read_replica,)

@@ -46,7 +46,8 @@ class FetchSession:
       ``answered_number`` is the last of them that was answered, -1 before even the full fetch was.
     - ``created_ms`` and ``last_used_ms`` are wall-clock times. ``contact_us`` is the monotonic time of the last
       accepted request, which counts for every cached partition.
-    - ``reader`` says who reads how far, as of the last request.
+    - ``reader`` says who reads how far, and ``rack`` where a consumer stands that may read from followers, as of the
+      last request.
     - ``answers_full`` says that the request to be answered is a full one.
     - ``denied`` says that the session accepts no incremental fetches and caches nothing.
     - ``last_told`` is what the answer to ``number`` held, if it may have to be told again.
@@ -66,6 +67,7 @@ class FetchSession:
     last_used_ms: int = 0
     contact_us: int = 0
     reader: object = None
+    rack: str | None = None
     answers_full: bool = True
     denied: bool = False
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
@@ -162,15 +164,17 @@ class FetchSession:
         """Makes the next answer look at the partition although nothing has changed."""
         self.changed[cached] = None
 
-    def read_as(self, reader: object) -> None:
-        """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end.
+    def read_as(self, reader: object, rack: str | None = None) -> None:
+        """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end. A
+        consumer with another rack may have to read elsewhere; ``rack`` is None for who reads from leaders only.
 
         Then all partitions must be looked at. This is the only walk over all cached partitions, and no client makes
         such a change within a session.
         """
-        if self.reader != reader:
-            self.reader = reader
+        if self.reader is not reader or self.rack != rack:
+            self.reader, self.rack = reader, rack
             for cached in self.partitions.values():
+                cached.read_from_leader()
                 self.mark(cached)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:

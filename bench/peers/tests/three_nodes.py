@@ -55,6 +55,7 @@ class ThreeNodes:
 
 
 @contextmanager
-def three_nodes(folder: Path) -> Iterator[ThreeNodes]:
-    with REFERENCE.launched(folder, NODES, TIMEOUTS) as cluster, RetryingClient(cluster.ports) as client:
+def three_nodes(folder: Path, config: Mapping[str, str] | None = None) -> Iterator[ThreeNodes]:
+    settings = {**TIMEOUTS, **(config or {})}
+    with REFERENCE.launched(folder, NODES, settings) as cluster, RetryingClient(cluster.ports) as client:
         yield ThreeNodes(cluster, client)

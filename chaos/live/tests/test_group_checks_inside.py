@@ -106,7 +106,7 @@ def test_what_another_leader_wrote_is_not_held_against_a_node_that_is_alone() ->
         partitions=SimpleNamespace(
             by_name={("__consumer_offsets", 0): led}, topic_ids={"__consumer_offsets": bytes(16)}
         ),
-        replica=SimpleNamespace(loader=loader),
+        loader=loader,
     )
     log.append(b"\x00\x04of another", key)
     alone, all_seeing = SwitchRespected(around(alone=True)), SwitchRespected(around())

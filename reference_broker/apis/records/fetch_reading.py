@@ -83,7 +83,7 @@ class Look:
 
 def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None) -> Look:
     """``rack`` is that of a consumer that may read from followers (``rack_of``)."""
-    partition = cached.bind(broker.partitions, rack is not None)
+    partition = cached.bind(broker.partitions)
     if partition is None:
         found = missing(broker, cached, rack is not None)
         if isinstance(found, Look):

@@ -71,7 +71,7 @@ class Fetch:
 
     def begin(self) -> FetchResponse | None:
         """Returns the answer, or None if it waits and responds later."""
-        self.session.read_as((self.reader, self.rack))
+        self.session.read_as(self.reader, self.rack)
         for cached in self.session.changed:
             self._look(cached)
         if self.reader is Reader.FOLLOWER and not self._count_progress():

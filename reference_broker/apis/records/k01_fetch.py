@@ -11,6 +11,8 @@
   the session, and partitions in error keep their place there. Kafka begins with the readable ones, as they were asked.
 * Unlike Kafka: a session of more than 250,000 partitions, or one that grows when all sessions together have reached
   ``crucible.fetch.session.cache.partitions``, is closed with FETCH_SESSION_ID_NOT_FOUND. Kafka has no such limit.
+* Unlike Kafka: as many sessions as there are slots have room. Kafka deals the slots to eight shards, and declines a
+  session whose shard is full.
 * Unlike Kafka: where a session that told last fetched epochs goes on in a version below 12, a divergence is left out of
   the answer. Kafka fails to write it and answers UNSUPPORTED_VERSION.
 * Unlike Kafka: a topic that was deleted and created again has INCONSISTENT_TOPIC_ID also where this node has no replica

@@ -1,0 +1,228 @@
+"""The same Fetch request to several brokers, and their answers in words that can be compared.
+
+Topic IDs and session IDs differ between brokers; everything else of an answer is kept. A topic that is deleted leaves
+its ID behind: its *label*, such as ``b#2``, stands for that ID, or for its name where a version has no IDs.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from kio.schema.create_topics.v7.request import CreatableReplicaAssignment, CreatableTopic
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.metadata.v13.request import MetadataRequest
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i16, i32, i32Timedelta, i64
+
+from bench.fleet.behaviours.bodies import create_topics_request, delete_topics_request
+from bench.peers.raw_client import RawConnection
+from reference_broker.records.batch import iterate
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+
+UNKNOWN = "unknown"
+UNKNOWN_ID = bytes(range(1, 17))
+NOW_MS = int(time.time() * 1000)
+"""Younger than any retention time."""
+ALL = 1 << 20
+OF_DELETED = "#"
+TIMEOUT_MS = 10_000
+METADATA_VERSION, CREATE_VERSION, DELETE_VERSION = 12, 7, 6
+PROBE_VERSION = 12
+SETTLED_LIMIT_S = 30.0
+AGAIN_AFTER_S = 0.005
+
+
+@dataclass(slots=True)
+class Side:
+    """One broker, or a cluster whose nodes hold replicas of all partitions. Node 0 leads them. ``connections`` are to
+    its nodes, by ID. ``topic_ids`` are by label, and ``session_ids`` by the number of the walk's session."""
+
+    connections: Sequence[RawConnection]
+    topic_ids: dict[str, bytes] = field(default_factory=lambda: {UNKNOWN: UNKNOWN_ID})
+    session_ids: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def leader(self) -> RawConnection:
+        return self.connections[0]
+
+    def learn_ids(self, topics: Mapping[str, int]) -> None:
+        """Waits until each node knows the leaders of all partitions of these topics, and of no other topic."""
+        for connection in self.connections:
+            while not self._knows(connection, topics):
+                time.sleep(AGAIN_AFTER_S)
+
+    def _knows(self, connection: RawConnection, topics: Mapping[str, int]) -> bool:
+        everything = MetadataRequest(topics=None, include_topic_authorized_operations=False)
+        answer = connection.call(ApiKey.METADATA, METADATA_VERSION, everything)
+        found = {str(topic.name): topic for topic in answer.topics}  # type: ignore[attr-defined]
+        led = {name: sum(int(each.leader_id) >= 0 for each in topic.partitions) for name, topic in found.items()}
+        if led == topics:
+            self.topic_ids |= {name: topic.topic_id.bytes for name, topic in found.items()}
+        return led == topics
+
+    def topic(self, label: str, version: int) -> tuple[str, bytes]:
+        return ("", self.topic_ids[label]) if version >= 13 else (label.partition(OF_DELETED)[0], NO_TOPIC_ID)
+
+    def label(self, topic: str, topic_id: bytes) -> str:
+        return topic or next(label for label, each in self.topic_ids.items() if each == topic_id)
+
+    def create(self, name: str, partitions: int) -> None:
+        """With a replica on each node."""
+        nodes = tuple(BrokerId(each) for each in range(len(self.connections)))
+        placed = tuple(
+            CreatableReplicaAssignment(partition_index=i32(index), broker_ids=nodes) for index in range(partitions)
+        )
+        topic = CreatableTopic(
+            name=TopicName(name),
+            num_partitions=i32(-1),
+            replication_factor=i16(-1),
+            assignments=placed,
+            configs=(),
+        )
+        answer = self.leader.call(ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request([topic], TIMEOUT_MS))
+        assert [int(each.error_code) for each in answer.topics] == [0], answer  # type: ignore[attr-defined]
+
+    def delete(self, name: str) -> None:
+        answer = self.leader.call(ApiKey.DELETE_TOPICS, DELETE_VERSION, delete_topics_request([name], TIMEOUT_MS))
+        assert [int(each.error_code) for each in answer.responses] == [0], answer  # type: ignore[attr-defined]
+
+    def await_replicas(self, topic: str, partition: int, start: int, end: int) -> None:
+        """Waits until each node serves all records from ``start`` to ``end``, all of them committed, and until the
+        leader sends consumers in a follower's rack there, since it knows how far that one is."""
+        wanted = ((topic, FetchPartition(partition, end, 0)),)
+        for node in range(len(self.connections)):
+            at_node = Ask(PROBE_VERSION, None, 0, -1, wanted, node=node)
+            self._until(at_node, lambda row: (row.log_start_offset, row.high_watermark) == (start, end))
+        for node in range(1, len(self.connections)):
+            from_rack = Ask(PROBE_VERSION, None, 0, -1, wanted, rack=f"rack-{node}")
+            self._until(from_rack, lambda row, node=node: row.preferred == node)  # type: ignore[misc]
+
+    def _until(self, ask: "Ask", is_settled: Callable[["Row"], bool]) -> None:
+        deadline = time.monotonic() + SETTLED_LIMIT_S
+        while True:
+            (row,) = fetch(self, ask)[0].rows
+            if row.error_code == ErrorCode.none and is_settled(row):
+                return
+            assert time.monotonic() < deadline, f"node {ask.node} did not settle: {row}"
+            time.sleep(AGAIN_AFTER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One fetch in terms of the walk. ``session`` is the number of one of its sessions. If it is None, ``session_id``
+    is sent as it is."""
+
+    version: int
+    session: int | None
+    session_id: int
+    epoch: int
+    wanted: tuple[tuple[str, FetchPartition], ...] = ()
+    forgotten: tuple[tuple[str, int], ...] = ()
+    max_bytes: int = ALL
+    isolation_level: int = 0
+    node: int = 0
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What an answer says about one partition. ``leader`` is -1 and -1 if it names none. ``batches`` has base offset,
+    leader epoch and checksum of each."""
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    diverging: tuple[int, int] | None
+    leader: tuple[int, int]
+    preferred: int
+    batches: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``session``: none, same as asked for, or new."""
+
+    error_code: int
+    session: str
+    rows: tuple[Row, ...]
+
+    def order_of_data(self) -> list[tuple[str, int]]:
+        """Where the byte limit is spent first: the order that matters."""
+        return [(row.topic, row.partition) for row in self.rows if row.batches]
+
+
+def fetch(side: Side, ask: Ask) -> tuple[Answer, int]:
+    """The answer and the session ID that it carries."""
+    asked_id = ask.session_id if ask.session is None else side.session_ids[ask.session]
+    wanted = [FetchTopic(*side.topic(label, ask.version), [one]) for label, one in ask.wanted]
+    forgotten = [ForgottenTopic(*side.topic(label, ask.version), [index]) for label, index in ask.forgotten]
+    request = FetchRequest(
+        max_wait_ms=0,
+        max_bytes=ask.max_bytes,
+        isolation_level=ask.isolation_level,
+        session_id=asked_id,
+        session_epoch=ask.epoch,
+        topics=wanted,
+        forgotten=forgotten,
+        rack_id=ask.rack,
+    )
+    answer = side.connections[ask.node].call(ApiKey.FETCH, ask.version, request)
+    assert isinstance(answer, FetchResponse)
+    session = "none" if answer.session_id == 0 else "same" if answer.session_id == asked_id else "new"
+    rows = [
+        Row(
+            side.label(topic.topic, topic.topic_id),
+            data.partition,
+            data.error_code,
+            data.high_watermark,
+            data.last_stable_offset,
+            data.log_start_offset,
+            (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) if data.diverging_epoch else None,
+            (data.current_leader.leader_id, data.current_leader.leader_epoch) if data.current_leader else (-1, -1),
+            data.preferred_read_replica,
+            tuple((each.base_offset, each.leader_epoch, each.crc) for _, each in iterate(data.records or b"")),
+        )
+        for topic in answer.responses
+        for data in topic.partitions
+    ]
+    return Answer(answer.error_code, session, tuple(rows)), answer.session_id
+
+
+def one_batch(records: int, value_bytes: int) -> bytes:
+    return bytes(build([Record(timestamp_ms=NOW_MS, value=bytes(value_bytes))] * records))
+
+
+def produce(side: Side, topic: str, partition: int, batches: int, batch: bytes) -> None:
+    """Each batch in a request of its own, as brokers take one a partition."""
+    for _ in range(batches):
+        named = [ProduceTopic(topic, NO_TOPIC_ID, [ProducePartition(partition, batch)])]
+        answer = side.leader.call(ApiKey.PRODUCE, 9, ProduceRequest(-1, TIMEOUT_MS, named))
+        assert isinstance(answer, ProduceResponse)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.none
+
+
+def delete_records(side: Side, topic: str, partition: int, offset: int) -> None:
+    one = DeleteRecordsPartition(partition_index=i32(partition), offset=i64(offset))
+    request = DeleteRecordsRequest(
+        topics=(DeleteRecordsTopic(name=TopicName(topic), partitions=(one,)),),
+        timeout=i32Timedelta.parse(timedelta(milliseconds=TIMEOUT_MS)),
+    )
+    answer = side.leader.call(ApiKey.DELETE_RECORDS, 2, request)
+    assert [int(each.error_code) for each in answer.topics[0].partitions] == [0], answer  # type: ignore[attr-defined]
+    assert [int(each.low_watermark) for each in answer.topics[0].partitions] == [offset], answer  # type: ignore[attr-defined]
