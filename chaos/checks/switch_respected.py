@@ -1,16 +1,20 @@
-"""switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized (M-14).
+"""switch-respected: nothing uses the metadata epoch before ``crucible.metadata.epoch`` is finalized, and clients that
+know one go on when it is switched off (M-14).
 
 Until then no draft request goes between brokers, and offsets are stored in Kafka's own schema, without the epoch.
+Afterwards a node that has told clients an epoch tells no smaller one while its process lives. Clients drop metadata
+with a smaller one (M-5), so they would take none any more.
 """
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from chaos.checks.batches import read_batches
 from chaos.checks.check import OFFSETS_TOPIC, Check
 from chaos.checks.records import records_in
 from chaos.checks.surroundings import Surroundings
-from reference_broker.core.effects import Effect, Send
+from reference_broker.core.effects import Effect, Reply, Send
 from reference_broker.core.events import Event
 from reference_broker.log.partition_log import PartitionLog
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
 FEATURE = "crucible.metadata.epoch"
+METADATA = 3
 UPDATE_METADATA = 6
 """Kafka's API key, which D-1 keeps for the draft."""
 OFFSET_KEY_VERSIONS = (0, 1)
@@ -34,7 +39,7 @@ class SwitchRespected(Check):
 
     guarantee = "switch-respected"
     needs_one_node = True
-    acts_on = (Send,)
+    acts_on = (Send, METADATA, NoneType)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -42,14 +47,29 @@ class SwitchRespected(Check):
         self._on = False
         """Some node has seen the feature finalized."""
         self._read_to: dict[tuple[int, int, str, int], int] = {}
+        self._told: dict[int, int] = {}
+        """The epoch that each node has told clients last."""
 
-    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        if event is None:
+            self._told.pop(node.broker.node_id, None)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == METADATA:
+                self._look_at_told(at_us, node.broker.node_id, getattr(effect.body, "metadata_epoch", None))
         if self._on:
             return  # M-14 speaks of the time before some node has seen the feature finalized.
         self._on = _is_on(node)
         for effect in effects:
             if type(effect) is Send and effect.api_key == UPDATE_METADATA and not self._on:
                 self.violated(at_us, f"node {node.broker.node_id} sent UpdateMetadata before {FEATURE} was finalized")
+
+    def _look_at_told(self, at_us: int, node_id: int, epoch: int | None) -> None:
+        if epoch is None:
+            return  # Only the draft versions of Metadata tell one.
+        before = self._told.setdefault(node_id, epoch)
+        if epoch < before:
+            self.violated(at_us, f"node {node_id} told a client metadata epoch {epoch} after it had told {before}")
+        self._told[node_id] = max(before, epoch)
 
     def node(self, at_us: int, incarnation: int, node: "Node", event: Event | None, thorough: bool) -> None:  # noqa: ARG002
         if self._on or OFFSETS_TOPIC not in node.broker.partitions.topic_ids:

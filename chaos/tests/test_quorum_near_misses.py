@@ -11,7 +11,7 @@ from chaos.checks.switch_respected import FEATURE, SwitchRespected
 from chaos.sim.disk import SimDisk
 from chaos.tests.surroundings import around
 from chaos.tests.test_quorum_checks import BEGIN, SECOND_US, Quorum, batch, settled
-from reference_broker.core.effects import Send
+from reference_broker.core.effects import Reply, Send
 from reference_broker.metadata.features import METADATA_VERSION_FEATURE
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.channels import Channel
@@ -125,6 +125,28 @@ def test_a_draft_request_before_the_switch(level: int) -> None:
     body: Any = None
     check.acted(0, node, None, [Send(1, Channel(0), 0, 6, 1000, body, Tag(6, 1000, "node-0", 0, -1), 1000, "node-0")])
     assert bool(check.violations) is not level
+
+
+@pytest.mark.clause("M-4", "M-14")
+@pytest.mark.parametrize(
+    ("told", "right"), [((-1, 4, 4, 5), True), ((4, None, 4), True), ((4, -1), False), ((4, 3), False)]
+)
+def test_a_node_that_has_told_clients_an_epoch_tells_no_smaller_one(told: tuple[int | None, ...], right: bool) -> None:
+    """None stands for an answer of one of Kafka's versions, which tells no epoch."""
+    node: Any = SimpleNamespace(
+        broker=SimpleNamespace(
+            node_id=0, loader=SimpleNamespace(image=SimpleNamespace(features={})), partitions=SimpleNamespace()
+        ),
+        listening=True,
+    )
+    check, other_life = SwitchRespected(around()), SwitchRespected(around())
+    for epoch in told:
+        body: Any = SimpleNamespace() if epoch is None else SimpleNamespace(metadata_epoch=epoch)
+        answer = Reply(1, 7, 3, 1001, body, Tag(3, 1001, "member-0", 0, -1))
+        check.acted(0, node, SimpleNamespace(), [answer])  # type: ignore[arg-type]
+        other_life.acted(0, node, None, [answer])
+    assert (check.violations == []) is right
+    assert other_life.violations == [], "a node begins anew with its process"
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "torn_batch_kept": "leader-completeness",
     "gate_ignored": "markers-gated",
     "accepts_older_metadata": "rewinds",
-    "epoch_forgotten_when_off": "mirror-complete",
+    "epoch_forgotten_when_off": "switch-respected",
     "epoch_not_told": "one-content-per-epoch",
     "producers_keep_no_epoch": "nonmonotonic-metadata-epoch",
     "older_controller_obeyed": "nonmonotonic-metadata-epoch",
