@@ -453,10 +453,12 @@ def _measured(wanted: "Options") -> "Results":
 @main.command(epilog=_examples("mutants", "sim --all --with-mutants --seeds 200 --seed 1000"))
 def mutants() -> None:
     """Lists the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
-    catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught here.
+    catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught, or why
+    real processes cannot show it.
 
-    Every command with --with-mutants remembers that, in runs/mutants.jsonl.
+    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl.
     """
+    from chaos.mutants import live_worlds
     from chaos.mutants.catches import last
     from chaos.mutants.registry import by_name, table
 
@@ -464,10 +466,10 @@ def mutants() -> None:
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"
         click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
-        for world in ("sim", "live"):
-            catch = caught.get((name, world))
-            if catch is not None:
-                click.echo(f"        {catch}")
+        simulated = caught.get((name, "sim"))
+        if simulated is not None:
+            click.echo(f"        {simulated}")
+        click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
 
 
 @main.command(epilog=_examples("clauses", "clauses --tests"))

@@ -55,7 +55,7 @@ _CLIENTS = (
     Guarantee("int-nonmonotonic-poll", "One read holds records out of order."),
     Guarantee("nonmonotonic-send", "A producer's later send was given an earlier offset.", keeps_writes=True),
     Guarantee("unrequested-partition", "A response named a partition that the fetcher was not asking for."),
-    Guarantee("fetch-gap", "A fetcher stands below the high watermark once all is quiet."),
+    Guarantee("fetch-gap", "A fetcher does not stand at the high watermark once all is quiet."),
     Guarantee("torn-metadata", "A part of a transaction was seen, or two nodes held different metadata at one offset."),
     Guarantee("lost-metadata", "An acknowledged change of metadata is gone, came twice, or nobody asked for it."),
     Guarantee(

@@ -5,6 +5,7 @@ touched. Checks of what clients saw judge the recorded history at the run's end.
 jobs judge recorded runs by the same guarantees. ``watching.py`` calls each check only for what it overrides.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,7 +45,7 @@ Kind: TypeAlias = type | str | int
 all else (NoneType for a start)."""
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
-"""A check keeps at most this many violations. One is enough to fail a run."""
+"""A check keeps at most this many violations, the earliest. One is enough to fail a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class Check:
     def __init__(self, around: "Surroundings") -> None:
         self.around = around
         self.violations: list[Violation] = []
+        """in the order of their times"""
+        self.looked_at = 0
+        """how many things it judged by what clients or traces tell; without any there was nothing to judge"""
 
     def trace(self, row: TraceRow) -> None:
         """Called with each trace row that it asked for, in order."""
@@ -117,8 +121,8 @@ class Check:
         """Called after ``quiet``, when all is recorded."""
 
     def violated(self, at_us: int, story: str) -> None:
-        if len(self.violations) < MAX_VIOLATIONS:
-            self.violations.append(Violation(self.guarantee, at_us, story))
+        insort(self.violations, Violation(self.guarantee, at_us, story), key=lambda each: each.at_us)
+        del self.violations[MAX_VIOLATIONS:]
 
 
 def overriding(checks: Iterable[Check], method: str) -> list[Check]:
@@ -187,6 +191,11 @@ class History:
     def operation_of(self) -> dict[tuple[str, int], OperationRow]:
         """Returns the operations by process and index. All rows must be there before this is asked."""
         return {(row.process, row.index): row for row in self.operations}
+
+    def ended_us(self, row: OfOperation) -> int:
+        """Returns when the row's operation ended, or 0 if that is not known."""
+        operation = self.operation_of.get((row.process, row.index))
+        return 0 if operation is None else operation.complete_us
 
     def with_operations(self, rows: Iterable[Row], f: str) -> Iterator[tuple[Row, OperationRow]]:
         """Yields the rows of operations of the kind ``f``, each with its operation."""

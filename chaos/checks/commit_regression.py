@@ -21,6 +21,7 @@ class CommitRegression(Check):
         commits = asked(history, COMMIT)
         gone = deleted(history)
         for written in commits.values():
+            self.looked_at += sum(each.acked for each in written)
             self._smaller_epochs(written)
             self._older_generations(written)
         for key, fetches in asked(history, FETCHED).items():

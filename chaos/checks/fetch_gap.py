@@ -1,4 +1,7 @@
-"""fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark."""
+"""fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
+
+A fetcher that was told no offset, and was answered nothing, stands at the log's start.
+"""
 
 from chaos.checks.check import Check, History
 from chaos.checks.values import place
@@ -9,7 +12,7 @@ class FetchGap(Check):
     guarantee = "fetch-gap"
 
     def end(self, history: History) -> None:
-        ends = {place(row): row.high_watermark for row in history.ends}
+        ends = {place(row): row for row in history.ends}
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
         positions = {(row.process, place(row)): row.from_offset for row in lasting}
         begun_us = {(row.process, place(row)): row.from_us for row in lasting}
@@ -24,7 +27,13 @@ class FetchGap(Check):
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.
-            if end is not None and offset != end:
+            if end is None:
+                continue
+            self.looked_at += 1
+            stands_at = offset if offset >= 0 else end.log_start_offset
+            if stands_at != end.high_watermark:
                 self.violated(
-                    0, f"{process} stands at offset {offset} of {where[0]}-{where[1]}, whose high watermark is {end}"
+                    end.end_us,
+                    f"{process} stands at offset {stands_at} of {where[0]}-{where[1]}, whose high watermark is "
+                    f"{end.high_watermark}",
                 )

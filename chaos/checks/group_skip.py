@@ -19,10 +19,14 @@ class GroupSkip(Check):
         if not history.memberships:
             return
         group_of = {row.process: row.group for row in history.memberships}
+        self.looked_at += sum(row.event == "assigned" for row in history.memberships)
         read: dict[tuple[str, Place], dict[int, None]] = {}
-        for run, _ in reads(history):
+        begun: dict[tuple[str, Place], list[tuple[int, int]]] = {}
+        for run, operation in reads(history):
             if run.process in group_of:
-                offsets = read.setdefault((group_of[run.process], place(run)), {})
+                key = (group_of[run.process], place(run))
+                begun.setdefault(key, []).append((run.first_offset, operation.complete_us))
+                offsets = read.setdefault(key, {})
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
         members = [row for row in moved_forward(history) if row.process in group_of]
         moved = grouped(members, lambda row: (group_of[row.process], place(row)))
@@ -31,17 +35,15 @@ class GroupSkip(Check):
             low, high = min(offsets), max(offsets)
             for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
                 offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
-            self._judge(group, where, offsets, known[where], (low, high))
+            between = known[where][bisect_left(known[where], low) : bisect_right(known[where], high)]
+            self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
 
-    def _judge(
-        self, group: str, where: Place, offsets: dict[int, None], known: list[int], bounds: tuple[int, int]
-    ) -> None:
-        low, high = bounds
-        between = known[bisect_left(known, low) : bisect_right(known, high)]
-        left_out = [each for each in between if each not in offsets]
+    def _judge(self, group: str, where: Place, left_out: list[int], begun: list[tuple[int, int]]) -> None:
+        """``begun`` holds the first offset and the end of each read of the group."""
         if left_out:
+            behind = [each for each in begun if each[0] > left_out[0]]
             self.violated(
-                0,
+                min(at_us for _, at_us in behind),
                 f"group {group} left out {len(left_out)} records of {where[0]}-{where[1]}, the first at offset "
-                f"{left_out[0]}, and read on up to {high}",
+                f"{left_out[0]}, and read on from {min(behind)[0]}",
             )

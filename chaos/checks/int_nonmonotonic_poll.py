@@ -4,13 +4,14 @@ Reads across a reassignment do not count.
 """
 
 from chaos.checks.check import Check, History
-from chaos.checks.reads import pairs
+from chaos.checks.reads import pairs, reads
 
 
 class IntNonmonotonicPoll(Check):
     guarantee = "int-nonmonotonic-poll"
 
     def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
         for pair in pairs(history):
             if pair.back and pair.inside:
-                self.violated(0, pair.story)
+                self.violated(pair.at_us, pair.story)

@@ -43,8 +43,10 @@ class LostMetadata(Check):
         described = [each for each in history.operations if each.f == "final_describe" and each.type == "ok"]
         nodes = sorted({each.node: None for each in described if each.node is not None})
         if nodes:
+            self.looked_at += len(history.changes)
+            end_us = max(each.complete_us for each in described)
             for name, topic in topics.items():
-                self._end(name, topic, nodes)
+                self._end(end_us, name, topic, nodes)
 
     def _read(self, topic: _Topic, row: MetadataReadRow, at_us: int) -> None:
         where = (row.process, row.node)
@@ -61,23 +63,23 @@ class LostMetadata(Check):
             is_set = row.value >= FIRST_VALUE  # A smaller value is the broker's default.
             topic.at_end[row.node] = row.value if is_set else UNSET
 
-    def _end(self, name: str, topic: _Topic, nodes: list[int]) -> None:
+    def _end(self, at_us: int, name: str, topic: _Topic, nodes: list[int]) -> None:
         there = sorted(topic.at_end)
         missing = [node for node in nodes if node not in topic.at_end]
         possible = [*topic.possible, topic.acked]
         foreign = [value for value in topic.at_end.values() if value not in possible]
         if len(topic.ids) > 1:
-            self.violated(0, f"{name} was created more than once: it has had {len(topic.ids)} IDs")
+            self.violated(at_us, f"{name} was created more than once: it has had {len(topic.ids)} IDs")
         elif not topic.created and there:
-            self.violated(0, f"{name} is there at nodes {there}, and nobody asked for it")
+            self.violated(at_us, f"{name} is there at nodes {there}, and nobody asked for it")
         elif topic.created == "fail" and there:
-            self.violated(0, f"the creation of {name} was refused, and it is there at nodes {there}")
+            self.violated(at_us, f"the creation of {name} was refused, and it is there at nodes {there}")
         elif topic.created == "ok" and topic.delete_us < 0 and missing:
-            self.violated(0, f"the creation of {name} was acknowledged, and it is missing at nodes {missing}")
+            self.violated(at_us, f"the creation of {name} was acknowledged, and it is missing at nodes {missing}")
         elif topic.deleted and there:
-            self.violated(0, f"the deletion of {name} was acknowledged, and it is there at nodes {there}")
+            self.violated(at_us, f"the deletion of {name} was acknowledged, and it is there at nodes {there}")
         elif topic.created and foreign:
-            self.violated(0, f"{name} has retention.ms {foreign[0]} at the end; acknowledged last: {topic.acked}")
+            self.violated(at_us, f"{name} has retention.ms {foreign[0]} at the end; acknowledged last: {topic.acked}")
 
 
 def _asked(topic: _Topic, row: ChangeRow, sent_us: int) -> None:

@@ -20,13 +20,14 @@ class MirrorComplete(Check):
         copied: dict[Place, set[tuple[str, int]]] = {}
         ended: dict[Place, None] = {}
         for row in history.target_runs:
+            self.looked_at += row.count
             values = copied.setdefault(place(row), set())
             values.update((row.writer, row.first_sequence + step) for step in range(row.count))
             if not row.count:
                 ended[place(row)] = None
         mirrors = {row.process.removesuffix(WRITER_SUFFIX) for row in history.copies}
         moved = grouped((row for row in moved_forward(history) if row.process in mirrors), place)
-        for run, _ in history.with_operations(history.runs, "final_read"):
+        for run, operation in history.with_operations(history.runs, "final_read"):
             if place(run) not in ended:
                 continue  # Physical: nobody knows what the target holds beyond what was read.
             jumps = [(row.from_offset, row.to_offset) for row in moved.get(place(run), ())]
@@ -34,4 +35,7 @@ class MirrorComplete(Check):
                 if any(first <= value.offset < end for first, end in jumps):
                     continue  # Kafka: auto.offset.reset leaves out what lies between.
                 if value.writer and (value.writer, value.sequence) not in copied[place(run)]:
-                    self.violated(0, f"{named(run, value)} is not in the cluster that its topic was copied to")
+                    self.violated(
+                        operation.complete_us,
+                        f"{named(run, value)} is not in the cluster that its topic was copied to",
+                    )

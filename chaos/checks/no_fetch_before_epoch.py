@@ -16,6 +16,7 @@ class NoFetchBeforeEpoch(Check):
 
     def end(self, history: History) -> None:
         owed = [row for row in learnt(history) if row.metadata_epoch >= 0]
+        self.looked_at += len(owed)
         if not owed:
             return
         fetches = history.with_operations(history.positions, "fetch")

@@ -59,6 +59,7 @@ class NonmonotonicMetadataEpoch(Check):
         for each in sorted(history.metadata_epochs, key=lambda row: (row.at_us, row.index)):
             if not each.accepted:
                 continue
+            self.looked_at += 1
             # Metadata that came in the same microsecond in which the client left belongs to its life before. It may
             # have woken the client.
             life = sum(row.at_us < each.at_us for row in left.get(each.process, ()))

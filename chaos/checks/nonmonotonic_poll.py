@@ -1,13 +1,14 @@
 """nonmonotonic-poll: the next read of a fetcher returns no record again. Reads across a reassignment do not count."""
 
 from chaos.checks.check import Check, History
-from chaos.checks.reads import pairs
+from chaos.checks.reads import pairs, reads
 
 
 class NonmonotonicPoll(Check):
     guarantee = "nonmonotonic-poll"
 
     def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
         for pair in pairs(history):
             if pair.back and not pair.inside:
-                self.violated(0, pair.story)
+                self.violated(pair.at_us, pair.story)

@@ -20,10 +20,11 @@ class NonmonotonicSend(Check):
         sends = [run for run in sends if run.process not in history.unpromised]
         sends.sort(key=lambda run: (run.process, run.index, run.position))
         for run in sends:
+            self.looked_at += 1
             key = (run.process, place(run))
             if run.first_offset <= last.get(key, -1):
                 self.violated(
-                    0,
+                    history.ended_us(run),
                     f"{run.process}: {run.topic}-{run.partition} was written at {run.first_offset} after {last[key]}",
                 )
             last[key] = run.first_offset + run.count - 1

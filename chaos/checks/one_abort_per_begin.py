@@ -8,6 +8,7 @@ class OneAbortPerBegin(TransactionCheck):
     guarantee = "one-abort-per-begin"
 
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:  # noqa: ARG002
+        self.looked_at += api_key in MARKERS
         if api_key in MARKERS and (api_key == BEGIN) == (self.open_at >= 0):
             inside = f"inside the transaction of offset {self.open_at}" if self.open_at >= 0 else "without a Begin"
             self.violated(at_us, f"{MARKERS[api_key]} in {batch.named} stands {inside}")

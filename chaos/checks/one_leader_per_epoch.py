@@ -15,6 +15,7 @@ class OneLeaderPerEpoch(QuorumCheck):
 
     def changed(self, at_us: int, member: Member, before: Seen, after: Seen) -> None:
         if after.leads and not (before.leads and before.epoch == after.epoch):
+            self.looked_at += 1
             leader = self._leaders.setdefault(after.epoch, member.node_id)
             if leader != member.node_id:
                 self.violated(at_us, f"nodes {leader} and {member.node_id} both lead in epoch {after.epoch}")

@@ -7,10 +7,11 @@ from chaos.checks.replica_view import Copy, Held, Replicated
 class OnePartitionLeaderPerEpoch(ReplicaCheck):
     guarantee = "one-partition-leader-per-epoch"
 
-    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:  # noqa: ARG002
+    def copy_changed(self, at_us: int, partition: Replicated, copy: Copy, before: Held, now: Held) -> None:
         epoch = now.leader_epoch
         if epoch < 0:
             return
+        self.looked_at += epoch != before.leader_epoch
         first = partition.leaders.setdefault(epoch, copy.node_id)
         if first != copy.node_id:
             self.violated(

@@ -1,13 +1,14 @@
 """poll-skip: no record is left out between two reads of one fetcher. Reads across a reassignment do not count."""
 
 from chaos.checks.check import Check, History
-from chaos.checks.reads import pairs
+from chaos.checks.reads import pairs, reads
 
 
 class PollSkip(Check):
     guarantee = "poll-skip"
 
     def end(self, history: History) -> None:
+        self.looked_at += len(reads(history))
         for pair in pairs(history):
             if pair.skipped > 0 and not pair.inside:
-                self.violated(0, pair.story)
+                self.violated(pair.at_us, pair.story)

@@ -17,12 +17,13 @@ from reports.rows import OperationRow, ResetRow, RunRow
 class Pair:
     """Two neighbouring runs of one process in one partition.
 
-    ``skipped`` counts known records between them. With ``back`` the second begins at or before the end of the first.
-    With ``inside`` both belong to one operation.
+    ``at_us`` is when the second was read. ``skipped`` counts known records between them. With ``back`` the second
+    begins at or before the end of the first. With ``inside`` both belong to one operation.
     """
 
     before: RunRow
     after: RunRow
+    at_us: int
     inside: bool
     skipped: int
     back: bool
@@ -37,18 +38,21 @@ class Pair:
 
 
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
-    """Returns what successful fetches read, each run with its operation, by process and in the order of reading."""
+    """Returns what was read by operations that succeeded, each run with its operation, by process and in the order of
+    reading."""
     found = [
         (run, operation)
-        for run, operation in history.with_operations(history.runs, "fetch")
-        if run.kind == "read" and operation.type == "ok"
+        for run in history.runs
+        if run.kind == "read"
+        and (operation := history.operation_of.get((run.process, run.index))) is not None
+        and operation.type == "ok"
     ]
     found.sort(key=lambda each: (each[0].process, each[0].index, each[0].position))
     return found
 
 
 def pairs(history: History) -> Iterator[Pair]:
-    """Yields all neighbouring runs of successful fetches, in the order of reading."""
+    """Yields all neighbouring runs of one reader in one partition, in the order of reading."""
     known = known_offsets(history)
     assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
@@ -59,20 +63,23 @@ def pairs(history: History) -> Iterator[Pair]:
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:
-            yield _pair(last[0], run, known[place(run)])
+            yield _pair(last[0], run, operation.complete_us, known[place(run)])
 
 
-def _pair(before: RunRow, after: RunRow, known: list[int]) -> Pair:
+def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int]) -> Pair:
     following = before.first_offset + before.count
     skipped = bisect_left(known, after.first_offset) - bisect_left(known, following)
-    return Pair(before, after, before.index == after.index, max(skipped, 0), after.first_offset < following)
+    return Pair(before, after, at_us, before.index == after.index, max(skipped, 0), after.first_offset < following)
 
 
 def known_offsets(history: History) -> dict[Place, list[int]]:
-    """Returns the sorted offsets at which somebody read a record or had one acknowledged."""
+    """Returns the sorted offsets at which somebody read a record.
+
+    An acknowledged record that nobody read is lost, and lost-write judges whether it may be.
+    """
     found: dict[Place, dict[int, None]] = {}
     for run in history.runs:
-        if run.first_offset >= 0:
+        if run.kind == "read":
             found.setdefault(place(run), {}).update(
                 dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
             )

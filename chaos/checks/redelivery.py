@@ -32,6 +32,7 @@ class Redelivery(Check):
     def end(self, history: History) -> None:
         if not history.memberships:
             return
+        self.looked_at += assigned_times(history)
         commits = asked(history, COMMIT)
         resets = (row for row in history.resets if row.reason != NO_OFFSET)
         moves = grouped(resets, lambda row: (row.process, place(row)))
@@ -56,6 +57,11 @@ class Redelivery(Check):
                     f"{given.process} was given {given.topic}-{given.partition} in generation {given.generation} and "
                     f"read from offset {run.first_offset}; group {given.group} had committed {last.row.offset}",
                 )
+
+
+def assigned_times(history: History) -> int:
+    """Returns how often a partition was given to a member."""
+    return sum(row.event == "assigned" for row in history.memberships)
 
 
 def first_reads(history: History) -> Iterator[FirstRead]:

@@ -3,7 +3,7 @@
 Some positions do not count:
 - Below a log start that was seen, because those records were deleted. The log start may have moved before the reset
   although it was first seen after it.
-- Above the log's end, if records may be lost for good: M-15 speaks of logs without truncation.
+- Above the log's end once all is quiet: M-15 speaks of logs without truncation.
 - Those of clients without the metadata epoch (-1): their rewind is the failure that the epoch prevents (M-15).
 - Those of a client that began at an offset which was committed without an epoch (M-11): it has no epoch to wait for.
 """
@@ -20,6 +20,8 @@ class Rewinds(Check):
     guarantee = "rewinds"
 
     def end(self, history: History) -> None:
+        keepers = {row.process for row in history.metadata_epochs if row.accepted and row.metadata_epoch >= 0}
+        self.looked_at += sum(row.process in keepers for row in history.positions)
         starts: dict[Place, int] = {}
         for row in history.positions:
             starts[place(row)] = max(starts.get(place(row), 0), row.log_start_offset)
@@ -27,7 +29,7 @@ class Rewinds(Check):
         ends = {place(row): row.high_watermark for row in history.ends}
         for reset in history.resets:
             where = place(reset)
-            is_lost = not history.writes_promised and reset.from_offset > ends.get(where, reset.from_offset)
+            is_lost = reset.from_offset > ends.get(where, reset.from_offset)
             is_held = starts.get(where, 0) <= reset.from_offset and not is_lost
             has_epoch = reset.metadata_epoch >= 0 and _had_epoch(reset, began.get((reset.process, where), []))
             if reset.reason == OUT_OF_RANGE and is_held and has_epoch:

@@ -72,6 +72,7 @@ class SessionLost(SessionTrace):
             self._closed_by[row.node, cause.connection] = session_id
 
     def _judge(self, row: TraceRow, closed: int) -> None:
+        self.looked_at += row.session_epoch > 0
         who = f"session {row.session_id} epoch {row.session_epoch} of {row.client_id}"
         known = (row.node, row.session_id) in self._alive
         if row.api_version >= FIRST_REVISION:

@@ -128,6 +128,7 @@ class OrderTrace(SessionTrace):
     def _reply(self, row: TraceRow) -> None:
         pending = self._pending.pop((row.node, row.connection), None)
         if pending is not None:
+            self.looked_at += row.session_id != 0 and row.session_epoch > 0
             self._answered(row, pending)
 
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:  # noqa: ARG002

@@ -26,11 +26,17 @@ class _Source(NamedTuple):
 
 @dataclass(slots=True)
 class _Spent:
-    """What was fetched of a snapshot of ``size`` bytes, in how many ``starts``. ``size`` is 0 while it is not known."""
+    """What was fetched of a snapshot of ``size`` bytes (0 while that is not known), in how many ``starts``, and at most
+    ``chunk`` bytes at once."""
 
     size: int = 0
     received: int = 0
     starts: int = 0
+    chunk: int = 0
+
+    def receive(self, size: int) -> None:
+        self.received += size
+        self.chunk = max(self.chunk, size)
 
 
 @dataclass(slots=True)
@@ -60,7 +66,6 @@ class SnapshotTransfer(Check):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._nodes: dict[int, _Catching] = {}
-        self._chunk = 0
 
     def trace(self, row: TraceRow) -> None:
         fields = json.loads(row.detail)
@@ -93,6 +98,7 @@ class SnapshotTransfer(Check):
         node.spent.starts += 1
 
     def _received(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
+        self.looked_at += 1
         transfer, position, size = node.transfer, fields["position"], fields["bytes"]
         if transfer is None:
             self.violated(row.at_us, f"{_name(row)} got {size} bytes at {position} that it did not ask for")
@@ -101,17 +107,16 @@ class SnapshotTransfer(Check):
             self.violated(
                 row.at_us, f"{_name(row)} holds {transfer.held} bytes of {transfer.source} and took those at {position}"
             )
-        self._chunk = max(self._chunk, size)
         transfer.held = position + size
         transfer.spent.size = max(transfer.spent.size, fields["size"])
-        transfer.spent.received += size
-        node.spent.received += size
+        transfer.spent.receive(size)
+        node.spent.receive(size)
         node.spent.size = node.spent.size or transfer.spent.size
         self._bounded(row, f"of {transfer.source}", transfer.spent, 1)
         self._bounded(row, "until it has one", node.spent, MOST_TIMES)
 
     def _bounded(self, row: TraceRow, what: str, spent: _Spent, times: int) -> None:
-        most = times * spent.size + spent.starts * self._chunk
+        most = times * spent.size + spent.starts * spent.chunk
         if spent.size and spent.received > most:
             story = f"{_name(row)} fetched {spent.received} bytes {what}, in {spent.starts} starts; at most {most}"
             self.violated(row.at_us, story)

@@ -2,11 +2,13 @@
 
 The topics of a set are created and deleted together. So if an answer shows a change of some of them, it must show the
 change of all, and each topic must have all of its partitions. A creation that was sent again must find all of its
-topics or none. Two nodes with different content at one offset break snapshot-equals-replay in the simulator, and this
-guarantee where Spark judges a recorded run.
+topics or none. All nodes that publish an offset of the metadata log must publish the same.
 """
 
+from collections.abc import Mapping
+
 from chaos.checks.check import Check, History
+from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import grouped
 from reports.rows import MetadataReadRow
 
@@ -14,7 +16,19 @@ from reports.rows import MetadataReadRow
 class TornMetadata(Check):
     guarantee = "torn-metadata"
 
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._published: dict[int, tuple[str, int]] = {}
+
+    def published(self, at_us: int, node_id: int, fields: Mapping[str, int | str]) -> None:
+        self.looked_at += 1
+        offset, digest = int(fields["offset"]), str(fields["digest"])
+        known = self._published.setdefault(offset, (digest, node_id))
+        if known[0] != digest:
+            self.violated(at_us, f"nodes {known[1]} and {node_id} hold different metadata at offset {offset}")
+
     def end(self, history: History) -> None:
+        self.looked_at += sum(each.f in ("metadata_read", "final_describe") for each in history.operations)
         answers = grouped(history.metadata_reads, lambda row: (row.process, row.index, row.node, row.topic_set))
         for rows in answers.values():
             self._answer(history.operation_of[rows[0].process, rows[0].index].complete_us, rows)

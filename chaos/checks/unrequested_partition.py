@@ -14,6 +14,7 @@ class UnrequestedPartition(Check):
         assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
         # Physical: the fetcher learns only from the answer that its forget has arrived (F-12).
         for position, operation in history.with_operations(history.positions, "fetch"):
+            self.looked_at += 1
             if not any(
                 row.from_us <= operation.complete_us and operation.invoke_us <= row.until_us
                 for row in assigned.get((position.process, place(position)), ())

@@ -1,13 +1,16 @@
-"""unseen: each acknowledged value has been read by someone when all is quiet."""
+"""unseen: each acknowledged value of a partition that was read to its end has been read by someone."""
 
 from chaos.checks.check import Check, History
-from chaos.checks.values import named
-from chaos.checks.written import never_read
+from chaos.checks.values import named, place
+from chaos.checks.written import acknowledged, never_read
 
 
 class Unseen(Check):
     guarantee = "unseen"
 
     def end(self, history: History) -> None:
+        self.looked_at += acknowledged(history)
+        ended = {place(row) for row in history.ends}
         for run, value in never_read(history):
-            self.violated(0, f"{named(run, value)} was acknowledged and never read")
+            if place(run) in ended:
+                self.violated(history.ended_us(run), f"{named(run, value)} was acknowledged and never read")

@@ -7,25 +7,57 @@ from chaos.checks.values import Place, Sent, expanded, place
 from reports.rows import RunRow
 
 
-def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
-    """Yields the values that were acknowledged for good, at known offsets, and that nobody read.
+def is_placed(run: RunRow, history: History) -> bool:
+    """Returns whether the run says at which offsets its values are: it was read, or acknowledged for good."""
+    if run.kind == "read":
+        return True
+    operation = history.operation_of.get((run.process, run.index))
+    # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
+    is_known = operation is not None and operation.type == "ok" and run.first_offset >= 0
+    # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
+    return is_known and run.process not in history.unpromised
 
-    Yields nothing if acknowledged writes need not survive.
+
+def acknowledged(history: History) -> int:
+    """Returns the number of runs that were acknowledged for good, if acknowledged writes must survive."""
+    if not history.writes_promised:
+        return 0
+    return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
+
+
+def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
+    """Yields the values that must be in the log, with their offsets, and that nobody read.
+
+    They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
+    is written whole or not at all. Yields nothing if acknowledged writes need not survive.
     """
     if not history.writes_promised:
         return  # Physical: the only replica lost its power, and nothing had been synced.
-    read: set[tuple[Place, str, int]] = set()
+    read: dict[tuple[Place, str, int], int] = {}
     for run in history.runs:
-        if run.kind == "read":
-            read.update((place(run), value.writer, value.sequence) for value in expanded(run))
-    for run, operation in history.with_operations(history.runs, "produce"):
-        # Physical: a send whose end is unknown, or whose answer has no offset, may not have been written.
-        is_known = operation.type == "ok" and run.kind == "send" and run.first_offset >= 0
-        # E-7 speaks of acks=all. What only the leader acknowledged may be truncated.
-        if is_known and run.process not in history.unpromised:
-            for value in expanded(run):
-                if (place(run), value.writer, value.sequence) not in read:
-                    yield run, value
+        operation = history.operation_of.get((run.process, run.index))
+        if run.kind == "read" and operation is not None and operation.type == "ok":
+            read.update(((place(run), value.writer, value.sequence), value.offset) for value in expanded(run))
+    for run in history.runs:
+        if run.kind != "send":
+            continue
+        values = list(expanded(run))
+        places = [read.get((place(run), value.writer, value.sequence)) for value in values]
+        shifts = [offset - value.offset for value, offset in zip(values, places, strict=True) if offset is not None]
+        if is_placed(run, history):
+            shift = 0
+        elif shifts and _end_is_unknown(run, history):
+            shift = min(shifts)
+        else:
+            continue
+        for value, offset in zip(values, places, strict=True):
+            if offset is None:
+                yield run, value._replace(offset=value.offset + shift)
+
+
+def _end_is_unknown(run: RunRow, history: History) -> bool:
+    operation = history.operation_of.get((run.process, run.index))
+    return operation is None or operation.type == "info"
 
 
 def last_read(history: History) -> dict[Place, int]:

@@ -1,4 +1,8 @@
-"""Remembers when each mutant was last played, and what caught it: lines of JSON in ``runs/mutants.jsonl``."""
+"""Remembers when each mutant was last played, and what caught it: lines of JSON in ``runs/mutants.jsonl``.
+
+``seen_live.jsonl`` beside this module has such lines too. They are what plays with real processes saw when they were
+last made for this repository, since such plays take long.
+"""
 
 import json
 from collections.abc import Iterator
@@ -6,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+KEPT = Path(__file__).with_name("seen_live.jsonl")
 FILE = Path(__file__).resolve().parents[2] / "runs" / "mutants.jsonl"
 World = Literal["sim", "live"]
 
@@ -38,17 +43,16 @@ def remember(catch: Catch) -> None:
 
 
 def last() -> dict[tuple[str, World], Catch]:
-    """Returns the last search for each mutant in each world. Lines that cannot be read are left out."""
-    found: dict[tuple[str, World], Catch] = {}
-    for catch in _all():
-        found[catch.mutant, catch.world] = catch
-    return found
+    """Returns the last search for each mutant in each world: of those remembered here, and otherwise of those kept in
+    the repository. Lines that cannot be read are left out."""
+    return {(catch.mutant, catch.world): catch for file in (KEPT, FILE) for catch in catches_in(file)}
 
 
-def _all() -> Iterator[Catch]:
-    if not FILE.is_file():
+def catches_in(file: Path) -> Iterator[Catch]:
+    """Yields the searches that a file remembers. There are none if there is no such file."""
+    if not file.is_file():
         return
-    for line in FILE.read_text(errors="replace").splitlines():
+    for line in file.read_text(errors="replace").splitlines():
         try:
             values = json.loads(line)
             yield Catch(**{**values, "guarantees": tuple(values["guarantees"])})

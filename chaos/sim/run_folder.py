@@ -80,7 +80,7 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
             max_schedule_slip_ms=scenario.max_schedule_slip_ms,
             guarantees=_promised(world),
         ),
-        checks=tuple(_judged(check, verdict.events) for check in world.checks if _is_judged_here(check)),
+        checks=tuple(_judged(check, verdict.events) for check in world.checks if is_judged_here(check)),
     )
 
 
@@ -93,7 +93,7 @@ def _promised(world: World) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*listed, *JUDGED_HERE))) if listed else ()
 
 
-def _is_judged_here(check: Check) -> bool:
+def is_judged_here(check: Check) -> bool:
     """Returns whether the simulator judges this guarantee itself. It judges full answers because no table says what
     such an answer held."""
     return check.guarantee in JUDGED_HERE or isinstance(check, FullAnswerExact)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -224,6 +225,7 @@ END = EndRow(TOPIC, 0, 0, 10, 50)
 SENDS: list[HistoryRow] = [send(0, 0, 0), send(1, 5, 5)]
 POSITIONS: list[HistoryRow] = [position(0, 0, 5), position(1, 5, 10)]
 READS: list[HistoryRow] = [read(0, 0), read(1, 5)]
+FINAL_READ: list[HistoryRow] = [operation("g", 0, "final_read", at_us=40), replace(read(0, 0, 10), process="g")]
 BASE: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 
 
@@ -244,13 +246,14 @@ def broken(rows: Sequence[HistoryRow], writes_promised: bool = True, unpromised:
             [*BASE, *SENDS, *POSITIONS, read(0, 0), read(1, 5, shift=20)],
             ["inconsistent-offsets", "unseen", "lost-write"],
         ),
-        ([*BASE, *SENDS, *POSITIONS, *READS, read(2, 0, 1, writer="")], ["inconsistent-offsets"]),
+        ([*BASE, *SENDS, *POSITIONS, *READS, read(2, 0, 1, writer="")], ["corrupt-value"]),
         ([*BASE, send(0, 0, 0), *POSITIONS, read(0, 0), read(1, 5, shift=-5)], ["duplicate"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 5)], ["lost-write", "unseen"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0)], ["unseen"]),
-        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5)], ["lost-write", "poll-skip", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5)], ["lost-write", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5), *FINAL_READ], ["poll-skip"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(1, 4, 6)], ["nonmonotonic-poll"]),
-        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 3), read(0, 4, 6, 1)], ["int-poll-skip", "lost-write", "unseen"]),
+        ([*BASE, *SENDS, *POSITIONS, read(0, 0, 3), read(0, 4, 6, 1), *FINAL_READ], ["int-poll-skip"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(0, 4, 6, 1)], ["int-nonmonotonic-poll"]),
         ([*BASE, send(0, 5, 5), send(1, 0, 0), *POSITIONS, *READS], ["nonmonotonic-send"]),
         ([*BASE, *SENDS, *POSITIONS, *READS, position(1, 0, 0, "other")], ["unrequested-partition"]),

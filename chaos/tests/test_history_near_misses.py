@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.check import History
+from chaos.checks.check import MAX_VIOLATIONS, History
 from chaos.checks.commits_fenced import CommitsFenced
 from chaos.checks.eligible import Eligible
+from chaos.checks.fetch_gap import FetchGap
+from chaos.checks.inconsistent_offsets import InconsistentOffsets
+from chaos.checks.lost_write import LostWrite
 from chaos.checks.no_committed_lost import NoCommittedLost
 from chaos.checks.nonmonotonic_metadata_epoch import NonmonotonicMetadataEpoch
 from chaos.checks.one_group_leader import OneGroupLeader
+from chaos.checks.poll_skip import PollSkip
 from chaos.checks.replica_view import Replicated, offsets_partition
+from chaos.checks.unrequested_partition import UnrequestedPartition
+from chaos.checks.unseen import Unseen
 from chaos.tests.surroundings import around
 from chaos.tests.test_checks import (
     ASSIGNMENT,
@@ -42,7 +48,7 @@ REST: list[HistoryRow] = [*OPERATIONS, ASSIGNMENT, END]
 @pytest.mark.parametrize("promised", [True, False])
 def test_a_damaged_value_is_never_excused(promised: bool) -> None:
     damaged = replace(read(2, 0, 1), valid=False)
-    assert broken([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["inconsistent-offsets"]
+    assert broken([*BASE, *SENDS, *POSITIONS, *READS, damaged], promised) == ["corrupt-value"]
 
 
 @pytest.mark.parametrize("producer", [-1, 7, 8])
@@ -70,6 +76,36 @@ def broken_with(unpromised: str, rows: list[HistoryRow]) -> list[str]:
 def test_only_what_was_acknowledged_must_be_read(kind: str, is_red: bool) -> None:
     rows = [operation("p", 0, "produce", kind), *OPERATIONS[1:], ASSIGNMENT, END, *SENDS, *POSITIONS, read(1, 5)]
     assert bool(broken(rows)) is is_red
+
+
+@pytest.mark.parametrize(("count", "is_red"), [(0, False), (3, True), (5, False)])
+def test_a_batch_of_unknown_end_is_written_whole_or_not_at_all(count: int, is_red: bool) -> None:
+    some = [read(0, 0, count)] if count else []
+    rows = [operation("p", 0, "produce", "info"), *BASE[1:], send(0, -1, 0), SENDS[1], *POSITIONS, *some, read(1, 5)]
+    assert broken(rows) == (["lost-write", "unseen"] if is_red else [])
+
+
+@pytest.mark.parametrize(("acked_at", "is_red"), [(5, False), (6, True)])
+def test_an_acknowledgement_says_where_a_value_is(acked_at: int, is_red: bool) -> None:
+    rows = [*BASE, SENDS[0], send(1, acked_at, 5), *POSITIONS, *READS]
+    assert ("duplicate" in broken(rows)) is is_red
+
+
+def test_a_check_keeps_its_earliest_violations() -> None:
+    check = NonmonotonicMetadataEpoch(around())
+    for at_us in (*range(MAX_VIOLATIONS, 0, -1), MAX_VIOLATIONS + 1):
+        check.violated(at_us, "")
+    assert [each.at_us for each in check.violations] == [*range(1, MAX_VIOLATIONS + 1)]
+
+
+def test_a_check_that_saw_nothing_says_so() -> None:
+    for rows, looked_at in (([*BASE, *SENDS, *POSITIONS, *READS], True), ([], False)):
+        history = History()
+        history.add(rows)
+        for kind in (LostWrite, Unseen, PollSkip, UnrequestedPartition, FetchGap, InconsistentOffsets):
+            check = kind(around())
+            check.end(history)
+            assert bool(check.looked_at) is looked_at, kind
 
 
 @pytest.mark.clause("F-12")

@@ -170,7 +170,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "failed_sync_taken_for_done": "inconsistent-offsets",
     "stray_deleted": "damage-kept",
     "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost", "damage-kept"),
-    "batch_crc_unchecked": "inconsistent-offsets",
+    "batch_crc_unchecked": "corrupt-value",
     "cluster_id_unchecked": "stable-leadership",
     "voter_unchecked": "stable-leadership",
     "broker_epoch_unchecked": ("replicas-converge", "no-false-fencing"),

@@ -1,46 +1,56 @@
-"""A simulated run that is written out gets from the Spark jobs the verdict that the simulator gave."""
+"""A simulated run that is written out gets from the Spark jobs, guarantee by guarantee, what the simulator said of it.
+
+One control and one mutant of each mechanism are played here. ``python -m tools.two_judges`` plays all, with many seeds.
+"""
 
 from pathlib import Path
 
 import pytest
 
-from chaos.mutants import by_name, mutants_of
-from chaos.search.run_sim import play
-from chaos.sim.run_folder import write_out
-from chaos.sim.verdict import SimVerdict
+from chaos.mutants import all_mutants, by_name
 from reports.verdict import Outcome
-from scenarios import loader
-from scenarios.loader import Scenario
-from scenarios.revisions import each_revision
+from tools.two_judges import COMPARED, EXCUSED, Played, Run, differences, played
 
 SEEDS = range(1, 30)
-ONLY_IN_THE_SIMULATOR = {
-    "session_for_who_wants_none",
-    "draft_errors_outside_drafts",
-    "retransmission_refuses_the_waiting",
-}
-"""Spark's jobs do not see what these break: they judge no full fetch, take any error for a refusal, and take a doubled
-request on another connection for one that nobody was told of."""
+MECHANISMS = (
+    ("02-duplicated-request", "no_epoch_comparison"),
+    ("02-duplicated-request@first", "retransmission_refuses_the_waiting"),
+    ("09-snapshot-response-lost", "blind_append"),
+    ("14-controller-killed-in-transaction", "markers_left_out"),
+    ("18-second-controller-dies", "no_epoch_check_on_append"),
+    ("leader-killed-under-acks-all", "acknowledged_before_replicated"),
+    ("leader-loses-power", "unclean_restart_stays_in_sync"),
+    ("19-stale-broker", "accepts_older_metadata"),
+    ("coordinator-killed", "offsets_not_loaded"),
+    ("rebalance-storm", "newest_record_cleaned"),
+    ("damaged-frames", "batch_crc_unchecked"),
+    ("43-last-one-standing", "elr_not_kept"),
+    ("disk-errors", "failed_append_acknowledged"),
+    ("intruder", "voter_unchecked"),
+    ("leader-killed-under-acks-all", "retries_appended_again"),
+)
+"""(scenario, mutant): one for each file of mutants."""
 
 
-def played(name: str, mutant: str | None, folder: Path) -> SimVerdict:
-    """Written to ``folder``: a seed that passes, or with a mutant one that the simulator sees it with."""
-    scenario = loader.find(name)
+def test_each_mechanism_has_its_mutant() -> None:
+    assert {_file(mutant) for _, mutant in MECHANISMS} == {_file(each.name) for each in all_mutants()}
+
+
+def _file(mutant: str) -> str:
+    return by_name(mutant).replacement.__module__
+
+
+def test_what_is_excused_exists() -> None:
+    for mutant, guarantee in EXCUSED:
+        assert by_name(mutant)
+        assert guarantee in COMPARED
+
+
+def as_wanted(scenario: str, mutant: str, folder: Path) -> Played:
+    """Plays seeds until one passes, or until the simulator sees the mutant with one."""
     wanted = Outcome.FAILED if mutant else Outcome.PASSED
-    plays = (play(scenario, seed, mutant, keep_trace=True) for seed in SEEDS)
-    verdict, world = next((verdict, world) for verdict, world in plays if verdict.outcome is wanted)
-    write_out(verdict, world, folder)
-    return verdict
-
-
-def mutants_where_they_live(scenario: Scenario) -> list[tuple[str, str]]:
-    """Each mutant with the scenario's first revision that has it."""
-    living: dict[str, str] = {}
-    for each in each_revision(scenario):
-        for mutant in mutants_of(each):
-            if mutant not in ONLY_IN_THE_SIMULATOR:
-                living.setdefault(mutant, each.name)
-    return [(name, mutant) for mutant, name in living.items()]
+    plays = (played(Run(scenario, mutant, seed), folder / f"{scenario}-{mutant}-{seed}") for seed in SEEDS)
+    return next(each for each in plays if each.outcome is wanted)
 
 
 @pytest.mark.spark
@@ -48,12 +58,9 @@ def mutants_where_they_live(scenario: Scenario) -> list[tuple[str, str]]:
 def test_spark_agrees_with_the_simulator(tmp_path: Path) -> None:
     from reports.judge import verdicts_of
 
-    scenarios = loader.load_all()
-    pairs: list[tuple[str, str | None]] = [(each_revision(each)[0].name, None) for each in scenarios if each.mutants]
-    pairs += [pair for each in scenarios for pair in mutants_where_they_live(each)]
-    folders = [tmp_path / f"{name}-{mutant or 'control'}" for name, mutant in pairs]
-    simulated = [played(name, mutant, folder) for (name, mutant), folder in zip(pairs, folders, strict=True)]
-    verdicts = verdicts_of(folders)
-    told = {folder.name: verdict.outcome.name for folder, verdict in zip(folders, verdicts, strict=True)}
-    assert told == {folder.name: one.outcome.name for folder, one in zip(folders, simulated, strict=True)}
-    assert all(by_name(one.mutant) for one in simulated if one.mutant)
+    controls = {scenario: "" for scenario, _ in MECHANISMS}
+    runs = [as_wanted(scenario, mutant, tmp_path) for scenario, mutant in (*controls.items(), *MECHANISMS)]
+    verdicts = verdicts_of([each.folder for each in runs])
+    assert not [line for one, verdict in zip(runs, verdicts, strict=True) for line in differences(one, verdict)]
+    said = {opinion.status for each in runs for opinion in each.opinions.values()}
+    assert said == {"holds", "broken", "nothing to judge"}

@@ -35,7 +35,7 @@ def planted_replicas(
         "one-partition-leader-per-epoch": (plant_two_leaders_in_one_epoch, {"one-partition-leader-per-epoch"}),
         "leader again": (legal_leader_that_returns_in_a_new_epoch, set()),
         "lost with acks=1": (with_acks(lost, 1), set()),
-        "lost with acks=all": (with_acks(lost, -1), {"lost-write"}),
+        "lost with acks=all": (with_acks(lost, -1), {"lost-write", "unseen"}),
         "unseen with acks=1": (with_acks(unseen, 1), set()),
         "unseen with acks=all": (with_acks(unseen, -1), {"unseen"}),
         "sent back with acks=1": (with_acks(sent_back, 1), set()),

@@ -1,5 +1,6 @@
 """One breach each of what fetch sessions promise, and what looks like one and is none."""
 
+import json
 from collections.abc import Callable
 
 from reports.tests.history import History, Row, int_of
@@ -41,16 +42,113 @@ def legal_retransmission(history: History) -> None:
     _first_revision(history, -1)
 
 
-def legal_overtaking(history: History) -> None:
-    """A number comes again on another connection while it waits: who waits is refused then, the other is served."""
+def _waits_while_asked_again(history: History, more: int) -> Row:
+    """The last number waits, and is refused when a number comes on another connection that is ``more`` and is served.
+    Returns the request that waits."""
     answer = _first_revision(history, 0)[-1]
     for row in history.tables["trace"]:
         row["seq"] = 4 * int_of(row, "seq")
     at = int_of(answer, "seq")
-    again = {**answer, "connection": -6}
+    again = {**answer, "connection": -6, "session_epoch": int_of(answer, "session_epoch") + more}
     asked = {**again, "seq": at - 1, "what": "request", "answered_session_id": 0}
     history.tables["trace"] += [asked, {**again, "seq": at + 1}]
     answer.update(error=10001, answered_session_id=0)
+    return asked
+
+
+def legal_overtaking(history: History) -> None:
+    _waits_while_asked_again(history, 1)
+
+
+def legal_overtaking_by_a_full_request(history: History) -> None:
+    asked = _waits_while_asked_again(history, 1)
+    full = [row for row in history.tables["trace"] if row["connection"] == -6]
+    for row in full:
+        row["session_epoch"] = 0
+    assert asked in full
+
+
+def plant_refused_by_its_own_retransmission(history: History) -> None:
+    """A number that comes again is no proof that its first answer is not waited for (G-3)."""
+    _waits_while_asked_again(history, 0)
+
+
+def plant_draft_error_outside_drafts(history: History) -> None:
+    """A session that nobody knows is refused with an error of the drafts (D-2)."""
+    _session(history)[-1].update(error=10001, answered_session_id=0)
+    for row in _session(history)[-2:]:
+        row["session_id"] = 77
+
+
+def plant_other_error(history: History) -> None:
+    _session(history)[-1].update(error=56)
+
+
+def legal_topic_id_error(history: History) -> None:
+    _session(history)[-1].update(error=106)
+
+
+def plant_closed_for_an_epoch(history: History, api_version: int = 17) -> None:
+    """The last request has a wrong epoch, and ends the session."""
+    asked, answer = _session(history)[-2:]
+    for row in history.tables["trace"]:
+        row["seq"] = 4 * int_of(row, "seq")
+    for row in _session(history):
+        row["api_version"] = api_version
+    for row in (asked, answer):
+        row["session_epoch"] = int_of(row, "session_epoch") + 5
+    answer.update(error=71 if api_version == 17 else 10001, answered_session_id=0)
+    made = history.rows("trace", what="session_created")[0]
+    note = json.dumps({"session_id": asked["session_id"], "reason": "wrong epoch"})
+    history.tables["trace"].append(
+        {**made, "incarnation": asked["incarnation"], "seq": int_of(asked, "seq") + 1, "what": "session_closed"}
+        | {"at_us": asked["at_us"], "detail": note}
+    )
+
+
+def plant_closed_for_a_number(history: History) -> None:
+    plant_closed_for_an_epoch(history, 1000)
+
+
+def plant_another_session_answers(history: History) -> None:
+    _session(history)[-1]["answered_session_id"] = 77
+
+
+def plant_answer_without_its_session(history: History) -> None:
+    _session(history)[-1]["answered_session_id"] = 0
+
+
+def plant_session_made_twice(history: History) -> None:
+    """Nobody uses it after that."""
+    last = _session(history)[-1]
+    made = next(
+        row
+        for row in history.rows("trace", what="session_created", incarnation=last["incarnation"])
+        if f'"session_id": {last["session_id"]},' in f"{row['detail']},".replace("}", "")
+    )
+    history.tables["trace"].append({**made, "seq": 10**7})
+
+
+def plant_session_for_who_wants_none(history: History) -> None:
+    """A full fetch that wants no session opens one (F-4). Nobody goes on in it."""
+    _full_fetch(history, epoch=-1, answered=88)
+
+
+def legal_full_fetch_without_a_session(history: History) -> None:
+    _full_fetch(history, epoch=-1, answered=0)
+
+
+def plant_full_fetch_answered_with_an_old_session(history: History) -> None:
+    _full_fetch(history, epoch=0, answered=77)
+
+
+def _full_fetch(history: History, epoch: int, answered: int) -> None:
+    last = _session(history)[-1]
+    row = {**last, "connection": -7, "session_id": 0, "session_epoch": epoch, "answered_session_id": answered}
+    asked = {**row, "seq": 10**7, "what": "request", "answered_session_id": 0}
+    made = history.rows("trace", what="session_created")[0]
+    note = {**made, "incarnation": last["incarnation"], "seq": 10**7 + 1, "detail": json.dumps({"session_id": 88})}
+    history.tables["trace"] += [asked, *([note] if answered == 88 else []), {**row, "seq": 10**7 + 2}]
 
 
 def plant_number_skipped(history: History) -> None:
@@ -92,7 +190,20 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "session refused": (plant_session_refused, {"session-epoch-order"}),
     "number sent again": (legal_retransmission, set()),
     "number overtaken": (legal_overtaking, set()),
+    "number overtaken by a full request": (legal_overtaking_by_a_full_request, set()),
+    "number refused by itself": (plant_refused_by_its_own_retransmission, {"session-epoch-order"}),
+    "draft error outside drafts": (plant_draft_error_outside_drafts, {"session-epoch-order"}),
+    "other error": (plant_other_error, {"session-epoch-order"}),
+    "topic IDs mixed": (legal_topic_id_error, set()),
     "number skipped": (plant_number_skipped, {"session-epoch-order"}),
     "number refused": (plant_number_refused, {"session-epoch-order"}),
-    "session-lost": (plant_session_lost, {"session-lost"}),
+    "session-lost": (plant_session_lost, {"session-lost", "session-epoch-order"}),
+    "closed for an epoch": (plant_closed_for_an_epoch, {"session-lost"}),
+    "closed for a number": (plant_closed_for_a_number, {"session-lost"}),
+    "another session answers": (plant_another_session_answers, {"session-lost"}),
+    "answer without its session": (plant_answer_without_its_session, {"session-lost"}),
+    "session made twice": (plant_session_made_twice, {"session-lost"}),
+    "session for who wants none": (plant_session_for_who_wants_none, {"session-lost"}),
+    "full fetch without a session": (legal_full_fetch_without_a_session, set()),
+    "old session for a full fetch": (plant_full_fetch_answered_with_an_old_session, {"session-lost"}),
 }

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.commits import STORED, requests, with_known_before, written
-from reports.jobs.shared.expressions import without_match
+from reports.jobs.shared.expressions import with_operation, without_match
 from reports.jobs.shared.judging import Judging
 from reports.read_tables import Tables
 
@@ -79,7 +79,9 @@ def _older_values(tables: Tables) -> DataFrame:
         "and (not this.draft or other.stored_epoch = this.metadata_epoch)"
     )
     unexplained = without_match(judged, commits, [*STORED, "offset"], explained)
-    gone = tables.changes.where("change = 'delete' and type != 'fail'").select("run", "topic")
+    gone = with_operation(tables.changes.where("change = 'delete' and type != 'fail'"), tables, "invoke_us", how="left")
+    gone = F.broadcast(gone.select("run", "topic", F.coalesce("invoke_us", F.lit(0)).alias("asked_us")))
+    judged_still = without_match(unexplained, gone, ["run", "topic"], "other.asked_us <= this.at_us")
     detail = sentence(
         "%s fetched offset %s with metadata epoch %s, though offset %s with epoch %s had been committed.",
         "process",
@@ -88,7 +90,7 @@ def _older_values(tables: Tables) -> DataFrame:
         "known.offset",
         "known.stored_epoch",
     )
-    return anomalies(unexplained.join(gone, ["run", "topic"], "left_anti"), detail)
+    return anomalies(judged_still, detail)
 
 
 JUDGED = Judging(

@@ -19,7 +19,7 @@ def transform(tables: Tables) -> DataFrame:
     keys = [*PARTITION, "writer", "producer_id"]
     agreed = merged(values, [*keys, "shift"], "first_sequence", "last_sequence")
     clashes = overlaps(agreed, keys, ["shift"])
-    seen = with_witness(clashes, values, "first_sequence", "last_sequence", ["writer", "producer_id", "shift"])
+    seen = with_witness(clashes, values, "first_sequence", "last_sequence", keys, ["shift"])
     detail = sentence(
         "Value %s of %s is at offset %s and at offset %s under producer ID %s. %s values are there twice.",
         "first",

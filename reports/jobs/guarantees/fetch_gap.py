@@ -1,4 +1,4 @@
-"""fetch-gap: a fetcher's position lies below the high watermark once all is quiet.
+"""fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
 Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS.
 """
@@ -6,7 +6,7 @@ Each assignment that lasted to the end of the run is judged against the log's bo
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.anomaly import anomalies, counted, sentence
+from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.expressions import PARTITION, READER, with_operation
 from reports.jobs.shared.judging import Judging
 from reports.read_tables import Tables
@@ -28,13 +28,12 @@ def transform(tables: Tables) -> DataFrame:
         .fillna(-1, ["index"])
     )
     detail = sentence(
-        "%s stands at offset %s, and the high watermark at %s. %s never reached it.",
+        "%s stands at offset %s, and the high watermark at %s.",
         "process",
         "stands_at",
         "high_watermark",
-        counted(F.col("high_watermark") - F.greatest("stands_at", "log_start_offset"), "One offset", "%s offsets"),
     )
-    return anomalies(judged.where("stands_at < high_watermark"), detail, at_us="end_us", offset="stands_at")
+    return anomalies(judged.where("stands_at != high_watermark"), detail, at_us="end_us", offset="stands_at")
 
 
 JUDGED = Judging(

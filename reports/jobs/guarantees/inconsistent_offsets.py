@@ -19,7 +19,7 @@ def transform(tables: Tables) -> DataFrame:
     values = placed_values(tables)
     agreed = merged(values, [*PARTITION, "writer", "shift"], "first_offset", "last_offset")
     clashes = overlaps(agreed, PARTITION, ["writer", "shift"])
-    seen = with_witness(clashes, values, "first_offset", "last_offset", ["writer", "shift"])
+    seen = with_witness(clashes, values, "first_offset", "last_offset", PARTITION, ["writer", "shift"])
     detail = sentence(
         "Offset %s holds value %s of %s and value %s of %s. %s offsets hold two values.",
         "first",

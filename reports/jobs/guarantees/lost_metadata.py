@@ -4,11 +4,11 @@ Each topic's name is used once, so a second ID, or a return after the topic was 
 unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
 """
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
-from reports.jobs.shared.expressions import with_operation
+from reports.jobs.shared.expressions import so_far, with_operation
 from reports.jobs.shared.judging import ADMIN, Judging
 from reports.read_tables import Tables
 
@@ -57,17 +57,23 @@ def _seen(tables: Tables) -> DataFrame:
     """What readers saw of each topic: when it was gone, whether it came back, and what each node has at the end."""
     reads = with_operation(tables.metadata_reads, tables, "complete_us")
     there = F.col("present")
-    by_reader = reads.groupBy(*_TOPIC, "process", "node").agg(
-        F.min(F.when(~there, F.col("complete_us"))).alias("gone_us"),
-        F.max(F.when(there, F.col("complete_us"))).alias("there_us"),
-        F.collect_set(F.when(there & (F.col("topic_id") != ""), F.col("topic_id"))).alias("ids"),
-        F.max(there & F.col("final")).alias("at_end"),
-        F.max(F.when(F.col("final"), F.col("value"))).alias("value"),
+    until_now = so_far(Window.partitionBy(*_TOPIC, "process", "node").orderBy("complete_us", "index"))
+    gone = F.min(F.when(~there, F.col("complete_us"))).over(until_now)
+    by_reader = (
+        reads.withColumn("gone_before_us", gone)
+        .groupBy(*_TOPIC, "process", "node")
+        .agg(
+            F.min(F.when(~there, F.col("complete_us"))).alias("gone_us"),
+            F.min(F.expr("if(present and complete_us > gone_before_us, complete_us, null)")).alias("back_us"),
+            F.collect_set(F.when(there & (F.col("topic_id") != ""), F.col("topic_id"))).alias("ids"),
+            F.max(there & F.col("final")).alias("at_end"),
+            F.max(F.when(F.col("final"), F.col("value"))).alias("value"),
+        )
     )
     return by_reader.groupBy(*_TOPIC).agg(
         F.min("gone_us").alias("gone_us"),
         F.min_by("node", "gone_us").alias("gone_node"),
-        F.max(F.expr("if(there_us > gone_us, struct(there_us, node), null)")).alias("back"),
+        F.min(F.expr("if(back_us is not null, struct(back_us, node), null)")).alias("back"),
         F.array_distinct(F.flatten(F.collect_list("ids"))).alias("ids"),
         F.sort_array(F.collect_set(F.when(F.col("at_end"), F.col("node")))).alias("at_nodes"),
         F.collect_set(F.when(F.col("at_end"), F.col("value"))).alias("values"),
@@ -82,19 +88,19 @@ def _story() -> Column:
     final, shown = F.col("nodes").isNotNull(), F.size("at_nodes") > 0
     told = [
         (
-            F.size("ids") > 1,
-            "null",
-            sentence("It was created more than once, because it has had %s IDs.", F.size("ids")),
-        ),
-        (
-            F.col("back").isNotNull(),
-            "back.there_us",
-            sentence("Node %s shows it again after it was gone.", "back.node"),
-        ),
-        (
             F.expr("gone_us is not null and (delete_us is null or delete_us > gone_us)"),
             "gone_us",
             sentence("It was gone at node %s, and nobody had asked to delete it.", "gone_node"),
+        ),
+        (
+            F.col("back").isNotNull(),
+            "back.back_us",
+            sentence("Node %s shows it again after it was gone.", "back.node"),
+        ),
+        (
+            F.size("ids") > 1,
+            "null",
+            sentence("It was created more than once, because it has had %s IDs.", F.size("ids")),
         ),
         (
             final & shown & F.expr("created is null"),

@@ -14,18 +14,21 @@ def transform(tables: Tables) -> DataFrame:
     led = notes(tables, LEADER_ELECTED, CONTROLLER_ACTIVATED).select("run", "node", "at_us", number("epoch"))
     by_node = led.groupBy("run", "epoch", "node").agg(F.min("at_us").alias("at_us"))
     detail = sentence("Nodes %s all led the quorum in epoch %s.", "who", "epoch")
-    return metadata_log_anomalies(led_by_several(by_node, "epoch"), detail, process=node_name("last"))
+    return metadata_log_anomalies(led_by_several(by_node, "epoch"), detail, process=node_name("second"))
 
 
 def led_by_several(led: DataFrame, *office: str) -> DataFrame:
-    """The offices that several nodes held. Columns: run, office, at_us (of the last claim), who (the nodes), last."""
+    """The offices that several nodes held. ``led`` has one row for each node and office.
+
+    Columns: run, office, at_us (of the second claim), who (the nodes), second (the node that made it).
+    """
     claims = led.groupBy("run", *office).agg(
-        F.max("at_us").alias("at_us"),
+        F.sort_array(F.collect_list(F.struct("at_us", "node"))).alias("claims"),
         F.sort_array(F.collect_set("node")).alias("nodes"),
-        F.max_by("node", "at_us").alias("last"),
     )
     who = F.array_join(F.transform("nodes", lambda one: one.cast("string")), ", ")
-    return claims.where("size(nodes) > 1").withColumn("who", who)
+    second = {"at_us": F.expr("get(claims, 1).at_us"), "second": F.expr("get(claims, 1).node"), "who": who}
+    return claims.where("size(nodes) > 1").withColumns(second)
 
 
 JUDGED = Judging(

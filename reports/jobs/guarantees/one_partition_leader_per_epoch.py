@@ -13,13 +13,14 @@ from reports.read_tables import Tables
 
 def transform(tables: Tables) -> DataFrame:
     led = tables.once(changes).where("leader_epoch is not null")
+    led = led.groupBy("run", "partition", "leader_epoch", "node").agg(F.min("at_us").alias("at_us"))
     detail = sentence("Nodes %s all led %s in leader epoch %s.", "who", "partition", "leader_epoch")
     return anomalies(
         led_by_several(led, "partition", "leader_epoch"),
         detail,
         topic=F.regexp_extract("partition", r"^(.*)-\d+$", 1),
         partition=F.regexp_extract("partition", r"-(\d+)$", 1),
-        process=node_name("last"),
+        process=node_name("second"),
     )
 
 

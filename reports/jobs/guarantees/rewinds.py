@@ -1,9 +1,10 @@
 """rewinds: a fetcher is told OFFSET_OUT_OF_RANGE at a position that its partition holds, and goes elsewhere.
 
-Some positions do not count: those below a log start that was seen (deleted), those above the log's end once all is
-quiet (lost), and those above a place where a replica truncated its log after somebody had read up to there. Earlier
-truncations explain nothing, since the log has grown again since then. Later ones, by a stale leader that comes back,
-explain nothing either.
+Only clients with metadata epochs are judged (M-15), and not those that began at an offset which was committed without
+an epoch (M-11). Some positions do not count: those below a log start that was seen (deleted), those above the log's end
+once all is quiet (lost), and those above a place where a replica truncated its log after somebody had read up to there.
+Earlier truncations explain nothing, since the log has grown again since then. Later ones, by a stale leader that comes
+back, explain nothing either.
 """
 
 from pyspark.sql import DataFrame
@@ -11,14 +12,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.evidence import log_starts
-from reports.jobs.shared.expressions import PARTITION, with_operation, without_match
+from reports.jobs.shared.expressions import PARTITION, READER, with_operation, without_match
 from reports.jobs.shared.judging import Judging
 from reports.jobs.shared.notes import TRUNCATED, notes, number, text
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    moved = tables.resets.where("reason = 'OFFSET_OUT_OF_RANGE'")
+    moved = _with_epoch(tables.resets.where("reason = 'OFFSET_OUT_OF_RANGE' and metadata_epoch >= 0"), tables)
     known = (
         moved.join(F.broadcast(_reached(moved, tables)), [*PARTITION, "from_offset"], "left")
         .join(log_starts(tables), PARTITION, "left")
@@ -46,6 +47,18 @@ def transform(tables: Tables) -> DataFrame:
     return anomalies(wrong, detail, offset="from_offset")
 
 
+def _with_epoch(moved: DataFrame, tables: Tables) -> DataFrame:
+    """Those of the resets before which the client had last learnt an offset with an epoch, or none."""
+    learnt = tables.commits.where("kind in ('fetched', 'loaded') and error is null")
+    learnt = learnt.select(*READER, F.struct("at_us", "metadata_epoch", "offset").alias("learnt"))
+    earlier = [F.col(f"reset.{name}") == F.col(f"told.{name}") for name in READER]
+    known = moved.alias("reset").join(learnt.alias("told"), [*earlier, F.expr("learnt.at_us <= reset.at_us")], "left")
+    last = known.groupBy(*(F.col(f"reset.{name}").alias(name) for name in moved.columns)).agg(
+        F.max("learnt").alias("last")
+    )
+    return last.where("last is null or last.metadata_epoch >= 0 or last.offset < 0").drop("last")
+
+
 def _reached(moved: DataFrame, tables: Tables) -> DataFrame:
     """When a fetch first came to each of these positions. Columns: PARTITION, from_offset, reached_us."""
     places = moved.select(*PARTITION, "from_offset").distinct()
@@ -56,9 +69,9 @@ def _reached(moved: DataFrame, tables: Tables) -> DataFrame:
 
 JUDGED = Judging(
     "rewinds",
-    needs=("operations", "positions", "commits"),
-    evidence="positions",
-    unit="partition answers",
+    needs=("operations", "positions", "metadata_epochs"),
+    evidence="positions_with_epochs",
+    unit="partition answers to clients with metadata epochs",
     find=transform,
     found_in="resets",
 )

@@ -1,54 +1,99 @@
-"""session-lost: FETCH_SESSION_ID_NOT_FOUND for a session that this node made and has neither closed nor evicted.
+"""session-lost: a session that a node made stays known until it is closed or evicted, and answers carry its ID.
 
-A session that is closed because a request came with a wrong epoch is lost, too. In its trace the note of the closing
-stands between that request and its refusal.
+It is a breach if
+- its ID is refused as unknown while it is there (F-9);
+- a request with a wrong epoch closes it (F-10, G-3): in the trace the note of the closing stands between that request
+  and its refusal;
+- an accepted request is answered with the ID of another session, or without its ID while it is there (F-7), or is
+  served though there is no such session (G-4);
+- its ID is made twice (F-2);
+- a full fetch is answered with a session that is not new, or with one though it wants none (F-4, F-5, F-6, F-8).
 """
+
+from functools import reduce
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.judging import Judging
-from reports.jobs.shared.sessions import INVALID_SESSION_EPOCH, SESSION, answered_requests, session_rows
+from reports.jobs.shared.sessions import (
+    FIRST_REVISION,
+    INCREMENTAL,
+    INVALID_FETCH_SESSION,
+    INVALID_SESSION_EPOCH,
+    LARGEST_EPOCH,
+    SESSION,
+    SESSION_ID_NOT_FOUND,
+    answered_requests,
+    full_answers,
+    session_rows,
+)
 from reports.read_tables import Tables
+
+_WRONG_ANSWERS = (
+    (
+        f"final and error = {SESSION_ID_NOT_FOUND} and alive = 1 and session_epoch between 1 and {LARGEST_EPOCH}",
+        "it did not know the session, which it had neither closed nor evicted",
+    ),
+    ("final and error = 0 and answered_session_id not in (0, session)", "the answer carries another session's ID"),
+    ("final and error = 0 and answered_session_id = 0 and alive = 1", "the answer carries no ID of the living session"),
+    ("not final and error = 0 and answered_session_id = session and alive = 0", "there is no such session"),
+)
+"""Conditions of a reply, and what is wrong then. ``final`` says that it is of the final revision."""
 
 
 def transform(tables: Tables) -> DataFrame:
-    lost = tables.once(answered_requests).where("outcome = 'unknown_id' and alive = 1")
-    unknown = sentence(
-        "Node %s did not know session %s of %s (epoch %s), which it had neither closed nor evicted.",
-        "node",
-        "session",
-        "client_id",
-        "session_epoch",
+    found = (_wrongly_answered(tables), _closed_for_an_epoch(tables), _made_twice(tables), _given(tables))
+    return reduce(DataFrame.unionByName, found)
+
+
+def _wrongly_answered(tables: Tables) -> DataFrame:
+    replies = tables.once(session_rows).where("what = 'reply'").where(INCREMENTAL)
+    replies = replies.withColumn("final", F.col("api_version") < FIRST_REVISION)
+    wrong = F.coalesce(*(F.when(F.expr(each), told) for each, told in _WRONG_ANSWERS))
+    detail = sentence(
+        "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
     )
-    closed = sentence(
+    return anomalies(replies.withColumn("wrong", wrong).where("wrong is not null"), detail, process="client_id")
+
+
+def _closed_for_an_epoch(tables: Tables) -> DataFrame:
+    """The note follows directly the request that is refused then."""
+    order = Window.partitionBy(*SESSION).orderBy("seq")
+    asked = F.lag(F.struct("what", "seq")).over(order)
+    closed = tables.once(session_rows).withColumn("cause", asked)
+    closed = closed.where("what = 'session_closed' and cause.what = 'request'")
+    refused = tables.once(answered_requests).where(
+        f"error = if(of_first, {INVALID_FETCH_SESSION}, {INVALID_SESSION_EPOCH})"
+    )
+    found = refused.join(closed.select(*SESSION, F.col("cause.seq").alias("seq")), [*SESSION, "seq"], "left_semi")
+    detail = sentence(
         "Node %s closed session %s of %s because of a request with the wrong epoch %s.",
         "node",
         "session",
         "client_id",
         "session_epoch",
     )
-    found = anomalies(lost, unknown, process="client_id")
-    return found.unionByName(anomalies(_closed_for_an_epoch(tables), closed, process="client_id"))
+    return anomalies(found, detail, process="client_id", at_us="reply_us")
 
 
-def _closed_for_an_epoch(tables: Tables) -> DataFrame:
-    """The refusal follows the note directly, or follows the error that ends a fetch which waited on the session."""
-    order = Window.partitionBy(*SESSION).orderBy("seq")
-    reply = F.struct("what", "connection", "error")
-    rows = session_rows(tables).select(
-        *SESSION,
-        "at_us",
-        "what",
-        F.lag("what").over(order).alias("asked"),
-        *(F.lag(name).over(order).alias(name) for name in ("connection", "client_id", "session_epoch")),
-        F.lead(reply).over(order).alias("first"),
-        F.lead(reply, 2).over(order).alias("second"),
+def _made_twice(tables: Tables) -> DataFrame:
+    again = tables.once(session_rows).where("what = 'session_created' and life > 1")
+    return anomalies(again, sentence("Node %s made session %s twice: an ID means one session.", "node", "session"))
+
+
+def _given(tables: Tables) -> DataFrame:
+    wrong = full_answers(tables).where("session_epoch = -1 or asked = session or alive = 0")
+    detail = sentence(
+        "Node %s answered a full fetch of %s (epoch %s) with session %s, which %s.",
+        "node",
+        "client_id",
+        "session_epoch",
+        "session",
+        F.when(F.col("session_epoch") == -1, "it does not want").otherwise("is not new"),
     )
-    closed = rows.where("what = 'session_closed' and asked = 'request' and session_epoch > 0")
-    refusal = F.expr(f"struct('reply' as what, connection, {INVALID_SESSION_EPOCH}L as error)")
-    return closed.where(F.col("first").eqNullSafe(refusal) | F.col("second").eqNullSafe(refusal))
+    return anomalies(wrong, detail, process="client_id")
 
 
 JUDGED = Judging(

@@ -8,12 +8,12 @@ for, and one chunk for each beginning. The file that it has put together is whol
 
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.measurements.snapshot_transfers import CHUNK, DISCARDED, SOURCE, STARTED, downloads, steps
+from reports.jobs.measurements.snapshot_transfers import CHUNK, DISCARDED, STARTED, steps
 from reports.jobs.shared.anomaly import metadata_log_anomalies, sentence
-from reports.jobs.shared.expressions import node_name
+from reports.jobs.shared.expressions import first_rows, node_name, so_far
 from reports.jobs.shared.judging import Judging
 from reports.read_tables import Tables
 
@@ -24,13 +24,14 @@ DAMAGE = r"\.checkpoint\.part at byte \d+"
 
 def transform(tables: Tables) -> DataFrame:
     found = tables.once(steps)
-    breaches = (_fetched_again(tables.once(downloads)), _elsewhere(found), _without_end(found), _damaged(found))
+    breaches = (_fetched_again(found), _elsewhere(found), _without_end(found), _damaged(found))
     return reduce(DataFrame.unionByName, breaches)
 
 
 def _fetched_again(found: DataFrame) -> DataFrame:
-    """A size of -1 means that the download ended before its first answer."""
-    most = F.col("size_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    """The first chunk of each download that was too much."""
+    size = F.max(F.col("size"))
+    wrong = _too_much(found, ["run", "node", "download"], size, 1)
     detail = sentence(
         "Node %s received %s bytes of snapshot %s-%s in %s starts. The snapshot has %s, and %s are enough.",
         "node",
@@ -39,10 +40,27 @@ def _fetched_again(found: DataFrame) -> DataFrame:
         "epoch",
         "starts",
         "size_bytes",
-        most,
+        "most",
     )
-    wrong = found.where("size_bytes >= 0").where(F.col("received_bytes") > most)
-    return _breaches(wrong, detail, at_us="until_us")
+    return _breaches(wrong, detail)
+
+
+def _too_much(found: DataFrame, of: list[str], size: Column, times: int) -> DataFrame:
+    """The first step ``of`` each by which more bytes had been received than so many times the ``size`` and a chunk for
+    each start. A size of -1 means that there was no answer yet."""
+    until_now = so_far(Window.partitionBy(*of).orderBy("incarnation", "seq"))
+    chunk_bytes = F.when(F.col("what") == CHUNK, F.col("bytes"))
+    counted = found.withColumns(
+        {
+            "size_bytes": size.over(until_now),
+            "received_bytes": F.sum(chunk_bytes).over(until_now),
+            "largest_bytes": F.max(chunk_bytes).over(until_now),
+            "starts": F.count_if(F.col("what") == STARTED).over(until_now),
+        }
+    )
+    most = times * F.col("size_bytes") + F.col("starts") * F.col("largest_bytes")
+    wrong = counted.withColumn("most", most).where("size_bytes > 0 and received_bytes > most")
+    return first_rows(wrong, 1, Window.partitionBy(*of).orderBy("incarnation", "seq"))
 
 
 def _elsewhere(found: DataFrame) -> DataFrame:
@@ -71,27 +89,19 @@ def _damaged(found: DataFrame) -> DataFrame:
 
 
 def _without_end(found: DataFrame) -> DataFrame:
-    chunk = F.col("what") == CHUNK
-    in_order = F.struct("incarnation", "seq")
-    spent = found.groupBy("run", "node", "leader", "at_leader").agg(
-        F.min_by(F.when(chunk, F.col("size")), F.when(chunk, in_order)).alias("first_bytes"),
-        F.sum(F.when(chunk, F.col("bytes"))).alias("received_bytes"),
-        F.max(F.when(chunk, F.col("bytes"))).alias("largest_chunk_bytes"),
-        F.count_if(F.col("what") == STARTED).alias("starts"),
-        *(F.max_by(each, in_order).alias(each) for each in (*SOURCE[1:], "at_us")),
-    )
-    most = MOST_TIMES * F.col("first_bytes") + F.col("starts") * F.col("largest_chunk_bytes")
+    first = F.first(F.when(F.col("what") == CHUNK, F.col("size")), ignorenulls=True)
+    wrong = _too_much(found, ["run", "node", "at_leader"], first, MOST_TIMES)
     detail = sentence(
         "Node %s received %s bytes from node %s until it had a snapshot. The first had %s, and %s are "
         "enough in %s starts.",
         "node",
         "received_bytes",
         "leader",
-        "first_bytes",
-        most,
+        "size_bytes",
+        "most",
         "starts",
     )
-    return _breaches(spent.where("first_bytes > 0").where(F.col("received_bytes") > most), detail)
+    return _breaches(wrong, detail)
 
 
 def _breaches(found: DataFrame, detail: Column, **given: str) -> DataFrame:

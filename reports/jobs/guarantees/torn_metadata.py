@@ -61,9 +61,11 @@ def _divided(tables: Tables) -> DataFrame:
     )
     versions = shown.groupBy("run", "offset").agg(
         F.count("*").alias("versions"),
-        F.max("at_us").alias("at_us"),
-        F.min_by("node", "at_us").alias("one"),
-        F.max_by("node", "at_us").alias("other"),
+        F.sort_array(F.collect_list(F.struct("at_us", "node"))).alias("shows"),
+    )
+    one, other = F.expr("get(shows, 0)"), F.expr("get(shows, 1)")
+    two = versions.where("versions > 1").withColumns(
+        {"one": one["node"], "other": other["node"], "at_us": other["at_us"]}
     )
     detail = sentence(
         "Nodes %s and %s held different metadata at offset %s of the metadata log (%s versions in all).",
@@ -72,7 +74,7 @@ def _divided(tables: Tables) -> DataFrame:
         "offset",
         "versions",
     )
-    return metadata_log_anomalies(versions.where("versions > 1"), detail, process=node_name("other"))
+    return metadata_log_anomalies(two, detail, process=node_name("other"))
 
 
 def _half_there(tables: Tables) -> DataFrame:

@@ -1,6 +1,6 @@
 """unseen: nobody read an acknowledged record, although the partition was read to its end (ENDS).
 
-Records that reads overtook belong to lost-write.
+Those that reads overtook belong to lost-write, too.
 """
 
 from pyspark.sql import DataFrame
@@ -15,16 +15,15 @@ from reports.read_tables import Tables
 
 def transform(tables: Tables) -> DataFrame:
     ends = tables.ends.select(*PARTITION, "high_watermark")
-    tail = tables.once(unread).where("last_offset > reach").join(ends, PARTITION)
-    tail = tail.withColumn("from", F.greatest("first_offset", F.col("reach") + 1))
+    missing = tables.once(unread).join(ends, PARTITION)
     detail = sentence(
         "Offset %s, written by %s, was acknowledged and not read by the end. The high watermark was %s then. %s",
-        "from",
+        "first_offset",
         "writer",
         "high_watermark",
-        counted(F.col("last_offset") - F.col("from") + 1, "One record is unseen.", "%s records are unseen."),
+        counted(F.col("last_offset") - F.col("first_offset") + 1, "One record is unseen.", "%s records are unseen."),
     )
-    return anomalies(tail, detail, offset="from")
+    return anomalies(missing, detail, offset="first_offset")
 
 
 JUDGED = Judging(

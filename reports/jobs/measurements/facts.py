@@ -62,6 +62,8 @@ def transform(tables: Tables) -> DataFrame:
     """Columns: run, fact, value."""
     present = {name for _, name in tables.present}
     parts = [_counts(tables, name) for name in _FACTS if name not in _SELDOM or name in present]
+    if "metadata_epochs" in present:
+        parts.append(_positions_with_epochs(tables))
     return reduce(DataFrame.unionByName, [*parts, _end(tables), _acked_without_end(tables)])
 
 
@@ -76,6 +78,13 @@ def _counts(tables: Tables, table: str) -> DataFrame:
 def _end(tables: Tables) -> DataFrame:
     last = tables.operations.groupBy("run").agg(F.max("complete_us").alias("value"))
     return last.withColumn("fact", F.lit("last_us"))
+
+
+def _positions_with_epochs(tables: Tables) -> DataFrame:
+    """Answers to clients that keep metadata epochs."""
+    keepers = tables.metadata_epochs.where("accepted and metadata_epoch >= 0").select("run", "process").distinct()
+    answers = tables.positions.join(F.broadcast(keepers), ["run", "process"], "left_semi")
+    return answers.groupBy("run").agg(F.count("*").alias("value")).withColumn("fact", F.lit("positions_with_epochs"))
 
 
 def _acked_without_end(tables: Tables) -> DataFrame:

@@ -1,6 +1,6 @@
 """What the history proves about the log's contents. Several jobs share these frames."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -83,12 +83,37 @@ def log_starts(tables: Tables) -> DataFrame:
     return seen.groupBy(*PARTITION).agg(F.max("log_start_offset").alias("start_offset"))
 
 
-def with_witness(clashes: DataFrame, values: DataFrame, first: str, last: str, same: Sequence[str]) -> DataFrame:
-    """Adds the earliest operation that showed the clash (process, index, complete_us) to each clash."""
-    keys = [*PARTITION, *same]
-    shown = values.select(
-        *keys, F.col(first).alias("w_first"), F.col(last).alias("w_last"), "process", "index", "complete_us"
+def with_witness(
+    clashes: DataFrame, values: DataFrame, first: str, last: str, keys: Sequence[str], tag: Sequence[str]
+) -> DataFrame:
+    """Adds to each clash the operation (process, index, complete_us) that showed it.
+
+    A clash has two sides, ``tag`` and ``other_<tag>``. It shows once values of both are known at one place that they
+    share: the later of the two operations is the witness, of all such pairs the earliest.
+    """
+    here = _shown(clashes, values, first, last, {**{key: key for key in keys}, **{name: name for name in tag}})
+    there = _shown(
+        clashes, values, first, last, {**{key: key for key in keys}, **{name: f"other_{name}" for name in tag}}
     )
-    hits = F.broadcast(clashes).join(shown, keys).where("w_first <= last and w_last >= first")
-    witness = F.min(F.struct("complete_us", "process", "index")).alias("witness")
-    return hits.groupBy(*clashes.columns).agg(witness).select(*clashes.columns, "witness.*")
+    same = [F.col(f"here.{name}").eqNullSafe(F.col(f"there.{name}")) for name in clashes.columns]
+    meet = F.expr("here.low <= there.high and there.low <= here.high")
+    both = here.alias("here").join(there.alias("there"), [*same, meet])
+    witness = F.min(F.greatest("here.shown", "there.shown")).alias("witness")
+    columns = [F.col(f"here.{name}").alias(name) for name in clashes.columns]
+    return both.groupBy(*columns).agg(witness).select(*clashes.columns, "witness.*")
+
+
+def _shown(clashes: DataFrame, values: DataFrame, first: str, last: str, same: Mapping[str, str]) -> DataFrame:
+    """The first operation that showed each part (``low``, ``high``) of one side of the clashes. ``same`` names the
+    columns of ``values`` and those of ``clashes`` that must equal them."""
+    operation = F.struct("complete_us", "process", "index").alias("operation")
+    runs = values.select(
+        *(F.col(name).alias(f"v_{name}") for name in same),
+        F.col(first).alias("low"),
+        F.col(last).alias("high"),
+        operation,
+    )
+    equal = [F.col(f"v_{name}") == F.col(other) for name, other in same.items()]
+    hits = F.broadcast(clashes).join(runs, [*equal, F.expr("low <= last and high >= first")])
+    parts = hits.withColumns({"low": F.greatest("low", "first"), "high": F.least("high", "last")})
+    return parts.groupBy(*clashes.columns, "low", "high").agg(F.min("operation").alias("shown"))

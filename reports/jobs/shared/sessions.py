@@ -21,6 +21,8 @@ INVALID_FETCH_SESSION = 10001
 FIRST_REVISION = 1000
 """The version of Fetch that carries the first revision."""
 SESSION = ("run", "node", "incarnation", "session")
+INCREMENTAL = f"session_epoch != 0 and (session_epoch != -1 or api_version >= {FIRST_REVISION})"
+"""The condition of a request (or its reply) that goes on in a session. All others are full."""
 
 _NOTES = ("session_created", "session_closed", "session_evicted")
 _ROW = (
@@ -33,13 +35,9 @@ _ROW = (
     "api_version",
     "session_epoch",
     "error",
+    "answered_session_id",
 )
-_FOLLOWS_ITS_REQUEST = (
-    "asked.what = 'request' and asked.session_epoch = session_epoch "
-    f"and (api_version < {FIRST_REVISION} or asked.connection = connection)"
-)
-"""In the first revision a request on the same connection ends the waiting request that it repeats. In the final
-revision only a refusal, or an epoch that is accepted twice, follows its request."""
+_LIFE = "case when what = 'session_created' then 1 when what in ('session_closed', 'session_evicted') then 0 end"
 
 
 def session_notes(tables: Tables) -> DataFrame:
@@ -48,37 +46,63 @@ def session_notes(tables: Tables) -> DataFrame:
 
 
 def session_rows(tables: Tables) -> DataFrame:
-    """Requests and replies of incremental fetches (epoch > 0), and notes; ``session`` is the session's ID."""
-    fetches = tables.trace.where(f"api_key = {FETCH} and session_id != 0 and what in ('request', 'reply')")
-    requests = fetches.withColumn("session", F.col("session_id"))
-    return requests.select(*_ROW).unionByName(session_notes(tables).select(*_ROW))
+    """Requests and replies of fetches that name a session, or go on in one (``_ROW``), and the notes on sessions.
+
+    ``session`` is the session's ID. ``alive`` says whether that session stood in the cache after the row. ``life``
+    counts how often it had been created until then.
+    """
+    return _with_life(session_notes(tables).select(*_ROW), _fetches(tables).where(f"session != 0 or {INCREMENTAL}"))
+
+
+def full_answers(tables: Tables) -> DataFrame:
+    """Answers of the final revision to full fetches that carry a session's ID, as rows of that session. ``asked`` is
+    the session that the request had named. Other columns are those of ``session_rows``."""
+    given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and answered_session_id != 0")
+    given = given.where(f"api_version < {FIRST_REVISION}").withColumn("asked", F.col("session"))
+    given = given.withColumn("session", F.col("answered_session_id"))
+    noted = session_notes(tables).select(*_ROW).withColumn("asked", F.lit(0).cast("long"))
+    return _with_life(noted, given).where("what = 'reply'")
+
+
+def _with_life(noted: DataFrame, rows: DataFrame) -> DataFrame:
+    """Adds ``alive`` and ``life`` (see ``session_rows``) to both together."""
+    until_now = so_far(Window.partitionBy(*SESSION).orderBy("seq"))
+    both = rows.select(*noted.columns).unionByName(noted)
+    alive = F.coalesce(F.last(F.expr(_LIFE), ignorenulls=True).over(until_now), F.lit(0))
+    return both.withColumns({"alive": alive, "life": F.count_if(F.expr("what = 'session_created'")).over(until_now)})
+
+
+def _fetches(tables: Tables) -> DataFrame:
+    fetches = tables.trace.where(f"api_key = {FETCH} and what in ('request', 'reply')")
+    return fetches.withColumn("session", F.col("session_id")).select(*_ROW)
 
 
 def answered_requests(tables: Tables) -> DataFrame:
-    """One row per incremental fetch request: SESSION, seq, at_us, client_id, session_epoch, ``outcome``
-    (accepted, wrong_epoch, unknown_id, untold), ``alive`` (the session stood in the cache when it was asked),
-    ``resends`` (of the first revision, in which the last number may be sent again)."""
+    """One row per incremental fetch request: SESSION, seq, at_us, connection, client_id, session_epoch, ``alive``,
+    ``life``, ``of_first`` (of the first revision).
+
+    Of its answer, null if the trace does not tell it: ``error``, ``reply_seq``, ``reply_us``, ``ended`` (the session
+    had ended until then), ``at_once`` (nothing else happened in the session between the two).
+    """
     in_order = Window.partitionBy(*SESSION).orderBy("seq")
-    life = F.expr(
-        "case when what = 'session_created' then 1 when what in ('session_closed', 'session_evicted') then 0 end"
-    )
     same = Window.partitionBy(*SESSION, "connection", "session_epoch", "what").orderBy("seq")
-    asked = F.struct("what", "session_epoch", "connection")
-    rows = (
-        session_rows(tables)
-        .withColumn("alive", F.coalesce(F.last(life, ignorenulls=True).over(so_far(in_order)), F.lit(0)))
-        .withColumn("asked", F.lag(asked).over(in_order))
-        .withColumn("at_once", F.expr(_FOLLOWS_ITS_REQUEST))
-        .withColumn("nth", F.row_number().over(same))
-        .where("session_epoch > 0")
-    )
+    rows = tables.once(session_rows).where("what in ('request', 'reply')")
+    rows = rows.withColumn("before", F.lag("seq").over(in_order)).where(INCREMENTAL)
+    rows = rows.withColumn("nth", F.row_number().over(same))
     key = [*SESSION, "connection", "session_epoch", "nth"]
-    replies = rows.where("what = 'reply'").select(*key, "error", "at_once")
-    requests = rows.where("what = 'request'").drop("error", "at_once", "what", "asked")
-    outcome = F.expr(
-        "case when error = 0 then 'accepted' when not coalesce(at_once, false) then 'untold' "
-        f"when error = {INVALID_SESSION_EPOCH} or error = {INVALID_FETCH_SESSION} and alive = 1 then 'wrong_epoch' "
-        f"when error in ({SESSION_ID_NOT_FOUND}, {INVALID_FETCH_SESSION}) then 'unknown_id' else 'untold' end"
+    replies = rows.where("what = 'reply'").select(
+        *key,
+        "error",
+        "before",
+        F.col("seq").alias("reply_seq"),
+        F.col("at_us").alias("reply_us"),
+        F.struct("alive", "life").alias("at_reply"),
     )
-    found = requests.join(replies, key, "left").withColumn("outcome", outcome)
-    return found.withColumn("resends", F.col("api_version") >= FIRST_REVISION).drop("api_version")
+    requests = rows.where("what = 'request'").drop("error", "before", "what", "answered_session_id")
+    return (
+        requests.join(replies, key, "left")
+        .withColumn("of_first", F.col("api_version") >= FIRST_REVISION)
+        .withColumn("at_once", F.expr("before = seq"))
+        .withColumn("ended", F.expr("alive = 1 and (at_reply.alive = 0 or at_reply.life != life)"))
+        .drop("api_version", "before", "at_reply")
+    )

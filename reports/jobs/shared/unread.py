@@ -1,9 +1,8 @@
 """Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
 
-Jepsen's ``unseen`` is both together. Here lost-write holds the values that reads overtook and unseen holds the rest, so
-each breach is reported once. Values of an operation with unknown end count if a part of their run was read, because a
-batch is written whole or not at all. A record that only the leader of a replicated partition acknowledged (acks=1) may
-be lost with that leader, so it does not count.
+As with Jepsen, unseen is all of them, and lost-write those that reads overtook. Values of an operation with unknown end
+count if a part of their run was read, because a batch is written whole or not at all. A record that only the leader of
+a replicated partition acknowledged (acks=1) may be lost with that leader, so it does not count.
 """
 
 from pyspark.sql import DataFrame

@@ -1,0 +1,26 @@
+"""Which mutants real processes can show, which they cannot and why, and which they have not shown yet."""
+
+from collections.abc import Mapping
+
+from chaos.mutants.catches import Catch
+
+_POWER = "only a power loss shows it, and in a live world the kernel keeps what a killed process wrote"
+
+SIMULATED_ONLY: Mapping[str, str] = {
+    "vote_told_before_its_name_is_durable": f"{_POWER}, names of files too",
+    "high_watermark_at_leaders_end": f"{_POWER}: what followers lack is lost only if the leader's copy is",
+    "joins_behind_high_watermark": f"{_POWER}: a replica that lacks something is missed only if the others lose it",
+    "progress_outlives_restart": f"{_POWER}: a follower that was killed still has all that it had told its leader",
+    "divergence_unseen": f"{_POWER}: the logs of replicas that were killed do not part below what all of them hold",
+    "unclean_restart_stays_in_sync": f"{_POWER}: a replica that was killed comes back with all that it had",
+    "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",
+    "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
+}
+"""Mutants that a live world cannot show, each with the physical reason."""
+
+
+def told(mutant: str, live: Catch | None) -> str:
+    """Returns in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
+    if mutant in SIMULATED_ONLY:
+        return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
+    return "live: not shown yet" if live is None else str(live)

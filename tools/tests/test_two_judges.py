@@ -1,0 +1,68 @@
+"""A difference between the two judges of a run is told, whatever it is."""
+
+from pathlib import Path
+
+import pytest
+
+from reports.verdict import Anomaly, GuaranteeResult, Outcome, Status, Verdict
+from tools import two_judges
+from tools.two_judges import Compared, Opinion, Played, Run, differences, runs_of
+
+RUN = Run("01-lost-response", "no_rotation", 7)
+NAME = "lost-write"
+
+
+def verdict(status: Status, at_us: int = 5, outcome: Outcome = Outcome.FAILED, judged_by: str = "history") -> Verdict:
+    breach = Anomaly(NAME, "hot", 0, 3, "producer-0", 1, at_us, "", "a record is gone")
+    examples = (breach,) if status.startswith("broken") else ()
+    one = GuaranteeResult(NAME, "", status, True, 1, "records", len(examples), "", judged_by, examples)
+    return Verdict(outcome, "", "", 7, "", Path(), "told", (), (one,), "")
+
+
+def played(opinion: Opinion, outcome: Outcome = Outcome.FAILED) -> Played:
+    return Played(RUN, Path(), outcome, {NAME: opinion})
+
+
+BROKEN = Opinion("broken", 5, "gone")
+
+
+@pytest.mark.parametrize(
+    ("opinion", "other", "words"),
+    [
+        (BROKEN, verdict("broken"), ""),
+        (BROKEN, verdict("broken, not promised"), ""),
+        (Opinion("holds"), verdict("holds"), ""),
+        (Opinion("nothing to judge"), verdict("not checked"), ""),
+        (Opinion("nothing to judge"), verdict("nothing to judge"), ""),
+        (Opinion("holds"), verdict("broken", judged_by="simulator"), ""),
+        (BROKEN, verdict("holds"), "says broken, Spark holds: gone"),
+        (Opinion("holds"), verdict("broken"), "says holds, Spark broken: a record is gone"),
+        (Opinion("nothing to judge"), verdict("holds"), "says nothing to judge, Spark holds"),
+        (BROKEN, verdict("broken", at_us=6), "at 5 us in the simulator (gone), for Spark at 6 us (a record is gone)"),
+        (BROKEN, verdict("broken", outcome=Outcome.PASSED), "says FAILED, Spark PASSED: told"),
+    ],
+)
+def test_each_difference_is_told_in_a_sentence(opinion: Opinion, other: Verdict, words: str) -> None:
+    found = list(differences(played(opinion), other))
+    assert [words in each for each in found] == [True] * bool(words)
+    assert all(each.startswith("01-lost-response --seed 7 --mutant no_rotation: ") for each in found)
+
+
+def test_what_only_one_judge_can_see_is_excused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(two_judges.EXCUSED, (RUN.mutant, NAME), "nobody notes it")
+    assert not list(differences(played(BROKEN), verdict("holds")))
+
+
+def test_a_run_that_was_cut_short_is_compared_by_its_outcome() -> None:
+    found = Compared()
+    found.take(Played(RUN, Path(), Outcome.CRASHED, {}), verdict("broken", outcome=Outcome.CRASHED))
+    found.take(played(BROKEN), verdict("holds"))
+    counted = "2 runs: 1 guarantees compared (1 broken), 1 runs cut short and compared by their outcome only"
+    assert str(found) == f"{counted}, 1 differences"
+
+
+def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
+    runs = list(runs_of(["6", "plain-load"], range(3, 5)))
+    assert runs[:2] == [Run("06-epoch-wrap", "", 3), Run("06-epoch-wrap", "epoch_overflows_to_negative", 3)]
+    assert [each.seed for each in runs] == sorted(each.seed for each in runs)
+    assert {each.scenario for each in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}

@@ -1,0 +1,239 @@
+"""Compares the two judges of simulated runs, guarantee by guarantee: the simulator's checks, and the Spark jobs.
+
+``python -m tools.two_judges [SCENARIO...] [--seeds 20]`` plays each scenario without a mutant and with each of its own,
+lets both judge, and tells each difference. A run's guarantee is broken, holds, or there was nothing to judge it by.
+Where both say broken they must also name the same time for the first breach.
+
+What only one side can judge is not compared: guarantees that are seen from inside a node (``SeenFrom.INSIDE``), and
+``EXCUSED``.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from chaos.mutants import mutants_of
+from chaos.search.run_sim import play
+from chaos.sim.run_folder import is_judged_here, write_out
+from chaos.sim.world import World
+from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
+from reports.verdict import Outcome
+from scenarios import loader
+from scenarios.revisions import each_revision
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reports.verdict import Verdict
+
+Status = Literal["holds", "broken", "nothing to judge"]
+COMPARED = names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE)
+EXCUSED: dict[tuple[str, str], str] = {}
+"""(mutant, guarantee): the physical reason why only one of the judges can see what the mutant breaks."""
+BATCH = 60
+"""The number of runs that Spark judges together."""
+
+
+class Opinion(NamedTuple):
+    """What one judge says of one guarantee. ``at_us`` is the time of the first breach, -1 if there is none."""
+
+    status: Status
+    at_us: int = -1
+    story: str = ""
+
+
+class Run(NamedTuple):
+    """``scenario`` may end in a revision's mark. Without a mutant ``mutant`` is empty."""
+
+    scenario: str
+    mutant: str
+    seed: int
+
+    def __str__(self) -> str:
+        planted = f" --mutant {self.mutant}" if self.mutant else ""
+        return f"{self.scenario} --seed {self.seed}{planted}"
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A run that was written to ``folder``, and what the simulator says of it.
+
+    ``opinions`` is empty for a run that did not come to its end: most checks judge only then.
+    """
+
+    run: Run
+    folder: Path
+    outcome: Outcome
+    opinions: dict[str, Opinion]
+
+
+def played(run: Run, folder: Path) -> Played:
+    verdict, world = play(loader.find(run.scenario), run.seed, run.mutant or None, keep_trace=True)
+    write_out(verdict, world, folder)
+    ended = verdict.outcome is not Outcome.CRASHED and world.stage == "end"
+    return Played(run, folder, verdict.outcome, opinions_of_checks(world) if ended else {})
+
+
+def opinions_of_checks(world: World) -> dict[str, Opinion]:
+    """Returns what the simulator's checks say of each guarantee that is compared in this run."""
+    told: dict[str, Opinion] = {}
+    for name in COMPARED:
+        if GUARANTEES[name].keeps_writes and not world.history.writes_promised:
+            continue  # Physical: the only replica lost what it had not synced.
+        checks = [each for each in world.checks if each.guarantee == name and not is_judged_here(each)]
+        breaches = sorted((each for check in checks for each in check.violations), key=lambda each: each.at_us)
+        if breaches:
+            told[name] = Opinion("broken", breaches[0].at_us, breaches[0].story)
+        else:
+            told[name] = Opinion("holds" if any(check.looked_at for check in checks) else "nothing to judge")
+    return told
+
+
+def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
+    """Returns what the Spark jobs say of each guarantee."""
+    told: dict[str, Opinion] = {}
+    for one in verdict.guarantees:
+        if one.judged_by != "history":  # The simulator's own word, which the folder hands on.
+            told[one.name] = Opinion("holds")
+        elif one.status.startswith("broken"):
+            told[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
+        else:
+            told[one.name] = Opinion("holds" if one.status == "holds" else "nothing to judge")
+    return told
+
+
+def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
+    """Yields in a sentence each what the two judges say differently of a run."""
+    if one.outcome is not verdict.outcome:
+        yield f"{one.run}: the simulator says {one.outcome.name}, Spark {verdict.outcome.name}: {verdict.summary}"
+    jobs = opinions_of_jobs(verdict)
+    for name, check in one.opinions.items():
+        job = jobs[name]
+        if (one.run.mutant, name) in EXCUSED:
+            continue
+        if check.status != job.status:
+            story = check.story or job.story
+            yield f"{one.run}: {name}: the simulator says {check.status}, Spark {job.status}: {story}"
+        elif check.at_us != job.at_us:
+            yield (
+                f"{one.run}: {name}: first broken at {check.at_us} us in the simulator ({check.story}), for Spark at "
+                f"{job.at_us} us ({job.story})"
+            )
+
+
+def runs_of(names: Sequence[str], seeds: Iterable[int]) -> Iterator[Run]:
+    """Yields the runs of these scenarios (of all, if none is named), seed by seed, so that one that is stopped early
+    has seen all scenarios."""
+    files = [loader.find(name) for name in names] or loader.load_all()
+    scenarios = [each for file in files for each in each_revision(file)]
+    for seed in seeds:
+        for scenario in scenarios:
+            for mutant in ("", *mutants_of(scenario)):
+                yield Run(scenario.name, mutant, seed)
+
+
+@dataclass(slots=True)
+class Compared:
+    """Counts over all runs. ``statuses`` counts what the simulator said of the guarantees that were compared."""
+
+    runs: int = 0
+    cut_short: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    differing: list[str] = field(default_factory=list)
+
+    def take(self, one: Played, verdict: "Verdict") -> list[str]:
+        self.runs += 1
+        self.cut_short += not one.opinions
+        self.statuses.update(each.status for each in one.opinions.values())
+        found = list(differences(one, verdict))
+        self.differing += found
+        return found
+
+    def __str__(self) -> str:
+        counted = ", ".join(f"{count:,} {status}" for status, count in sorted(self.statuses.items()))
+        return (
+            f"{self.runs:,} runs: {sum(self.statuses.values()):,} guarantees compared ({counted}), {self.cut_short:,} "
+            f"runs cut short and compared by their outcome only, {len(self.differing):,} differences"
+        )
+
+
+def compare(runs: Sequence[Run], minutes: float, processes: int, tell: Any = print) -> tuple[Compared, int]:
+    """Plays and judges the runs, batch by batch, and stops to begin new batches when the time is over.
+
+    Returns the counts, and how many runs were left out.
+    """
+    found, until = Compared(), time.monotonic() + minutes * 60
+    batches = [runs[at : at + BATCH] for at in range(0, len(runs), BATCH)]
+    with _scratch() as scratch, _spark() as spark, ProcessPoolExecutor(processes) as pool:
+        following = _begin(pool, batches[0], scratch / "0")
+        for number, _ in enumerate(batches, 1):
+            current = [each.result() for each in following]
+            is_last = number == len(batches) or time.monotonic() > until
+            if not is_last:  # It is played while Spark judges.
+                following = _begin(pool, batches[number], scratch / str(number))
+            _judge(current, found, spark, tell)
+            shutil.rmtree(scratch / str(number - 1))
+            tell(f"{found.runs:,} of {len(runs):,} runs, {len(found.differing)} differences")
+            if is_last:
+                break
+    return found, len(runs) - found.runs
+
+
+def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run], folder: Path) -> list[Any]:
+    return [pool.submit(played, run, folder / str(number)) for number, run in enumerate(runs)]
+
+
+def _judge(current: Sequence[Played], found: Compared, spark: "SparkSession", tell: Any) -> None:
+    from reports.judge import verdicts_of
+
+    for one, verdict in zip(current, verdicts_of([each.folder for each in current], spark), strict=True):
+        for line in found.take(one, verdict):
+            tell(f"DIFFERENT: {line}")
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="crucible-judges-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _spark() -> "Iterator[SparkSession]":
+    from reports.spark import spark_session
+
+    with spark_session() as session:
+        yield session
+
+
+def main() -> int:
+    """Returns 0 if the judges agree, 1 if they differ, 2 if there is no such scenario."""
+    parser = argparse.ArgumentParser(prog="python -m tools.two_judges", description=__doc__)
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file, its stem or its number; default: all")
+    parser.add_argument("--seeds", type=int, default=20, help="how many of each scenario and mutant (20)")
+    parser.add_argument("--seed", type=int, default=1, help="the first one (1)")
+    parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
+    parser.add_argument("--processes", type=int, default=2, help="how many runs are played at once (2)")
+    given = parser.parse_args()
+    tell = partial(print, flush=True)
+    try:
+        runs = list(runs_of(given.scenarios, range(given.seed, given.seed + given.seeds)))
+    except loader.ScenarioError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 2
+    found, left_out = compare(runs, given.minutes, given.processes, tell)
+    tell(str(found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
+    return int(bool(found.differing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
