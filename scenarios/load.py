@@ -156,7 +156,7 @@ class Groups:
     session_timeout_ms: Count = 6000
     rebalance_timeout_ms: Count = 10_000
     heartbeat_interval_ms: Count = 500
-    max_wait_ms: Pause = 100
+    max_wait_ms: Pause = 300
     poll_interval_ms: Pause = 100
     max_bytes: Bytes = 1 << 20
     rack: Annotated[str, text()] = ""

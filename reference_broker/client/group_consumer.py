@@ -26,7 +26,13 @@ from reference_broker.client.consumer_partitions import ConsumerRecord, HeldPart
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_events import Assigned, GroupConfig, GroupEvent, Lost, Revoked
 from reference_broker.client.group_membership import GroupMembership
-from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION, GroupRequest, MemberIdentity
+from reference_broker.client.group_requests import (
+    DRAFT_VERSION,
+    PAGE_VERSION,
+    GroupRequest,
+    GroupVersions,
+    MemberIdentity,
+)
 from reference_broker.client.leader_fetches import LeaderFetches
 from reference_broker.client.metadata_cache import EpochGuards, MetadataCache, NodeAddress
 from reference_broker.client.metadata_refresher import MetadataRefresher, MetadataSource
@@ -100,6 +106,8 @@ class GroupConsumer:
     membership: GroupMembership | None = field(init=False, default=None)
     partitions: HeldPartitions = field(init=False)
     _fetches: LeaderFetches = field(init=False)
+    _draft_versions: GroupVersions = field(default_factory=GroupVersions)
+    """The group's versions at a coordinator that knows the drafts."""
     _committing: CommittedOffsets | None = None
     _placing: CommittedOffsets | None = None
     _events: list[GroupEvent] = field(default_factory=list)
@@ -129,6 +137,7 @@ class GroupConsumer:
             self.coordinator = GroupCoordinator(
                 config.group.group_id, config.group.versions, config.backoff_us, config.request_timeout_us
             )
+            self._draft_versions = config.group.versions.with_metadata_epoch(config.draft_version)
             self._committing = CommittedOffsets(self.coordinator)
             self._placing = CommittedOffsets(self.coordinator)
 
@@ -403,8 +412,7 @@ class GroupConsumer:
         coordinator, group = self.coordinator, self.config.group
         if coordinator is not None and group is not None:
             drafts = coordinator.node is not None and self.metadata.speaks_drafts(coordinator.node)
-            version = self.config.draft_version
-            coordinator.versions = group.versions.with_metadata_epoch(version) if drafts else group.versions
+            coordinator.versions = self._draft_versions if drafts else group.versions
 
     # -- metadata and the group ---------------------------------------------------------------------------------
 

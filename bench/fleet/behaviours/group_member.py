@@ -394,8 +394,9 @@ class GroupMember:
 
     def _due_at_us(self, life: Life) -> int:
         due = [life.commit_at_us]
-        if life.consumer.wake_at_us is not None:
-            due.append(life.consumer.wake_at_us)
+        wake_at_us = life.consumer.wake_at_us
+        if wake_at_us is not None:
+            due.append(wake_at_us)
         if life.consumer.has_records:
             due.append(life.poll_at_us)
         return min(due)

@@ -50,7 +50,7 @@ class MemberPlan:
     rebalance_timeout_ms: int = 10_000
     heartbeat_interval_ms: int = 500
     poll_interval_us: int = 100_000
-    max_wait_ms: int = 100
+    max_wait_ms: int = 300
     min_bytes: int = 1
     max_bytes: int = 1 << 20
     partition_max_bytes: int = 1 << 20

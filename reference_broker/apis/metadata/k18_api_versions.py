@@ -13,8 +13,9 @@ KIPs: 35, 511, 584.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol, TypeAlias
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import (
@@ -42,6 +43,9 @@ A request in a version that is not served closes the connection, as in Kafka."""
 LEVEL_0_FROM = 4
 """Clients of older versions take a feature that begins at level 0 for damage (KAFKA-17011)."""
 
+Served: TypeAlias = tuple[tuple[int, tuple[int, int]], ...]
+"""API keys, each with the lowest and the highest version that is served."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -53,17 +57,17 @@ def handle(broker: Needs, call: Call, body: ApiVersionsRequest | None) -> ApiVer
     """``body`` is None if the requested version is not served. The core passes that on for this API only."""
     if body is None:
         own = SERVED[ApiKey.API_VERSIONS]
-        call.respond(_refusal(ErrorCode.unsupported_version, {ApiKey.API_VERSIONS: own}), api_version=0)
+        call.respond(_refusal(ErrorCode.unsupported_version, ((ApiKey.API_VERSIONS, own),)), api_version=0)
         return None
     if call.api_version >= 3 and not (
         _SOFTWARE.fullmatch(body.client_software_name) and _SOFTWARE.fullmatch(body.client_software_version)
     ):
-        return _refusal(ErrorCode.invalid_request, {})
+        return _refusal(ErrorCode.invalid_request, ())
     image = broker.loader.image
     taken = _taken_on(broker, call.listener)
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
-        api_keys=_ranges({key: SERVED[key] for key in SERVED if taken(key)}),
+        api_keys=_ranges(tuple((key, served) for key, served in SERVED.items() if taken(key))),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=i16(low), max_version=i16(high))
@@ -100,17 +104,19 @@ def _drafts(broker: HasConfig, taken: Callable[[int], bool]) -> list[tuple[str, 
     ]
 
 
-def _refusal(error: ErrorCode, served: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
+def _refusal(error: ErrorCode, served: Served) -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=error, api_keys=_ranges(served), throttle_time=NO_THROTTLE)
 
 
-def _ranges(served: Mapping[int, tuple[int, int]]) -> tuple[ApiVersion, ...]:
+@lru_cache(16)
+def _ranges(served: Served) -> tuple[ApiVersion, ...]:
+    """Returns the ranges for the wire. They are made once for each listener's APIs, since every new connection asks."""
     return tuple(
         ApiVersion(
             api_key=i16(api_key),
             min_version=i16(ADVERTISED_MINIMUM.get(ApiKey(api_key), low)),
             max_version=i16(high),
         )
-        for api_key, (low, high) in served.items()
+        for api_key, (low, high) in served
         if low < FIRST_DRAFT_VERSION
     )

@@ -2,8 +2,8 @@
 
 A follower can name a newly followed partition only after its fetch in flight is answered. If the leader has nothing
 to tell, that takes ``replica.fetch.wait.max.ms``, and acks=all takes as long. So a leader that takes up partitions
-answers the waiting fetches of their replicas at once. For a moment afterwards it lets their fetches wait only shortly,
-since a replica may hear of its new leader later than that leader does.
+answers the waiting fetches of their replicas at once. Until a replica has named all of them it lets that replica's
+fetches wait only shortly, since a replica may hear of its new leader later than that leader does.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.node_ports import Ports
+from reference_broker.replication.partitions import Partition
 
 GATHER_US = 1000
 """Partitions are usually taken up many at a time. The leader waits this long, so that one answer serves them all."""
 EXPECTED_MS = 1000
-"""For this long after a partition was taken up, fetches of its replicas wait no longer than SHORT_WAIT_MS."""
+"""Fetches of a replica that does not name a partition wait shortly for this long after it was taken up."""
 SHORT_WAIT_MS = 20
 
 
@@ -31,8 +32,10 @@ class FollowerWaits:
 
     _ports: Ports
     _waiting: dict[int, WaitingFetch] = field(default_factory=dict)
+    _unnamed: dict[int, dict[Partition, None]] = field(default_factory=dict)
+    """By replica: the partitions that it has yet to name. One that is dead never names them, but the time runs out."""
     _expected_until_us: dict[int, int] = field(default_factory=dict)
-    """By replica. Nobody checks whether a replica has named its partitions: the time runs out."""
+    """By replica: the time until which it is expected to name them."""
     _is_planned: bool = False
 
     def begin(self, replica_id: int, fetch: WaitingFetch, max_wait_ms: int) -> int:
@@ -44,14 +47,26 @@ class FollowerWaits:
         if self._waiting.get(replica_id) is fetch:
             del self._waiting[replica_id]
 
-    def expect(self, replica_ids: Iterable[int]) -> None:
-        """These replicas will have to name a partition that this node now leads."""
+    def expect(self, partition: Partition, replica_ids: Iterable[int]) -> None:
+        """These replicas will have to name the partition, which this node now leads."""
         now_us = self._ports.now().mono_us
         for replica_id in replica_ids:
             self._expected_until_us[replica_id] = now_us + EXPECTED_MS * 1000
+            self._unnamed.setdefault(replica_id, {})[partition] = None
         if self._waiting and not self._is_planned:
             self._is_planned = True
             self._ports.set_timer(now_us + GATHER_US, self._answer_expected)
+
+    def named(self, partition: Partition, replica_id: int) -> None:
+        """Notes that the replica fetches the partition from this leader."""
+        unnamed = self._unnamed.get(replica_id)
+        if unnamed is not None and partition in unnamed:
+            del unnamed[partition]
+            if not unnamed:
+                self._forget(replica_id)
+
+    def _forget(self, replica_id: int) -> None:
+        del self._unnamed[replica_id], self._expected_until_us[replica_id]
 
     def _is_expected(self, replica_id: int) -> bool:
         until_us = self._expected_until_us.get(replica_id)
@@ -59,7 +74,7 @@ class FollowerWaits:
             return False
         if self._ports.now().mono_us < until_us:
             return True
-        del self._expected_until_us[replica_id]
+        self._forget(replica_id)
         return False
 
     def _answer_expected(self) -> None:

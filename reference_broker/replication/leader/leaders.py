@@ -145,7 +145,7 @@ class Leaders:
             self.high_watermarks.moved(log)
         else:
             followers.begin_epoch(state.leader_epoch, end, state.isr, now_us)
-        self.waits.expect(one for one in state.replicas if one != self._node_id)
+        self.waits.expect(partition, [one for one in state.replicas if one != self._node_id])
         self._ports.note(
             "leads",
             ("partition", log.directory),
@@ -210,6 +210,7 @@ class Leaders:
             )
         if self._brokers.is_stale(replica_id, replica_epoch):
             return ErrorCode.not_leader_or_follower
+        self.waits.named(partition, replica_id)
         state.broker_epoch = replica_epoch
         before, log_start = state.log_end_offset, state.log_start_offset
         state.fetched(cached, partition.log.log_end_offset)
