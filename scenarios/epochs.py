@@ -8,7 +8,8 @@ from scenarios.model import Scenario
 def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
     """Returns the scenario whose groups and mirror all use metadata epochs or not, and all send leader epochs or not.
 
-    With None the leader epochs stay as the scenario says. Nothing else differs, not even the name.
+    With None the leader epochs stay as the scenario says. Producers and admins use metadata epochs where the scenario
+    says so, or none of them does. Nothing else differs, not even the name.
     """
     load = scenario.load
 
@@ -21,4 +22,6 @@ def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: boo
     mirror = load.mirror
     if mirror is not None:
         mirror = replace(mirror, metadata_epoch=metadata_epoch, leader_epochs=sends(mirror.leader_epochs))
-    return replace(scenario, load=replace(load, groups=groups, mirror=mirror))
+    producers = tuple(replace(each, metadata_epoch=each.metadata_epoch and metadata_epoch) for each in load.producers)
+    admins = tuple(replace(each, metadata_epoch=each.metadata_epoch and metadata_epoch) for each in load.admins)
+    return replace(scenario, load=replace(load, groups=groups, mirror=mirror, producers=producers, admins=admins))
