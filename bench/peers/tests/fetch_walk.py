@@ -182,10 +182,12 @@ class Walk:
             self.sessions.append(Session(versions, not misses and not answer.order_of_data(), ask.node))
         return [each for each, _ in given]
 
-    def _place(self, version: int) -> tuple[str, int]:
-        """A partition, mostly one that is there. Deleted topics are asked for by their IDs."""
-        names = [name for name in [*"aaabbc", UNKNOWN] if version < 13 or name == UNKNOWN or name in self.topics]
-        if version >= 13 and self.deleted and self.random.random() < 0.1:
+    def _place(self, version: int, quiet: bool = False) -> tuple[str, int]:
+        """A partition, mostly one that is there. Deleted topics are asked for by their IDs. With ``quiet`` nothing that
+        is deleted is asked for."""
+        there = quiet or version >= 13
+        names = [name for name in [*"aaabbc", UNKNOWN] if not there or name == UNKNOWN or name in self.topics]
+        if not quiet and version >= 13 and self.deleted and self.random.random() < 0.1:
             names = self.deleted
         name = self.random.choice(names)
         count = TOPICS.get(name.partition(OF_DELETED)[0], 2)
@@ -193,7 +195,7 @@ class Walk:
 
     def _wanted(self, version: int, limited: bool, quiet: bool) -> tuple[str, FetchPartition]:
         random = self.random
-        name, index = self._place(version)
+        name, index = self._place(version, quiet)
         start, end = self.starts.get((name, index), 0), self.ends.get((name, index), 0)
         offsets = [end] if quiet else [start, start, end, end, random.randint(start, end), end + 1, start - 1]
         max_bytes = random.choice(LIMITS) if limited else ALL
