@@ -16,7 +16,15 @@ from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
-from reference_broker.log.segment import NAME_DIGITS, WIDE_GAP, Segment, headers, new_segment, whole_batches
+from reference_broker.log.segment import (
+    MAX_RELATIVE_OFFSET,
+    NAME_DIGITS,
+    WIDE_GAP,
+    Segment,
+    headers,
+    new_segment,
+    whole_batches,
+)
 from reference_broker.log.segments import Segments
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
@@ -305,13 +313,15 @@ class Recovery:
 
 def _disorder(segment: Segment, header: BatchHeader, next_base: int) -> str | None:
     """Why the batch cannot follow on those before it. Offsets and leader epochs never go back in a log, and a gap does
-    not lead beyond the segment. The CRC covers neither."""
+    not lead beyond the segment, nor beyond what an index can hold. The CRC covers neither."""
     if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
         return (
             f"a batch of offsets {header.base_offset} to {header.last_offset} stands where {segment.next_offset} is due"
         )
     if segment.next_offset < header.base_offset >= next_base:
         return f"a batch of offset {header.base_offset} stands before the segment of {next_base}"
+    if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+        return f"a batch of offsets up to {header.last_offset} stands in the segment of {segment.base_offset}"
     if 0 <= header.leader_epoch < segment.last_epoch:
         return f"its leader epoch goes back from {segment.last_epoch} to {header.leader_epoch}"
     return None

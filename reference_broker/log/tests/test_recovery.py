@@ -78,6 +78,22 @@ def test_damage_at_every_byte_of_the_last_batch_is_cut() -> None:
             assert end == 2
 
 
+@pytest.mark.parametrize("byte", [1, 2, 3, 4])
+def test_a_batch_at_an_offset_that_no_index_could_hold_is_damage(byte: int) -> None:
+    """A flipped bit of a base offset is no flaw of its CRC."""
+    disk = MemoryDisk()
+    log = filled(disk, LogConfig(index_interval_bytes=0))
+    log.close_cleanly()
+    end = log.log_end_offset - 2
+    disk.files[FIRST_FILE][log.size_bytes - headers_of(all_bytes(log))[-1].size_bytes + byte] ^= 0x80
+    killed = opened(disk.copy(), LogConfig(index_interval_bytes=0), clean=False)
+    assert (killed.log_end_offset, killed.quarantine) == (end, None)
+    for again in (killed, opened(disk, LogConfig(index_interval_bytes=0))):
+        assert (again.log_end_offset, again.quarantine is None) in ((end, True), (0, False))
+        appended(again, batch_of(1), epoch=2)
+        again.close_cleanly()
+
+
 @pytest.mark.clause("LogLoaderTest.testCorruptLog")
 def test_zeros_and_garbage_behind_the_last_batch_are_cut() -> None:
     for tail in (bytes(1000), b"\xff" * 1000, b"x" * 61, bytes(30)):
