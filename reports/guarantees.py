@@ -133,9 +133,6 @@ _INSIDE = (
     _inside("groups-consistent", "What a coordinator holds of its groups contradicts itself."),
     _inside("epoch-gated-by-transaction", "A metadata epoch was written inside an open metadata transaction."),
     _inside("switch-respected", "A node used the metadata epoch before it was finalized, or took one back."),
-        "switch-respected",
-        "A node used the metadata epoch before its feature was finalized, or told clients one and took it back.",
-    ),
 )
 
 GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE)}
