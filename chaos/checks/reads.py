@@ -39,7 +39,7 @@ class Pair:
 
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     """Returns what was read by operations that succeeded, each run with its operation, by process and in the order of
-    reading."""
+    reading. A member asks several nodes at once, so that is the order in which answers came."""
     found = [
         (run, operation)
         for run in history.runs
@@ -47,7 +47,7 @@ def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
         and (operation := history.operation_of.get((run.process, run.index))) is not None
         and operation.type == "ok"
     ]
-    found.sort(key=lambda each: (each[0].process, each[0].index, each[0].position))
+    found.sort(key=lambda each: (each[0].process, each[1].complete_us, each[0].index, each[0].position))
     return found
 
 
@@ -59,7 +59,7 @@ def pairs(history: History) -> Iterator[Pair]:
     walks: dict[tuple[str, Place], tuple[RunRow, int]] = {}
     for run, operation in reads(history):
         key = (run.process, place(run))
-        begun = bisect_left(starts.get(key, []), operation.invoke_us + 1)
+        begun = bisect_left(starts.get(key, []), operation.complete_us)
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:

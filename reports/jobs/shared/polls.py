@@ -1,7 +1,9 @@
 """Steps of a fetcher through a partition: each read with the offset at which the read before it ended.
 
 ``expected`` is the offset after the last one read. A reassignment or a seek (a new row in ASSIGNMENTS) begins anew.
-Reads of operations that did not end ok are compared, but they do not move the cursor.
+Reads of operations that did not end ok are compared, but they do not move the cursor. Reads come in the order of their
+answers, since a member asks several nodes at once. An answer may be used that was asked for before a seek, if the
+position is the same again.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -15,7 +17,7 @@ _STEP = (*READER, "index", "complete_us", "first_offset", "expected")
 
 
 def steps_between_operations(tables: Tables) -> DataFrame:
-    polls = tables.reads.groupBy(*READER, "index", "type", F.col("invoke_us").alias("at_us"), "complete_us").agg(
+    polls = tables.reads.groupBy(*READER, "index", "type", F.col("complete_us").alias("at_us"), "complete_us").agg(
         F.min_by("first_offset", "position").alias("first_offset"),
         F.max_by("last_offset", "position").alias("last_offset"),
     )
@@ -23,9 +25,9 @@ def steps_between_operations(tables: Tables) -> DataFrame:
     events = polls.withColumn("is_poll", F.lit(1)).unionByName(
         given.withColumn("is_poll", F.lit(0)), allowMissingColumns=True
     )
-    in_time = Window.partitionBy(*READER).orderBy("at_us", "is_poll", "index")
+    in_time = Window.partitionBy(*READER).orderBy("at_us", F.desc("is_poll"), "index")
     assignment = F.sum(1 - F.col("is_poll")).over(so_far(in_time))
-    in_order = Window.partitionBy(*READER, "assignment").orderBy("index")
+    in_order = Window.partitionBy(*READER, "assignment").orderBy("complete_us", "index")
     ended_ok = F.when(F.col("type") == "ok", F.col("last_offset"))
     cursor = F.last(ended_ok, ignorenulls=True).over(before(in_order))
     mine = events.withColumn("assignment", assignment).where("is_poll = 1")
