@@ -6,6 +6,7 @@ times the bytes of the first one that it asked for, plus a chunk for each beginn
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -16,6 +17,10 @@ from reports.rows import TraceRow
 MOST_TIMES = 3
 """No clause gives this number. S-15 keeps a superseded snapshot as long as its download advances, and S-10 lets a
 leader name a newer one after each error. So two such changes are allowed for, and a download that never ends is red."""
+
+
+DAMAGE = re.compile(r"\.checkpoint\.part at byte \d+")
+"""The words by which a node tells what is wrong inside a file that it has fetched."""
 
 
 class _Source(NamedTuple):
@@ -76,8 +81,8 @@ class SnapshotTransfer(Check):
             self._received(row, node, fields)
         elif row.what == "download_finished":
             del self._nodes[row.node]
-        elif node.transfer is not None:
-            node.transfer.held = 0
+        else:
+            self._discarded(row, node, str(fields["why"]))
 
     def _started(self, row: TraceRow, node: _Catching, fields: dict[str, int]) -> None:
         source, position = _Source(fields["leader"], fields["end_offset"], fields["epoch"]), fields["position"]
@@ -114,6 +119,12 @@ class SnapshotTransfer(Check):
         node.spent.size = node.spent.size or transfer.spent.size
         self._bounded(row, f"of {transfer.source}", transfer.spent, 1)
         self._bounded(row, "until it has one", node.spent, MOST_TIMES)
+
+    def _discarded(self, row: TraceRow, node: _Catching, why: str) -> None:
+        if DAMAGE.search(why):  # S-10: a file with bytes of one snapshot of one leader is whole.
+            self.violated(row.at_us, f"{_name(row)} put together a damaged snapshot: {why}")
+        if node.transfer is not None:
+            node.transfer.held = 0
 
     def _bounded(self, row: TraceRow, what: str, spent: _Spent, times: int) -> None:
         most = times * spent.size + spent.starts * spent.chunk

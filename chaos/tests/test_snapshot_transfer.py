@@ -8,7 +8,7 @@ from chaos.checks.snapshot_transfer import SnapshotTransfer
 from chaos.tests.surroundings import around
 from reports.rows import TraceRow
 
-Step = tuple[str, dict[str, int]]
+Step = tuple[str, dict[str, int] | dict[str, str]]
 SIZE = 1000
 
 
@@ -26,7 +26,8 @@ def all_from(position: int) -> list[Step]:
 
 
 DONE: Step = ("download_finished", {"bytes": SIZE})
-DISCARDED: Step = ("download_discarded", {})
+DISCARDED: Step = ("download_discarded", {"why": "the leader's is shorter"})
+DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.checkpoint.part at byte 83: wrong CRC"})
 
 
 @pytest.mark.clause("S-8", "S-11", "S-15")
@@ -43,6 +44,7 @@ DISCARDED: Step = ("download_discarded", {})
         ([start(), *chunks(0, 100), start(200, end_offset=90)], ["holds 200 bytes of", "from byte 200"]),
         ([start(), *chunks(0, 100), DISCARDED, start(200)], ["holds 0 bytes"]),
         ([start(), *chunks(0, 100, 200), DISCARDED, start(), *all_from(0), DONE], ["in 2 starts"]),
+        ([start(), *all_from(0), DAMAGED], ["put together a damaged snapshot"]),
         ([start(200)], ["holds nothing"]),
         ([start(), *chunks(0, 100), start(300)], ["from byte 300", "holds 200"]),
         ([start(), *chunks(0, 100, 100)], ["holds 200", "took those at 100"]),
