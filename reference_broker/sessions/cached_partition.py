@@ -77,7 +77,8 @@ class CachedPartition:
         self.sent_high_watermark = sent.high_watermark
         self.sent_log_start_offset = sent.log_start_offset
         self.sent_error = sent.error_code
-        self.sent_direction = direction(sent)
+        is_elsewhere = sent.diverging_epoch is not None or sent.preferred_read_replica >= 0
+        self.sent_direction = direction(sent) if is_elsewhere else None
 
     def may_be(self, topic_id: bytes) -> bool:
         """Whether its request named this topic ID, or none."""
