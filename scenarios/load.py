@@ -52,7 +52,7 @@ class Fetchers:
     appended to once. The partitions are taken in a ring, so that each is read by about the same number of fetchers.
     Fetchers are numbered through all groups, and a client ID is ``fetcher-<behaviour>-<number>``.
     ``revision`` is that of the fetch session. ``first_epoch`` is a session's first epoch, 1 unless the nodes have the
-    state ``fetch_session_epoch``.
+    state ``fetch_session_epoch``. ``newest_version`` is the newest version of Fetch that it speaks.
     """
 
     name: str = "fetcher"
@@ -68,6 +68,7 @@ class Fetchers:
     partition_max_bytes: Bytes = 1 << 20
     revision: Annotated[str, text(FETCHER_REVISIONS)] = "final"
     first_epoch: Annotated[int, whole(1)] = 1
+    newest_version: Annotated[int, whole(4, 18)] = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

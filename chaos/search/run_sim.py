@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from chaos.checks.check import Check
 from chaos.checks.rewinds import OUT_OF_RANGE
 from chaos.mutants import Applied, MutantError, applied, by_name, mutants_of
 from chaos.mutants.catches import Catch, remember
@@ -49,10 +50,13 @@ def play(
     hashed: bool = False,
     keep_trace: bool = False,
     coded_share: float = CODED_SHARE,
+    also: Sequence[type[Check]] = (),
 ) -> tuple[SimVerdict, World]:
-    """Does the same as ``run``. Returns also the world as it was at the end, for writing the run out."""
+    """Does the same as ``run``. Returns also the world as it was at the end, for writing the run out. ``also`` are
+    checks that only this run has."""
     with applied(by_name(mutant) if mutant else None) as at_work:
-        world = World(materialised(scenario, seed), seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share)
+        played = materialised(scenario, seed)
+        world = World(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
         crash = stuck = ""
         try:
             world.play()

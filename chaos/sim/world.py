@@ -59,6 +59,7 @@ class World:
 
     With ``hashed`` it also hashes all that happens, which is slower. With ``keep_trace`` it keeps the trace rows.
     ``coded_share`` is the share of the messages that go through the codec (1.0 means all, which is slower too).
+    ``also`` are checks that only this run has, such as one that counts.
     ``scenario`` is what was drawn for the seed. A swarm must have become explicit faults (chaos/search/swarm.py).
     """
 
@@ -70,6 +71,7 @@ class World:
         hashed: bool = False,
         keep_trace: bool = False,
         coded_share: float = CODED_SHARE,
+        also: Sequence[type[Check]] = (),
     ) -> None:
         self.scenario = scenario = drawn(scenario, seed)
         self.seed = seed
@@ -88,7 +90,7 @@ class World:
             view.trouble, config.min_insync_replicas, _is_flushed(scenario), hot.replicas > 1, self._touched
         )
         around = Surroundings(_settings(scenario, config), view, replicas)
-        self.checks = all_checks(around)
+        self.checks = [*all_checks(around), *(kind(around) for kind in also)]
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, around)
         keep = self.trace.append if keep_trace else None

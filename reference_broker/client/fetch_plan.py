@@ -206,6 +206,10 @@ class SessionHandler(ABC):
         """Continues as if the request in flight, which got no answer, had been answered with no partitions. Returns
         False, and changes nothing, if that is impossible."""
 
+    @abstractmethod
+    def name_all(self) -> None:
+        """Makes the next request a full one."""
+
     def farewell(self) -> FetchPlan | None:
         """Makes the last request of the session, which closes it at the broker (F-8). None if there is no session, or
         if its revision has no such request: the first one's sessions go by eviction."""

@@ -139,6 +139,10 @@ class FirstSessionHandler(SessionHandler):
         if not plan.is_full:
             self.lost = plan
 
+    def name_all(self) -> None:
+        """As ``SessionHandler.name_all``. The session and its number stay."""
+        self.full_next = True
+
     def presume_processed(self) -> bool:
         """As ``SessionHandler.presume_processed``. It is impossible for a full fetch.
 

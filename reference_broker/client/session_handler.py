@@ -202,6 +202,10 @@ class FetchSessionHandler(SessionHandler):
         self.session_epoch = next_epoch(self.session_epoch)
         return True
 
+    def name_all(self) -> None:
+        """As ``SessionHandler.name_all``. The next request closes the session and opens another."""
+        self._close_and_recreate()
+
     def farewell(self) -> FetchPlan | None:
         """As ``SessionHandler.farewell``: (ID, -1), naming nothing."""
         if self.session_id == NO_SESSION_ID or self.in_flight is not None:

@@ -13,10 +13,11 @@ REVISIONS: Final = ("final", "first", NO_SESSIONS)
 
 
 class OnLost(Enum):
-    """What a fetcher does when no answer comes. Stock clients FALL_BACK."""
+    """What a fetcher does when no answer comes. Stock clients, which know the final revision only, FALL_BACK."""
 
-    FALL_BACK = "full fetch in a new session"
-    RESEND = "the same request with the same epoch again"  # In the first revision all do, unless they PRESUME.
+    FALL_BACK = "full fetch in a new session; in the first revision the same request with the same number again"
+    NAME_ALL = "full fetch in both revisions, as stock clients do; in the first it stays in its session"
+    RESEND = "the same request with the same epoch again"
     PRESUME = "the next epoch, as if the answer had been empty; it names all in the first revision, and nothing else"
 
 
@@ -41,6 +42,7 @@ VARIANTS: Final[Mapping[str, Habits]] = {
     "incremental": Habits(),
     "forgetting": Habits(forget_every=5),
     "rotating": Habits(seek_every=20),
+    "refetching": Habits(on_lost=OnLost.NAME_ALL),
     "resending": Habits(on_lost=OnLost.RESEND),
     "presuming": Habits(on_lost=OnLost.PRESUME),
 }
@@ -50,7 +52,8 @@ VARIANTS: Final[Mapping[str, Habits]] = {
 class FetcherPlan:
     """``partitions`` are what it reads, its own idle partition first. ``poll_interval_us`` is the time between the
     intended times of two polls at the same node. A fetcher waits at the broker, so it is a closed loop: a poll that is
-    due while another runs is due when that one ends. ``revision`` is one of REVISIONS."""
+    due while another runs is due when that one ends. ``revision`` is one of REVISIONS. ``newest_version`` is the newest
+    version of Fetch that it speaks."""
 
     process: str
     variant: str
@@ -62,6 +65,7 @@ class FetcherPlan:
     partition_max_bytes: int = 1 << 20
     revision: str = "final"
     first_epoch: int = 1
+    newest_version: int = 18
 
     @property
     def sessionless(self) -> bool:

@@ -83,6 +83,7 @@ class SessionFetcher(ClusterScript):
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions])
         self.plan = plan
         self.reader = reader
+        self._newest = min(settings.versions.fetch, plan.newest_version)
         self.book = AssignmentBook(self.journal)
         self.reading = Reading(plan, random, self.book)
         self.sessions: dict[int, NodeSession] = {}
@@ -200,7 +201,7 @@ class SessionFetcher(ClusterScript):
             return
         plan = session.handler.farewell()
         if plan is not None:
-            version = plan.version(self.settings.versions.fetch)
+            version = plan.version(self._newest)
             yield from self.call(ApiKey.FETCH, version, plan.request(version, 0, 0, 0), 0)
 
     def _done(self) -> bool:
@@ -257,7 +258,7 @@ class SessionFetcher(ClusterScript):
         for where in session.handler.partitions:
             self.book.begin(where, self.reading.consumer.positions[where].offset)
         wait_ms = self.plan.max_wait_ms
-        version = plan.version(self.settings.versions.fetch)
+        version = plan.version(self._newest)
         request = plan.request(version, wait_ms, self.plan.min_bytes, self.plan.max_bytes)
         answer = yield from self.call(ApiKey.FETCH, version, request, wait_ms * 1000)
         if isinstance(answer, str):
@@ -276,6 +277,8 @@ class SessionFetcher(ClusterScript):
             session.resend = plan
         elif on_lost is not OnLost.PRESUME or not session.handler.presume_processed():
             session.handler.handle_lost()
+            if on_lost is OnLost.NAME_ALL:
+                session.handler.name_all()
 
     # -- one answer ---------------------------------------------------------------------------------------------
 

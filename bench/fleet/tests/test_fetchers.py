@@ -142,6 +142,25 @@ def test_the_incremental_fetcher_closes_the_session_after_a_lost_answer(world: W
     assert (after.session_id, after.session_epoch) == (lost.session_id, 0)
 
 
+@pytest.mark.parametrize("revision", ["final", "first"])
+def test_the_refetching_fetcher_names_all_after_a_lost_answer(
+    world: World, settings: ClientSettings, revision: str
+) -> None:
+    world.fault = nth_fetch(4, "lose_response")
+    live(world, settings, fetcher("refetching", settings, revision=revision))
+    lost, after, later = fetches(world)[3:6]
+    assert (after.session_id, after.session_epoch, after.partitions_sent) == (lost.session_id, 0, 1 + len(HOT))
+    assert (later.session_id == lost.session_id) is (revision == "first")
+    assert later.session_epoch == (lost.session_epoch if revision == "first" else 1)
+
+
+def test_a_fetcher_speaks_no_newer_version_than_its_plan_says(
+    world: World, settings: ClientSettings, broker: FakeBroker
+) -> None:
+    live(world, settings, fetcher("incremental", settings, newest_version=12))
+    assert {each.api_version for each in broker.requests if each.api_key == ApiKey.FETCH} == {12}
+
+
 def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
     world: World, settings: ClientSettings
 ) -> None:

@@ -1,0 +1,105 @@
+"""The comparison of the two revisions of fetch sessions counts what they cost, with one seed and a small load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from chaos.search.fetch_meter import Counted
+from chaos.search.revisions_compared import (
+    COSTS,
+    TROUBLES,
+    VARIANTS,
+    Part,
+    Seen,
+    Size,
+    Trouble,
+    Variant,
+    grouped,
+    parts_for,
+    played,
+    table,
+    told,
+)
+from chaos.search.session_memory import bytes_of_a_partition
+from reference_broker.wire.apis import FETCH_FIRST_REVISION
+from reports.verdict import Outcome
+
+pytestmark = pytest.mark.simulated
+
+FINAL, BY_NAME, FIRST, NONE, FIRST_RESENDS, FINAL_RESENDS = VARIANTS
+NO_LOSS, _, MUCH_LOSS, DOUBLED, FEW_SLOTS = TROUBLES
+SMALL = Size(seconds=25.0, partitions=20)
+
+
+def counted(variant: Variant, trouble: Trouble) -> Counted:
+    seen = played(Part(variant, trouble, 1, SMALL))
+    assert seen.outcome is Outcome.PASSED
+    assert (seen.lost > 0) is bool(trouble.lost_every)
+    return seen.counted
+
+
+def test_without_loss_the_revisions_do_the_same_and_only_their_layouts_differ() -> None:
+    final, by_name, first = (counted(each, NO_LOSS) for each in (FINAL, BY_NAME, FIRST))
+    assert final.fetches > 100
+    assert (final.full_again, final.sessions, final.cached) == (0, 6, 3 * 10 + 3 * 20 + 6)
+    assert (first.named, first.told) == (final.named, final.told)
+    # The first revision orders partitions as a ring, so an answer may begin and end with the same topic.
+    assert first.layout_bytes == pytest.approx(final.layout_bytes, rel=0.001)
+    assert first.request_bytes != by_name.request_bytes
+    assert by_name.request_bytes + by_name.response_bytes == by_name.layout_bytes == final.layout_bytes
+
+
+def test_only_the_first_revision_spares_the_full_fetch_and_only_for_who_resends() -> None:
+    final, first, resends = (counted(each, MUCH_LOSS) for each in (FINAL, FIRST, FIRST_RESENDS))
+    assert final.full_again == first.full_again > 0
+    assert resends.full_again == 0
+    assert resends.told < first.told
+    assert (first.sessions, resends.sessions) == (6, 6)
+    assert final.sessions == 6 + final.full_again
+    assert final.twice > 0
+
+
+def test_without_sessions_each_fetch_names_all() -> None:
+    none = counted(NONE, NO_LOSS)
+    assert none.named == none.told
+    assert none.named / none.fetches == pytest.approx((11 + 21) / 2, rel=0.01)
+    assert (none.sessions, none.cached) == (0, 0)
+
+
+def test_a_doubled_request_gets_its_records_twice_only_where_it_is_answered_twice() -> None:
+    assert counted(FINAL, DOUBLED).twice == 0
+    assert counted(FIRST, DOUBLED).twice > 0
+
+
+def test_too_few_slots_leave_fetchers_with_full_fetches() -> None:
+    assert counted(FINAL, FEW_SLOTS).full_again > 2 * counted(FINAL, MUCH_LOSS).full_again
+
+
+def test_who_resends_is_played_only_where_answers_are_lost() -> None:
+    parts = parts_for([1, 2])
+    assert len(parts) == 2 * (4 + 6 + 6 + 4 + 6)
+    assert {each.trouble for each in parts if each.variant is FINAL_RESENDS} == {
+        each for each in TROUBLES if each.lost_every
+    }
+
+
+@pytest.mark.parametrize("version", [17, 12, FETCH_FIRST_REVISION])
+def test_a_cached_partition_takes_some_hundred_bytes(version: int) -> None:
+    assert 200 < bytes_of_a_partition(version, 300) < 1000
+
+
+def test_the_table_tells_median_least_and_greatest(tmp_path: Path) -> None:
+    from chaos.search.revisions_drawn import draw
+
+    sums = Counted(fetches=10, request_bytes=1000, response_bytes=2000, layout_bytes=2500, named=15, told=20)
+    seen = [
+        Seen(Part(FINAL, NO_LOSS, number), Outcome.PASSED, 0, replace(sums, request_bytes=1000 * number, full_again=2))
+        for number in (1, 2, 4)
+    ]
+    found = grouped(seen)
+    last = table(found, COSTS)[-1]
+    assert last == "| no loss | final, Fetch 17 | 200 (100 to 400) | 200 | 250 | 1.5 | 2 | 0 | 2 | 0 |"
+    assert told([1.0, 2.0, 2.0]) == "2 (1 to 2)"
+    draw(found, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
