@@ -83,7 +83,8 @@ class FetchMeter(Check):
         self.counted.cached = max(self.counted.cached, node.broker.fetch_sessions.partitions_cached)
 
     def _asked(self, event: Request, names: dict[bytes, str]) -> None:
-        request: FetchRequest = event.body
+        request = event.body
+        assert isinstance(request, FetchRequest)
         counted, client = self.counted, event.client_id or ""
         counted.fetches += 1
         counted.request_bytes += _request_bytes(event.api_version, event, request)
@@ -94,7 +95,8 @@ class FetchMeter(Check):
             self._began.add(client)
 
     def _answered(self, reply: Reply, names: dict[bytes, str]) -> None:
-        response: FetchResponse = reply.body
+        response = reply.body
+        assert isinstance(response, FetchResponse)
         topics = [replace(each, topic=_name(each, names), topic_id=NO_TOPIC_ID) for each in response.responses]
         counted, records_bytes = self.counted, 0
         for topic in topics:
