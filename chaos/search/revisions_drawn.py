@@ -59,7 +59,7 @@ def _points(axes: Axes, found: Found, troubles: Sequence[Trouble], value: Value,
     names = list(dict.fromkeys(variant.name for _, variant in found))
     labelled = set[str]()
     for (trouble, variant), seen in found.items():
-        here = [other for at, other in found if at is trouble]
+        here = [other for at, other in found if at == trouble]
         y = troubles.index(trouble) + (here.index(variant) - (len(here) - 1) / 2) * STEP
         low, middle, high = _spread(seen, value)
         colour = COLOURS[names.index(variant.name)]
