@@ -2,15 +2,28 @@
 
 It waits only on its session; a full fetch waits on the draft of one. A partition that changes marks itself there, and
 only that partition is looked at. An answer costs what is marked plus what is sent.
+
+All of this is a work in slices. Nearly always its first slice is all of it, so the fetch waits or is answered in the
+event that it came with. If more is left, the fetch is ``at_work`` until it waits or everything is settled:
+
+* The session's next request comes when the work is over, as if it had arrived then. A fetch of the first revision that
+  is sent again finds the first one answered, or waiting, also then (G-3).
+* A partition that changes before the answer begins is looked at again. One that changes later keeps its mark for the
+  next answer.
+* If the connection closes before the answer, a draft is dropped. A session takes up what the request names, as always.
+  Nothing is sent, so every mark stays.
+* If the session is closed or evicted, the fetch is refused and its work ends.
+* A bug closes the session, since nobody knows which marks are left. Its fetcher begins anew.
 """
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
-from reference_broker.apis.records.fetch_answer import refusal, response
+from reference_broker.apis.records.fetch_answer import Telling, refusal, response
 from reference_broker.apis.records.fetch_reading import (
     Look,
     LooksUpPartitions,
@@ -22,14 +35,24 @@ from reference_broker.apis.records.fetch_reading import (
     reader_of,
     told_of,
 )
+from reference_broker.apis.sliced import Sliced, contained_slices
+from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.sessions import slices
 from reference_broker.sessions.cached_partition import CachedPartition, divergence
 from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.slices import in_order, pieces
 from reference_broker.wire.errors import known_error
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 MAX_MISSES = 256
 """An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
 Tens of thousands of partitions would hold up everybody else for a second."""
+
+
+READS_A_SLICE = 500
+"""A slice of an answer reads so many partitions, which takes some 5 ms."""
+
+_OVER = object()
 
 
 class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
@@ -42,6 +65,9 @@ class Fetch:
 
     ``urgent`` says that there is an error or a divergence that is new, has changed, or was asked for by this request.
     One that lasts is told in each answer but ends no wait. Each connection has at most one fetch that waits.
+
+    ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
+    begins. ``gone`` says that it was abandoned.
     """
 
     broker: FetchNeeds
@@ -51,12 +77,18 @@ class Fetch:
     creates: bool = False
     urgent: bool = False
     timer: int | None = None
+    at_work: bool = False
+    then: list[Callable[[], None]] = field(default_factory=list)
+    looking: bool = False
+    gone: bool = False
+    begun_us: int = field(init=False)
     reader: Reader = field(init=False)
     max_bytes: int = field(init=False)
     min_bytes: int = field(init=False)
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.begun_us = self.broker.now.mono_us
         self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
         config = self.broker.config
         limit = config.fetch_max_bytes
@@ -65,25 +97,87 @@ class Fetch:
         self.max_bytes = min(max(self.request.max_bytes, 0), limit)
         self.min_bytes = min(self.request.min_bytes, self.max_bytes)
 
-    def begin(self) -> FetchResponse | None:
-        """Returns the answer, or None if it waits and responds later."""
-        self.session.read_as(self.reader)
-        for cached in self.session.changed:
-            self._look(cached)
-        if self.reader is Reader.FOLLOWER and not self._count_progress():
-            return refusal(self.session.revision.unknown_id, self.request)
-        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
-            return self._answer()
-        self._wait()
-        return None
+    def run(self, work: Slices) -> None:
+        """Does the first slice of the work now, and the others in later events."""
+        try:
+            if next(work, _OVER) is _OVER:
+                return
+        except Exception:
+            self._failed()
+            raise
+        self.at_work = True
+        self.session.waiter = self
+        later(self.broker.outside, 0, lambda: run_slices(self.broker.outside, self._goes_on(work)))
 
-    def _count_progress(self) -> bool:
-        """Tells the leader how far a follower has each marked partition. It has all that it asks beyond (F-22).
+    def _goes_on(self, work: Slices) -> Slices:
+        failed = True
+
+        def to_its_end() -> Slices:
+            nonlocal failed
+            yield from work
+            failed = False
+
+        steps = contained_slices(self.call, to_its_end())
+        while not self._is_over() and next(steps, _OVER) is not _OVER:
+            yield
+        self.at_work = False
+        if failed:
+            self._failed()
+        elif self.timer is None:
+            self.session.waiter = None
+        for request in self.then:
+            later(self.broker.outside, 0, request)
+
+    def _is_over(self) -> bool:
+        """Whether its session is, or its connection while there is no session."""
+        return self.gone or (self.call.closed and not self.session.session_id)
+
+    def _failed(self) -> None:
+        """The work ended in the middle, because it is over or because of a bug."""
+        if not self.gone:
+            self.session.waiter = None
+            self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")
+            self.broker.fetch_sessions.release(self.session)
+
+    def go_on_in(self, draft: FetchSession) -> None:
+        """The session will be closed, which is not to end this fetch."""
+        self.session.waiter = None
+        self.session = draft
+        if self.at_work:
+            draft.waiter = self
+
+    def begin(self) -> Slices:
+        """Answers, or waits and responds later."""
+        session, is_follower = self.session, self.reader is Reader.FOLLOWER
+        if session.reader != self.reader:
+            yield from session.read_as(self.reader)
+        self.looking = True
+        if session.changed:
+            marked = list(session.changed)
+            for number, some in enumerate(pieces(marked)):
+                if number:
+                    yield
+                for cached in some:
+                    self._look(cached)
+                if len(marked) > slices.A_SLICE:
+                    self._watch(some)
+                if is_follower and not self._count_progress(some):
+                    self.call.respond(refusal(session.revision.unknown_id, self.request))
+                    return
+        if self.call.closed:
+            return
+        if self._is_answerable() or self.request.max_wait_ms <= 0 or not session.partitions:
+            yield from self._answer()
+        else:
+            self._wait()
+
+    def _count_progress(self, marked: list[CachedPartition]) -> bool:
+        """Tells the leader how far a follower has these marked partitions. It has all that it asks beyond (F-22).
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time. If
         a high watermark moves, other fetches are answered, and may take this session's slot. Returns False then.
         """
-        replicated = [one for one in self.session.changed if one.partition and one.partition.followers is not None]
+        replicated = [one for one in marked if one.partition and one.partition.followers is not None]
         if not replicated:
             return True
         leaders, request = self.broker.replication.leaders, self.request
@@ -105,14 +199,17 @@ class Fetch:
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
+        if not self.looking:
+            return
         self._look(cached)
-        if self._is_answerable():
-            self.call.respond(self._answer())
+        if self._is_answerable() and not self.at_work:
+            self.run(self._answer())
         else:
             cached.watch(self.broker.partitions)
 
     def abandon(self, error_code: int) -> None:
         self._stop_waiting()
+        self.gone = True
         sessions = self.broker.fetch_sessions
         kept = sessions.find(self.session.session_id, sessions.first)
         self.call.respond(refusal(known_error(error_code), self.request, kept))
@@ -133,15 +230,20 @@ class Fetch:
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _wait(self) -> None:
-        self.session.waiter = self
-        for cached in self.session.changed:
-            cached.watch(self.broker.partitions)
+        session = self.session
+        session.waiter = self
+        if len(session.changed) <= slices.A_SLICE:
+            self._watch(session.changed)
         wait_ms = self.request.max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        deadline_us = self.broker.now.mono_us + wait_ms * 1000
+        deadline_us = self.begun_us + wait_ms * 1000
         self.timer = self.broker.outside.set_timer(deadline_us, self.respond)
         self.call.on_closed(self._forget)
+
+    def _watch(self, looked_at: Iterable[CachedPartition]) -> None:
+        for cached in looked_at:
+            cached.watch(self.broker.partitions)
 
     def _stop_waiting(self) -> None:
         if self.timer is not None:
@@ -153,26 +255,42 @@ class Fetch:
 
     def _forget(self) -> None:
         """The connection closed, or the fetch failed because of a bug. Nothing was sent, so every mark stays."""
+        if self.at_work:
+            return
         self._stop_waiting()
         if not self.session.session_id:
-            self.session.release()
+            self.broker.fetch_sessions.release(self.session)
 
     def respond(self) -> None:
         """Answers now with what there is, because the time is over or a follower is to ask anew."""
-        self.call.contain(lambda: self.call.respond(self._answer()))
+        self.call.contain(lambda: self.run(self._answer()))
 
-    def _answer(self) -> FetchResponse:
-        if self.session.waiter is self:
-            self._refresh_errors()
-        self._stop_waiting()
-        told = self._collect()
+    def _answer(self) -> Slices:
+        """Answers, and settles what was told. If the answer takes slices, so do the steps in it."""
+        session = self.session
+        if self.timer is not None:
+            self._stop_waiting()
+            yield from self._refresh_errors()
+        self.looking = False
+        marked = session.take_marks()
+        answers: dict[CachedPartition, PartitionData] = {}
+        if session.available_bytes:
+            yield from self._read_within_limits(answers)
+        telling = Telling(self.call.api_version, session)
+        told = yield from self._collect(marked, answers)
+        for number, some in enumerate(pieces(told)):
+            if number:
+                yield
+            telling.add(some)
+        if self.call.closed:
+            yield from self._put_back(marked, answers)
+            return
         kept = self._keep()
-        answer = response(self.broker, self.call, self.session, told)
+        self.call.respond(response(self.broker, self.call, telling))
         if kept:
-            self._settle(told)
-        elif not self.session.session_id:
-            self.session.release()
-        return answer
+            yield from self._settle(told, marked, answers)
+        elif not session.session_id:
+            self.broker.fetch_sessions.release(session)
 
     def _keep(self) -> bool:
         """Returns whether a session caches what was asked for. A draft becomes a session if there is room."""
@@ -188,43 +306,55 @@ class Fetch:
             return False
         return not session.denied
 
-    def _refresh_errors(self) -> None:
+    def _refresh_errors(self) -> Slices:
         """Looks again at partitions in error. One that is led elsewhere is not marked when its leader changes."""
-        for cached, found in list(self.looks.items()):
-            if found.problem is not None and found.problem.error_code:
-                self._look(cached)
+        for number, some in enumerate(pieces(list(self.looks.items()))):
+            if number:
+                yield
+            for cached, found in some:
+                if found.problem is not None and found.problem.error_code:
+                    self._look(cached)
 
-    def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
-        """Returns what the answer tells, in list order: what was read within the limits, and all that is news."""
+    def _collect(
+        self, marked: dict[CachedPartition, None], answers: dict[CachedPartition, PartitionData]
+    ) -> Sliced[list[tuple[CachedPartition, PartitionData]]]:
+        """Adds all that is news to what was read. Returns what the answer tells, in list order."""
         session, revision = self.session, self.session.revision
-        answers = self._read_within_limits()
-        for cached in session.changed:
-            if cached not in answers:
-                data = told_of(cached, self.looks[cached], self.reader)
-                if revision.reports(session, cached, data):
-                    answers[cached] = data
-        return sorted(answers.items(), key=lambda item: revision.place(session, item[0]))
+        for number, some in enumerate(pieces(list(marked))):
+            if number:
+                yield
+            for cached in some:
+                if cached not in answers:
+                    data = told_of(cached, self.looks[cached], self.reader)
+                    if revision.reports(session, cached, data):
+                        answers[cached] = data
+        place = revision.place
+        return (yield from in_order(list(answers.items()), lambda item: place(session, item[0])))
 
-    def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
+    def _read_within_limits(self, answers: dict[CachedPartition, PartitionData]) -> Slices:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
 
         A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
         is not read again before there is more room for it, or it has changed. So the next answer looks further, where
-        this one had MAX_MISSES.
+        this one had MAX_MISSES. A partition that changed since the answer began is looked at again, since its log may
+        have been cut.
         """
-        answers: dict[CachedPartition, PartitionData] = {}
         missed: list[CachedPartition] = []
-        left, first, misses = self.max_bytes, True, 0
+        left, first, misses, reads = self.max_bytes, True, 0, 0
         while (left > 0 or first) and misses < MAX_MISSES and self.session.available_bytes:
             cached = self.session.take_with_data()
             if cached is None:
                 break
+            if reads == READS_A_SLICE:
+                reads = 0
+                yield
+            reads += 1
             limit = min(cached.max_bytes, left)
             if limit <= cached.too_small_bytes and not first:
                 missed.append(cached)
                 continue
             found = self.looks.get(cached)
-            if found is None:
+            if found is None or cached in self.session.changed:
                 found = look(self.broker, cached, self.reader)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
@@ -239,16 +369,36 @@ class Fetch:
                 misses += 1
         for cached in missed:
             self.session.queue(cached)
-        return answers
 
-    def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
+    def _settle(
+        self,
+        told: list[tuple[CachedPartition, PartitionData]],
+        marked: dict[CachedPartition, None],
+        mentioned: Mapping[CachedPartition, PartitionData],
+    ) -> Slices:
         """Settles in list order, so that partitions that move to the end of the list keep their order."""
         partitions, session = self.broker.partitions, self.session
-        marked = session.answered()
-        for cached, data in told:
-            session.settle(cached, data, partitions)
-        mentioned = dict(told)
-        for cached in marked:
-            if cached not in mentioned:
-                session.settle(cached, None, partitions)
-        session.settled()
+        session.answered(marked)
+        for number, some in enumerate(pieces(told)):
+            if number:
+                yield
+            for cached, data in some:
+                session.settle(cached, data, partitions)
+        for number, others in enumerate(pieces(list(marked))):
+            if number:
+                yield
+            for cached in others:
+                if cached not in mentioned:
+                    session.settle(cached, None, partitions)
+        yield from session.settled()
+
+    def _put_back(self, marked: dict[CachedPartition, None], read: Mapping[CachedPartition, PartitionData]) -> Slices:
+        """Nobody is there to be answered. What was marked and what has data to send is left for the next answer."""
+        session = self.session
+        session.put_back(marked)
+        for number, some in enumerate(pieces(list(read))):
+            if number:
+                yield
+            for cached in some:
+                if cached.available_bytes and not cached.queued:
+                    session.queue(cached)
