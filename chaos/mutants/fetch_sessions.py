@@ -151,16 +151,15 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
 
 
 @mutant(f"{WAITING}:Fetch._collect")
-def answers_everything(original: Function, self: Any) -> Any:
+def answers_everything(original: Function, self: Any, marked: Any, answers: Any) -> Any:
     """Each incremental answer tells every partition of its session (F-14, G-6)."""
     session = self.session
     for cached in session.partitions.values():
-        session.look_at(cached)
-        self._look(cached)
-    told = dict(original(self))
-    for cached in session.changed:
-        told.setdefault(cached, told_of(cached, self.looks[cached], self.reader))
-    return sorted(told.items(), key=lambda item: session.revision.place(session, item[0]))
+        marked.setdefault(cached)
+        if cached not in answers:
+            self._look(cached)
+            answers[cached] = told_of(cached, self.looks[cached], self.reader)
+    return original(self, marked, answers)
 
 
 @mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
@@ -170,9 +169,9 @@ def only_records_are_news(original: Function, self: Any, session: Any, cached: A
 
 
 @mutant(f"{WAITING}:Fetch._settle")
-def sent_data_moves_cached_offset(original: Function, self: Any, told: Any) -> None:
+def sent_data_moves_cached_offset(original: Function, self: Any, told: Any, marked: Any, answers: Any) -> Any:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
-    original(self, told)
+    yield from original(self, told, marked, answers)
     leaders, request = self.broker.replication.leaders, self.request
     for cached, data in told:
         batches = list(batches_of(bytes(data.records or b"")))

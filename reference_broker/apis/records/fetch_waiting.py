@@ -2,15 +2,16 @@
 
 It waits only on its session; a full fetch waits on the draft of one. A partition that changes marks itself there, and
 only that partition is looked at. An answer costs what is marked plus what is sent.
+
+Its work is done in slices; what may happen between them is in ``fetch_work``.
 """
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
-from reference_broker.apis.records.fetch_answer import refusal, response
+from reference_broker.apis.records.fetch_answer import Telling, refusal, response
 from reference_broker.apis.records.fetch_reading import (
     Look,
     LooksUpPartitions,
@@ -23,14 +24,23 @@ from reference_broker.apis.records.fetch_reading import (
     reader_of,
     told_of,
 )
+from reference_broker.apis.records.fetch_work import FetchWork
+from reference_broker.apis.sliced import Sliced
+from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.slices import in_order, in_slices
 from reference_broker.wire.errors import known_error
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 MAX_MISSES = 256
 """An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
 Tens of thousands of partitions would hold up everybody else for a second."""
+READS_A_SLICE = 500
+"""A slice of an answer reads so many partitions, which takes some 5 ms."""
+
+Answers: TypeAlias = dict[CachedPartition, PartitionData]
+Said: TypeAlias = tuple[CachedPartition, PartitionData]
+"""What an answer says of a partition."""
 
 
 class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
@@ -38,21 +48,25 @@ class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions,
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class Fetch(FetchWork):
     """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
     ``urgent`` says that there is an error, a divergence or a preferred read replica that is new, has changed, or was
     asked for by this request. One that lasts is told in each answer but ends no wait. ``rack`` is None if the fetcher
     may read from leaders only. Each connection has at most one fetch that waits.
+
+    ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
+    begins. ``listening`` says that all that are looked at are told of changes.
     """
 
     broker: FetchNeeds
-    call: Call
-    session: FetchSession
     request: FetchRequest
     creates: bool = False
     urgent: bool = False
     timer: int | None = None
+    looking: bool = False
+    listening: bool = False
+    begun_us: int = field(init=False)
     reader: Reader = field(init=False)
     rack: str | None = field(init=False)
     max_bytes: int = field(init=False)
@@ -60,6 +74,7 @@ class Fetch:
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.begun_us = self.broker.now.mono_us
         self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
         self.rack = rack_of(self.broker.config, self.call.api_version, self.request)
         config = self.broker.config
@@ -69,25 +84,41 @@ class Fetch:
         self.max_bytes = min(max(self.request.max_bytes, 0), limit)
         self.min_bytes = min(self.request.min_bytes, self.max_bytes)
 
-    def begin(self) -> FetchResponse | None:
-        """Returns the answer, or None if it waits and responds later."""
-        self.session.read_as(self.reader, self.rack)
-        for cached in self.session.changed:
-            self._look(cached)
-        if self.reader is Reader.FOLLOWER and not self._count_progress():
-            return refusal(self.session.revision.unknown_id, self.request)
-        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
-            return self._answer()
-        self._wait()
-        return None
+    @property
+    def is_waiting(self) -> bool:
+        return self.timer is not None
 
-    def _count_progress(self) -> bool:
-        """Tells the leader how far a follower has each marked partition. It has all that it asks beyond (F-22).
+    def begin(self) -> Slices:
+        """Answers, or waits and responds later."""
+        session = self.session
+        if session.reader is not self.reader or session.rack != self.rack:
+            yield from session.read_as(self.reader, self.rack)
+        self.looking = True
+        if session.changed:
+            yield from in_slices(list(session.changed), self._look_at)
+        if self.call.closed:
+            return
+        if self._is_answerable() or self.request.max_wait_ms <= 0 or not session.partitions:
+            yield from self._answer()
+        else:
+            self._wait()
+
+    def _look_at(self, marked: list[CachedPartition]) -> None:
+        for cached in marked:
+            self._look(cached)
+        if self.listening:
+            for cached in marked:
+                cached.watch(self.broker.partitions)
+        if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
+            self.abandon(self.session.revision.unknown_id)
+
+    def _count_progress(self, marked: list[CachedPartition]) -> bool:
+        """Tells the leader how far a follower has these marked partitions. It has all that it asks beyond (F-22).
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time. If
         a high watermark moves, other fetches are answered, and may take this session's slot. Returns False then.
         """
-        replicated = [one for one in self.session.changed if one.partition and one.partition.followers is not None]
+        replicated = [one for one in marked if one.partition and one.partition.followers is not None]
         if not replicated:
             return True
         leaders, request = self.broker.replication.leaders, self.request
@@ -109,17 +140,23 @@ class Fetch:
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
+        if not self.looking:
+            return
         self._look(cached)
-        if self._is_answerable():
-            self.call.respond(self._answer())
+        if self._is_answerable() and not self.at_work:
+            self.run(self._answer())
         else:
             cached.watch(self.broker.partitions)
 
-    def abandon(self, error_code: int) -> None:
+    def abandon(self, error_code: int) -> bool:
         self._stop_waiting()
+        self.gone = True
+        if self.call.closed:
+            return False
         sessions = self.broker.fetch_sessions
         kept = sessions.find(self.session.session_id, sessions.first)
         self.call.respond(refusal(known_error(error_code), self.request, kept))
+        return True
 
     def _look(self, cached: CachedPartition) -> None:
         self._note(cached, look(self.broker, cached, self.reader, self.rack))
@@ -138,14 +175,18 @@ class Fetch:
 
     def _wait(self) -> None:
         self.session.waiter = self
-        for cached in self.session.changed:
-            cached.watch(self.broker.partitions)
+        self.listen()
         wait_ms = self.request.max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        deadline_us = self.broker.now.mono_us + wait_ms * 1000
-        self.timer = self.broker.outside.set_timer(deadline_us, self.respond)
+        self.timer = self.broker.outside.set_timer(self.begun_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._forget)
+
+    def listen(self) -> None:
+        if not self.listening:
+            self.listening = True
+            for cached in self.looks:
+                cached.watch(self.broker.partitions)
 
     def _stop_waiting(self) -> None:
         if self.timer is not None:
@@ -157,26 +198,39 @@ class Fetch:
 
     def _forget(self) -> None:
         """The connection closed, or the fetch failed because of a bug. Nothing was sent, so every mark stays."""
+        if self.at_work:
+            return
         self._stop_waiting()
         if not self.session.session_id:
-            self.session.release()
+            self.broker.fetch_sessions.release(self.session)
 
     def respond(self) -> None:
         """Answers now with what there is, because the time is over or a follower is to ask anew."""
-        self.call.contain(lambda: self.call.respond(self._answer()))
+        self.call.contain(lambda: self.run(self._answer()))
 
-    def _answer(self) -> FetchResponse:
-        if self.session.waiter is self:
-            self._refresh_problems()
-        self._stop_waiting()
-        told = self._collect()
+    def _answer(self) -> Slices:
+        """Answers, and settles what was told. Partitions that change from now on are marked for the next answer."""
+        session = self.session
+        if self.is_waiting:
+            self._stop_waiting()
+            yield from in_slices(list(self.looks.items()), self._refresh_problems)
+        self.looking = False
+        marked = session.take_marks()
+        answers: dict[CachedPartition, PartitionData] = {}
+        if session.available_bytes:
+            yield from self._read_within_limits(answers)
+        told = yield from self._collect(marked, answers)
+        telling = Telling(self.call.api_version, session)
+        yield from in_slices(told, telling.add)
+        if self.call.closed:
+            yield from session.put_back(marked, list(answers))
+            return
         kept = self._keep()
-        answer = response(self.broker, self.call, self.session, told)
+        self.call.respond(response(self.broker, self.call, telling))
         if kept:
-            self._settle(told)
-        elif not self.session.session_id:
-            self.session.release()
-        return answer
+            yield from self._settle(told, marked, answers)
+        elif not session.session_id:
+            self.broker.fetch_sessions.release(session)
 
     def _keep(self) -> bool:
         """Returns whether a session caches what was asked for. A draft becomes a session if there is room."""
@@ -192,45 +246,53 @@ class Fetch:
             return False
         return not session.denied
 
-    def _refresh_problems(self) -> None:
+    def _refresh_problems(self, looked_at: list[tuple[CachedPartition, Look]]) -> None:
         """Looks again at partitions in error, or with a preferred read replica. One that is led elsewhere is not marked
         when its leader changes, nor is one when a broker changes."""
-        for cached, found in list(self.looks.items()):
+        for cached, found in looked_at:
             problem = found.problem
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look(cached)
 
-    def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
-        """Returns what the answer tells, in list order: what was read within the limits, and all that is news."""
+    def _collect(self, marked: dict[CachedPartition, None], answers: Answers) -> Sliced[list[Said]]:
+        """Adds all that is news to what was read. Returns what the answer tells, in list order."""
         session, revision = self.session, self.session.revision
-        answers = self._read_within_limits()
-        for cached in session.changed:
-            if cached not in answers:
-                data = told_of(cached, self.looks[cached], self.reader)
-                if revision.reports(session, cached, data):
-                    answers[cached] = data
-        return sorted(answers.items(), key=lambda item: revision.place(session, item[0]))
 
-    def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
+        def add_news(some: list[CachedPartition]) -> None:
+            for cached in some:
+                if cached not in answers:
+                    data = told_of(cached, self.looks[cached], self.reader)
+                    if revision.reports(session, cached, data):
+                        answers[cached] = data
+
+        if marked:
+            yield from in_slices(list(marked), add_news)
+        return (yield from in_order(list(answers.items()), lambda said: revision.place(session, said[0])))
+
+    def _read_within_limits(self, answers: Answers) -> Slices:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
 
         A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
         is not read again before there is more room for it, or it has changed. So the next answer looks further, where
-        this one had MAX_MISSES.
+        this one had MAX_MISSES. A partition that changed since the answer began is looked at again, since its log may
+        have been cut.
         """
-        answers: dict[CachedPartition, PartitionData] = {}
         missed: list[CachedPartition] = []
-        left, first, misses = self.max_bytes, True, 0
+        left, first, misses, reads = self.max_bytes, True, 0, 0
         while (left > 0 or first) and misses < MAX_MISSES and self.session.available_bytes:
             cached = self.session.take_with_data()
             if cached is None:
                 break
+            if reads == READS_A_SLICE:
+                reads = 0
+                yield
+            reads += 1
             limit = min(cached.max_bytes, left)
             if limit <= cached.too_small_bytes and not first:
                 missed.append(cached)
                 continue
             found = self.looks.get(cached)
-            if found is None:
+            if found is None or cached in self.session.changed:
                 found = look(self.broker, cached, self.reader, self.rack)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
@@ -245,16 +307,20 @@ class Fetch:
                 misses += 1
         for cached in missed:
             self.session.queue(cached)
-        return answers
 
-    def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
+    def _settle(self, told: list[Said], marked: dict[CachedPartition, None], answers: Answers) -> Slices:
         """Settles in list order, so that partitions that move to the end of the list keep their order."""
         partitions, session = self.broker.partitions, self.session
-        marked = session.answered()
-        for cached, data in told:
-            session.settle(cached, data, partitions)
-        mentioned = dict(told)
-        for cached in marked:
-            if cached not in mentioned:
+
+        def settle_told(some: list[Said]) -> None:
+            for cached, data in some:
+                session.settle(cached, data, partitions)
+
+        def settle_others(some: list[CachedPartition]) -> None:
+            for cached in some:
                 session.settle(cached, None, partitions)
-        session.settled()
+
+        session.answered()
+        yield from in_slices(told, settle_told)
+        yield from in_slices([cached for cached in marked if cached not in answers], settle_others)
+        yield from session.settled()

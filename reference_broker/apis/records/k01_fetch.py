@@ -44,6 +44,7 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from reference_broker.apis.api import Api
@@ -51,9 +52,11 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch_answer import refusal
 from reference_broker.apis.records.fetch_waiting import Fetch, FetchNeeds
+from reference_broker.ports.timing import Slices
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
+from reference_broker.sessions.slices import steps_in_slices
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
@@ -62,8 +65,8 @@ TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
 MAX_NAMED_PARTITIONS = 50_000
-"""A request that names more is refused, since a fetch is decoded and looked at in one slice. A session grows beyond it
-with several requests."""
+"""A request that names more is refused. A fetch is handled in slices, but all that it names is held in memory until it
+is answered, and the next request of its session waits for it. A session grows beyond it with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -87,32 +90,59 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
         if call.api_version < FIRST_DRAFT_VERSION:
             return FetchResponse(int(ErrorCode.invalid_request))
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
+    session = broker.fetch_sessions.sessions.get(body.session_id)
+    if session is not None and session.waiter is not None and session.waiter.at_work:
+        _after(session.waiter, broker, call, body)
+        return None
     if call.api_version >= FIRST_DRAFT_VERSION:
         return _fetch_first(broker, call, body)
     if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
-        return _fetch_all(broker, call, body)
+        _fetch_all(broker, call, body)
+        return None
     return _fetch_news(broker, call, body)
 
 
 API = Api.of(FetchRequest, handle)
 
 
-def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _after(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
+    """A session takes its requests one by one, so this one is handled as if it came later."""
+
+    def come() -> None:
+        answer = handle(broker, call, request)
+        if answer is not None:
+            call.respond(answer)
+
+    def come_if_open() -> None:
+        if not call.closed:
+            call.contain(come)
+
+    at_work.then.append(come_if_open)
+
+
+def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
     """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
     sessions = broker.fetch_sessions
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
-    return _fetch_named(broker, call, request, creates)
+    draft = _draft(broker, call, request)
+    fetch = Fetch(broker, call, draft, request, creates)
+    fetch.run(_named(fetch))
 
 
-def _fetch_named(broker: Needs, call: Call, request: FetchRequest, creates: bool) -> FetchResponse | None:
-    """Answers with every partition that the request names. ``creates`` says that it asks for a session."""
-    with_ids = call.api_version >= TOPIC_IDS_FROM
-    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, with_ids)
+def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, call.api_version >= TOPIC_IDS_FROM)
     draft.touch(broker.now)
-    _name_partitions(draft, request, with_ids)
-    return Fetch(broker, call, draft, request, creates).begin()
+    return draft
+
+
+def _named(fetch: Fetch) -> Slices:
+    """Takes up what the request names, and goes on with the fetch."""
+    yield from steps_in_slices(_naming(fetch))
+    if fetch.session.session_id:
+        fetch.broker.fetch_sessions.resized(fetch.session)
+    yield from fetch.begin()
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -122,26 +152,47 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
     if not isinstance(session, FetchSession):
         return refusal(session, request)
     sessions.accept(session, request.session_epoch, broker.now)
-    before = len(session.partitions)
-    _name_partitions(session, request, with_ids)
-    for topic in request.forgotten:
-        session.forget(topic.topic, topic.topic_id, topic.partitions)
-    sessions.resized(session, before)
+    fetch = Fetch(broker, call, session, request)
+    is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
+    fetch.run(fetch.begin() if is_quiet else _changed(fetch))
+    return None
+
+
+def _changed(fetch: Fetch) -> Slices:
+    """Takes up what the request names and forgets, and goes on with the fetch if that leaves a session."""
+    sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
+    yield from steps_in_slices(_naming(fetch))
+    yield from steps_in_slices(_forgetting(fetch))
+    sessions.resized(session)
     if sessions.is_too_large(session):
+        session.waiter = None
         sessions.close(session.session_id, "too many partitions")
         sessions.count_not_found()
-        return refusal(ErrorCode.fetch_session_id_not_found, request)
-    if not session.partitions:
+        fetch.call.respond(refusal(ErrorCode.fetch_session_id_not_found, request))
+    elif session.partitions:
+        yield from fetch.begin()
+    else:
+        fetch.go_on_in(_draft(fetch.broker, fetch.call, request))
         sessions.close(session.session_id, "no partition left")
-        return _fetch_named(broker, call, request, creates=False)
-    return Fetch(broker, call, session, request).begin()
+        yield from _named(fetch)
 
 
-def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: bool = True) -> None:
-    for topic in request.topics:
+def _naming(fetch: Fetch) -> Iterator[None]:
+    """Takes up one partition after the other that the request names."""
+    session, with_ids = fetch.session, fetch.call.api_version >= TOPIC_IDS_FROM
+    for topic in fetch.request.topics:
         topic_id = topic.topic_id if with_ids else NO_TOPIC_ID
         for wanted in topic.partitions:
             session.name(topic.topic, topic_id, wanted)
+            yield
+
+
+def _forgetting(fetch: Fetch) -> Iterator[None]:
+    """Drops one partition after the other that the request forgets."""
+    for topic in fetch.request.forgotten:
+        for index in topic.partitions:
+            fetch.session.forget(topic.topic, topic.topic_id, (index,))
+            yield
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -159,9 +210,11 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
         return refusal(session, request, named)
     if not _holds_all(session, request):
         return refusal(ErrorCode.invalid_request, request, session)
-    sessions.accept(session, request.session_epoch, broker.now)
-    _name_partitions(session, request)
-    return Fetch(broker, call, session, request).begin()
+    if not sessions.accept(session, request.session_epoch, broker.now):
+        return handle(broker, call, request)
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(_named(fetch) if request.topics else fetch.begin())
+    return None
 
 
 def _fetch_all_first(
@@ -172,13 +225,15 @@ def _fetch_all_first(
     if session is None:
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
         draft.touch(broker.now)
-        _name_partitions(draft, request)
-        return Fetch(broker, call, draft, request, creates=True).begin()
+        fetch = Fetch(broker, call, draft, request, creates=True)
+        fetch.run(_named(fetch))
+        return None
     repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
-    before = sessions.accept_full(session, repeats, broker.now)
-    _name_partitions(session, request)
-    sessions.resized(session, before)
-    return Fetch(broker, call, session, request).begin()
+    if not sessions.accept_full(session, repeats, broker.now):
+        return handle(broker, call, request)
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(_named(fetch))
+    return None
 
 
 def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
@@ -188,9 +243,11 @@ def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) ->
 
 
 def _holds_all(session: FetchSession, request: FetchRequest) -> bool:
-    """Whether the session caches all partitions that the request names."""
-    return all(
-        session.key(topic.topic, topic.topic_id, wanted.partition) in session.partitions
-        for topic in request.topics
-        for wanted in topic.partitions
-    )
+    """Whether the session caches all partitions that the request names. Costs 5 ms for as many as it may name."""
+    held, with_ids = session.partitions, session.uses_topic_ids
+    for topic in request.topics:
+        name = topic.topic_id if with_ids else topic.topic
+        for wanted in topic.partitions:
+            if (name, wanted.partition) not in held:
+                return False
+    return True
