@@ -219,9 +219,10 @@ class Fetch(FetchWork):
         answers: dict[CachedPartition, PartitionData] = {}
         if session.available_bytes:
             yield from self._read_within_limits(answers)
-        told = yield from self._collect(marked, answers)
+        told = (yield from self._collect(marked, answers)) if marked or answers else []
         telling = Telling(self.call.api_version, session)
-        yield from in_slices(told, telling.add)
+        if told:
+            yield from in_slices(told, telling.add)
         if self.call.closed:
             yield from session.put_back(marked, list(answers))
             return
@@ -321,6 +322,9 @@ class Fetch(FetchWork):
                 session.settle(cached, None, partitions)
 
         session.answered()
-        yield from in_slices(told, settle_told)
-        yield from in_slices([cached for cached in marked if cached not in answers], settle_others)
-        yield from session.settled()
+        if told:
+            yield from in_slices(told, settle_told)
+        if marked:
+            yield from in_slices([cached for cached in marked if cached not in answers], settle_others)
+        if session.answers_full:
+            yield from session.settled()

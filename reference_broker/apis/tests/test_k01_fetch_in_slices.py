@@ -40,7 +40,7 @@ def test_what_is_appended_between_two_slices_is_told_in_this_answer_or_the_next(
         world.append("a", index)
     finish(world, call)
     sent = {name for name, data in told(call.answer).items() if data.records}
-    following = world.fetch(call.answer.session_id, 1, dict.fromkeys(sent, 1))
+    following = world.fetch(call.answer.session_id, 1, {("a", index): 1 for _, index in sent})
     finish(world, following)
     assert sent | {name for name, data in told(following.answer).items() if data.records} == set(ALL)
 
