@@ -1,6 +1,7 @@
 """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-A fetcher that was told no offset, and was answered nothing, stands at the log's start.
+A fetcher that was told no offset, and was answered nothing, stands at the log's start. A member asks several nodes at
+once, so its answers count in the order in which they came.
 """
 
 from chaos.checks.check import Check, History
@@ -16,14 +17,15 @@ class FetchGap(Check):
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
         positions = {(row.process, place(row)): row.from_offset for row in lasting}
         begun_us = {(row.process, place(row)): row.from_us for row in lasting}
-        last = dict.fromkeys(positions, -1)
+        last = {key: (from_us, -1) for key, from_us in begun_us.items()}
         for position in history.positions:
             key = (position.process, place(position))
-            if key not in positions or position.index <= last[key]:
-                continue
             operation = history.operation_of.get((position.process, position.index))
-            if operation is None or operation.complete_us >= begun_us[key]:
-                last[key] = position.index
+            if key not in positions or operation is None:
+                continue
+            came = (operation.complete_us, position.index)
+            if came >= last[key]:
+                last[key] = came
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.

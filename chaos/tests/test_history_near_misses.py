@@ -124,6 +124,15 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
     assert broken(rows) == (["fetch-gap"] if is_red else [])
 
 
+@pytest.mark.clause("F-20")
+@pytest.mark.parametrize(("came_us", "is_red"), [(34, False), (36, True)])
+def test_answers_of_several_nodes_count_in_the_order_in_which_they_came(came_us: int, is_red: bool) -> None:
+    """The answer to the second fetch came at 35, and that to the first one before or after it."""
+    first = operation("f", 0, "fetch", at_us=came_us - 5)
+    rows = [*[row for row in REST if row != OPERATIONS[-2]], first, *SENDS, position(0, 0, 5), position(1, 5, 10)]
+    assert ("fetch-gap" in broken([*rows, *READS])) is is_red
+
+
 @pytest.mark.clause("M-12")
 @pytest.mark.parametrize(("left_us", "is_red"), [(9, False), (10, True)])
 def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) -> None:

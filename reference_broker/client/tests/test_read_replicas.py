@@ -26,13 +26,13 @@ def metadata(leader: int = 0, leader_epoch: int = 3, nodes: tuple[int, ...] = (0
     return MetadataResponse1001(brokers=brokers, topics=(MetadataTopic1001(name="t", partitions=(partition,)),))
 
 
-def make(**fetch: Any) -> Driver:
-    """It reads T0 from offset 5, and node 0 leads."""
+def make(nodes: tuple[int, ...] = (0, 1), **fetch: Any) -> Driver:
+    """It reads T0 from offset 5, and node 0 leads. ``nodes`` are in its metadata."""
     driver = Driver(**{"rack": RACK, "leader_epochs": True, **fetch})
     driver.consumer.assign([T0])
     driver.consumer.seek(T0, 5)
     driver.go()
-    driver.answer("metadata", metadata())
+    driver.answer("metadata", metadata(nodes=nodes))
     return driver
 
 
@@ -125,3 +125,13 @@ def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
     away.now += MAX_AGE_US
     away.answer("node-1", fetched())
     assert "node-0" in away.sent
+
+
+def test_a_follower_that_is_not_in_the_metadata_is_looked_up() -> None:
+    """The leader knows already that it is back."""
+    driver = make(nodes=(0,))
+    driver.answer("node-0", preferring(1))
+    assert sorted(driver.sent) == ["metadata", "node-0"]
+    driver.answer("metadata", metadata())
+    driver.answer("node-0", preferring(1))
+    assert list(driver.sent) == ["node-1"]
