@@ -18,7 +18,7 @@ from reference_broker.quorum.snapshots.tests.download_world import (
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
 from reference_broker.quorum.snapshots.transfer_rate import LEAST_BYTES, TransferRate
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -140,6 +140,22 @@ def test_a_disk_full_from_the_first_byte_on() -> None:
         assert transfer.outcomes.pop() == Failed()
     follower.disk.capacity_bytes = -1
     goes_on_to_its_end(transfer, snapshot)
+
+
+def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_download() -> None:
+    """The loader reads the snapshot that was installed. If that failed unseen, the node would never fetch again."""
+    _, snapshot, follower, transfer = a_world()
+
+    def unreadable(_: Outcome) -> None:
+        raise DiskError("cannot read")
+
+    follower.download.begin(
+        transfer.leadership.leader_id, transfer.leadership.epoch, snapshot, lambda: None, unreadable
+    )
+    follower.ports.run()
+    with pytest.raises(DiskError):
+        transfer.finish()
+    assert not follower.ports.told("download_failed")
 
 
 @pytest.mark.clause("S-12")
