@@ -37,6 +37,17 @@ def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
+def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_told_again() -> None:
+    node = Alone().started().elect(1, 2)
+    left: list[bool] = []
+    node.quorum.shut_down(lambda: left.append(True))
+    before = set(node.timers)
+    for each in node.take(ApiKey.END_QUORUM_EPOCH):
+        each.failed()
+    assert left == [True]
+    assert set(node.timers) <= before
+
+
 @pytest.mark.clause(
     "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
 )
