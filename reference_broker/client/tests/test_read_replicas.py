@@ -1,9 +1,12 @@
 """A consumer with a rack reads from the follower that the leader names, and asks the leader again (KIP-392)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo, TopicInfo
+from reference_broker.client.read_replicas import ReadReplicas
 from reference_broker.client.tests.test_group_consumer import T0, Driver, fetched
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -118,6 +121,17 @@ def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news:
     if "node-1" in away.sent:
         away.answer("node-1", fetched())
     assert f"node-{leader}" in away.sent
+
+
+def test_a_follower_that_is_named_again_meanwhile_gets_no_more_time() -> None:
+    replicas = ReadReplicas(MAX_AGE_US)
+    partition = {0: PartitionInfo(0, 3)}
+    nodes = {each: NodeAddress(each, f"n{each}", 1) for each in (0, 1)}
+    cache = replace(MetadataCache(), nodes=nodes, topics={"t": TopicInfo("t", bytes(16), partition)})
+    for now_us in (0, MAX_AGE_US - 1):
+        replicas.prefer(T0, 1, cache, now_us)
+        assert replicas.node_of(T0, cache, now_us) == nodes[1]
+    assert replicas.node_of(T0, cache, MAX_AGE_US) == nodes[0]
 
 
 def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
