@@ -76,6 +76,15 @@ def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     assert node.quorum.role is Role.UNATTACHED
 
 
+def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() -> None:
+    node = resigned()
+    first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
+    first.replied(ended(Answer(ErrorCode.none, 1, 1)))
+    assert (node.quorum.role, node.quorum.leader_id) == (Role.RESIGNED, -1)
+    assert node.begin(1, 1).error is ErrorCode.invalid_request
+    assert node.quorum.role is Role.RESIGNED
+
+
 @pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
 def test_a_resigned_leader_follows_the_next_one() -> None:
     node = resigned()
