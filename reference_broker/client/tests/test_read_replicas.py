@@ -111,6 +111,18 @@ def test_a_follower_that_does_not_answer_is_left(away: Driver) -> None:
     assert asked(away, "node-0")[0] == 5
 
 
+def test_a_follower_that_is_not_in_the_metadata_is_looked_for_there() -> None:
+    """It came back after this consumer had asked for metadata, and the leader sends no records meanwhile."""
+    driver = make()
+    driver.answer("node-0", preferring(7))
+    assert "metadata" in driver.sent
+    assert "node-0" not in driver.sent, "it is not asked again and again"
+    driver.answer("metadata", metadata(nodes=(0, 7)))
+    assert "node-0" in driver.go(100)
+    driver.answer("node-0", preferring(7))
+    assert asked(driver, "node-7")[0] == 5
+
+
 @pytest.mark.parametrize("news", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))])
 def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news: MetadataResponse1001) -> None:
     away.answer("node-1", fetched())
