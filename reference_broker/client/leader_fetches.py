@@ -208,19 +208,13 @@ class LeaderFetches:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
                 error = ErrorCode.corrupt_message
-            self._prefer(now_us, where, data.preferred_read_replica)
+            if data.preferred_read_replica in self.metadata.cache.nodes:
+                self._replicas.prefer(where, data.preferred_read_replica, self.metadata.cache, now_us)
+            elif data.preferred_read_replica != NO_REPLICA:  # Newer metadata says where that follower is.
+                self._back_off(now_us, self._lanes[node_id])
         if error is not ErrorCode.none:
             self._take_error(now_us, node_id, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)
-
-    def _prefer(self, now_us: int, where: TopicPartition, replica_id: int) -> None:
-        """Takes the follower that the leader named, if it named one. A follower that is not in the metadata may have
-        come back since: the leader is asked meanwhile, and the metadata refreshed, as in Kafka's consumer."""
-        if replica_id == NO_REPLICA:
-            return
-        self._replicas.prefer(where, replica_id, self.metadata.cache, now_us)
-        if replica_id not in self.metadata.cache.nodes:
-            self.metadata.want(now_us)
 
     def _take_error(
         self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int
