@@ -124,6 +124,16 @@ def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bo
     assert broken(rows) == (["fetch-gap"] if is_red else [])
 
 
+@pytest.mark.clause("F-20")
+@pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
+def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: bool) -> None:
+    """It asks two nodes at once. The answer to the second fetch, at 35, brings nothing."""
+    operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
+    answers: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
+    found = broken([*operations, ASSIGNMENT, END, *SENDS, *answers])
+    assert found == (["fetch-gap"] if is_red else [])
+
+
 @pytest.mark.clause("M-12")
 @pytest.mark.parametrize(("left_us", "is_red"), [(9, False), (10, True)])
 def test_a_client_begins_anew_only_once_it_has_left(left_us: int, is_red: bool) -> None:
