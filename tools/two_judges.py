@@ -216,7 +216,7 @@ def _spark() -> "Iterator[SparkSession]":
 
 
 def main() -> int:
-    """Returns 0 if the judges agree, 1 if they differ, 2 if there is no such scenario."""
+    """Returns 0 if the judges agree, 1 if they differ, 2 if the words make no sense."""
     parser = argparse.ArgumentParser(prog="python -m tools.two_judges", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file, its stem or its number; default: all")
     parser.add_argument("--seeds", type=int, default=20, help="how many of each scenario and mutant (20)")
@@ -224,6 +224,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--processes", type=int, default=2, help="how many runs are played at once (2)")
     given = parser.parse_args()
+    if min(given.seeds, given.processes) < 1:
+        parser.error("--seeds and --processes must be at least 1")
     tell = partial(print, flush=True)
     try:
         runs = list(runs_of(given.scenarios, range(given.seed, given.seed + given.seeds)))

@@ -1,7 +1,7 @@
 """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-A fetcher that was told no offset, and was answered nothing, stands at the log's start. A member asks several nodes at
-once, so its answers count in the order in which they came.
+A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes at
+once stands where the answer that came last left it (KIP-392).
 """
 
 from chaos.checks.check import Check, History
@@ -16,16 +16,11 @@ class FetchGap(Check):
         ends = {place(row): row for row in history.ends}
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
         positions = {(row.process, place(row)): row.from_offset for row in lasting}
-        begun_us = {(row.process, place(row)): row.from_us for row in lasting}
-        last = {key: (from_us, -1) for key, from_us in begun_us.items()}
-        for position in history.positions:
-            key = (position.process, place(position))
-            operation = history.operation_of.get((position.process, position.index))
-            if key not in positions or operation is None:
-                continue
-            came = (operation.complete_us, position.index)
-            if came >= last[key]:
-                last[key] = came
+        last = {(row.process, place(row)): (row.from_us, -1) for row in lasting}
+        for position, operation in history.with_operations(history.positions, "fetch"):
+            key, answered = (position.process, place(position)), (operation.complete_us, position.index)
+            if key in positions and answered >= last[key]:
+                last[key] = answered
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.

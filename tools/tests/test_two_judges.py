@@ -1,5 +1,6 @@
 """A difference between the two judges of a run is told, whatever it is."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,13 @@ def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
     assert runs[:2] == [Run("06-epoch-wrap", "", 3), Run("06-epoch-wrap", "epoch_overflows_to_negative", 3)]
     assert [each.seed for each in runs] == sorted(each.seed for each in runs)
     assert {each.scenario for each in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}
+
+
+@pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
+def test_nothing_to_play_is_refused(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["two_judges", *words])
+    with pytest.raises(SystemExit):
+        two_judges.main()
+    assert "must be at least 1" in capsys.readouterr().err

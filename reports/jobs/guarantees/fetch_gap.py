@@ -1,7 +1,7 @@
 """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
-Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member asks several
-nodes at once, so its answers count in the order in which they came.
+Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member that asks several
+nodes at once stands where the answer that came last left it.
 """
 
 from pyspark.sql import DataFrame
