@@ -12,7 +12,6 @@ from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionDa
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
-    from reference_broker.metadata.image import MetadataImage, PartitionImage
 
 FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
@@ -78,8 +77,7 @@ class Asked:
     """One request under way, with all that it asks for, and the epoch or number that it carries in its session.
 
     ``named`` are the partitions that the request itself names. ``reads_committed`` is its isolation level.
-    ``reads_followers`` says whether followers serve it (KIP-392), and ``rack`` is where the client stands. ``metadata``
-    is what the node knew when the request came; None if it was answered at once.
+    ``reads_followers`` says whether followers serve it (KIP-392), and ``rack`` is where the client stands.
     """
 
     wishes: Wishes
@@ -93,7 +91,6 @@ class Asked:
     named: Wishes
     reads_followers: bool = False
     rack: str = ""
-    metadata: "MetadataImage | None" = None
 
 
 @dataclass(slots=True)
@@ -126,19 +123,6 @@ class Answer:
             known = self.node.broker.controller.image.topics.get(topic)
             topic = b"" if known is None else known.topic_id
         return self.node.broker.partitions.followed.get((topic, index))
-
-    def when_it_came(self, named: Named) -> "PartitionImage | None":
-        """The partition in the node's metadata when the fetch came. None if it was answered at once, or if the node did
-        not know the partition.
-
-        Physical: a node takes over new metadata partition by partition, and an answer that the change of one of them
-        brings about may come before the turn of another. So what was right when a fetch came is right in its answer.
-        """
-        then, (topic, index) = self.asked.metadata, named
-        if then is None:
-            return None
-        known = then.topics.get(topic) if isinstance(topic, str) else then.topic_by_id(topic)
-        return known.partitions[index] if known is not None and index < len(known.partitions) else None
 
 
 @dataclass(slots=True)
@@ -174,10 +158,7 @@ class FetchModel:
                     yield self._answered(node, asked, effect.body, effect)
         if type(event) is Request:
             waiting = self._asked.get((node_id, event.connection), {}).get(event.correlation_id)
-            if waiting is None:
-                return
-            waiting.metadata = node.broker.controller.image
-            if waiting.incremental or (waiting.is_first and waiting.session_id):
+            if waiting is not None and (waiting.incremental or (waiting.is_first and waiting.session_id)):
                 # The request was accepted and waits. It changes the session even if its connection is lost. A full
                 # request of the first revision replaces the partitions of its session (G-4).
                 self._session(node_id, waiting.session_id).wishes = waiting.wishes

@@ -17,13 +17,9 @@ class ReadReplicaEligible(ReplicaCheck):
 
     def answered(self, at_us: int, answer: Answer) -> None:
         for named, data in answer.data.items():
-            if data.preferred_read_replica == NO_REPLICA:
-                continue
             partition, wish = answer.led(named), answer.asked.wishes.get(named)
-            if wish is not None and partition is not None:
-                then = answer.when_it_came(named)
-                was_in_sync = then is not None and data.preferred_read_replica in then.isr
-                wrong = self._wrong(answer, partition, data, wish.offset, was_in_sync)
+            if data.preferred_read_replica != NO_REPLICA and wish is not None and partition is not None:
+                wrong = self._wrong(answer, partition, data, wish.offset)
                 if wrong:
                     self.violated(
                         at_us,
@@ -31,13 +27,13 @@ class ReadReplicaEligible(ReplicaCheck):
                         f"of {partition.topic}-{partition.index}: {wrong}",
                     )
 
-    def _wrong(self, answer: Answer, partition: Partition, data: PartitionData, offset: int, was_in_sync: bool) -> str:
+    def _wrong(self, answer: Answer, partition: Partition, data: PartitionData, offset: int) -> str:
         node_id = data.preferred_read_replica
         if not selects(answer) or not in_rack(answer, node_id):
             return f"it does not stand in the rack {answer.asked.rack!r}"
         if in_rack(answer, answer.node.broker.node_id):
             return "the leader stands in the client's rack itself"
-        if not was_in_sync and (partition.followers is None or node_id not in partition.followers.isr):
+        if partition.followers is None or node_id not in partition.followers.isr:
             return "it is not in sync"
         if data.records:
             return "records were sent all the same"

@@ -14,8 +14,8 @@ from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
 from chaos.tests.surroundings import around
-from reference_broker.core.effects import Effect, Reply
-from reference_broker.core.events import Closed, Event, Request
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -44,9 +44,7 @@ class Talk:
             ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log) for index in range(2)
         }
         partitions = SimpleNamespace(by_name=self.led, by_id={})
-        broker = SimpleNamespace(node_id=0, partitions=partitions, controller=SimpleNamespace())
-        self.node: Any = SimpleNamespace(broker=broker)
-        self.leads_in(3)
+        self.node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, partitions=partitions))
         self.correlation = 0
 
     def fetch(
@@ -72,29 +70,13 @@ class Talk:
             forgotten=[ForgottenTopic("t", b"", list(forget))],
             fetch_type=int(epoch > 0 if incremental is None else incremental),
         )
-        request = Request(1, self.correlation, 1, version, CLIENT, body, _tag(version, epoch))
-        self._hear(request, [] if unanswered else [self._reply(epoch, served, version)])
-
-    def _reply(self, epoch: int, served: dict[int, int], version: int) -> Reply:
         data = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
         answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", data)])
-        return Reply(1, self.correlation, 1, version, answer, _tag(version, epoch))
-
-    def _hear(self, event: Event, effects: list[Effect]) -> None:
-        for each in self.model.acted(self.node, event, effects):
+        tag = Tag(1, version, CLIENT, body.session_id, epoch)
+        request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
+        reply = Reply(1, self.correlation, 1, version, answer, tag)
+        for each in self.model.acted(self.node, request, [] if unanswered else [reply]):
             self.check.answered(0, each)
-
-    def leads_in(self, leader_epoch: int) -> None:
-        """A new leader epoch is published. An image never changes, so it is another one."""
-        for partition in self.led.values():
-            partition.leader_epoch = leader_epoch
-        states = [SimpleNamespace(leader_epoch=leader_epoch) for _ in self.led]
-        image = SimpleNamespace(topics={"t": SimpleNamespace(partitions=states)})
-        self.node.broker.controller.image = image
-
-    def answer_waiting(self, epoch: int, served: dict[int, int], version: int = BY_NAME) -> None:
-        """The last request has waited and is answered now."""
-        self._hear(Closed(99), [self._reply(epoch, served, version)])
 
     @property
     def stories(self) -> list[str]:
@@ -160,31 +142,14 @@ def test_a_full_answer_about_what_was_not_named() -> None:
     assert talk.stories == [f"{CLIENT} was answered about t-1, which its full request did not name"]
 
 
-def _tag(version: int, epoch: int) -> Tag:
-    return Tag(1, version, CLIENT, SESSION if epoch else 0, epoch)
-
-
-@pytest.mark.clause("F-13")
-@pytest.mark.parametrize(("came_in", "is_red"), [(4, False), (3, False), (2, True)])
-def test_a_fetch_that_waits_may_name_the_leader_epoch_in_which_it_came(came_in: int, is_red: bool) -> None:
-    talk = Talk(StaleLeaderEpochFenced(around()))
-    talk.leads_in(came_in)
-    talk.fetch(0, {0: 0}, {}, leader_epoch=3, unanswered=True)
-    talk.leads_in(3 if came_in == 4 else 4)
-    talk.answer_waiting(0, {0: 5})
-    assert bool(talk.stories) is is_red
-    if came_in == 3:
-        talk.fetch(1, {}, {0: 5})
-        assert talk.stories == [f"{CLIENT} asked for t-0 in leader epoch 3 and was answered in 4"]
-
-
 @pytest.mark.clause("F-13")
 def test_an_answer_to_another_leader_epoch() -> None:
     talk = Talk(StaleLeaderEpochFenced(around()))
     talk.fetch(0, {0: 0, 1: 0}, {0: 5, 1: 5})
     talk.fetch(1, {0: 5}, {0: 5}, leader_epoch=-1)
     assert talk.stories == []
-    talk.leads_in(4)
+    for partition in talk.led.values():
+        partition.leader_epoch = 4
     talk.fetch(2, {}, {1: 5})
     assert talk.stories == [f"{CLIENT} asked for t-1 in leader epoch 3 and was answered in 4"]
 

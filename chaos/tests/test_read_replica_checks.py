@@ -14,7 +14,6 @@ from chaos.checks.read_replica_eligible import ReadReplicaEligible
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
 from chaos.tests.replicated import KEY, TOPIC_ID, Cluster, batch, in_order
 from chaos.tests.surroundings import around
-from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.fetch import PartitionData
 
 NAMED: Named = (TOPIC_ID, 0)
@@ -92,14 +91,6 @@ def eligible(cluster: Cluster) -> ReadReplicaEligible:
 def test_who_may_be_preferred(told: dict[str, Any], rack: str, replica: int, red: bool) -> None:
     check = eligible(in_order())
     assert is_red(check, make_answer(make_node(**told), rack=rack, preferred_read_replica=replica)) is red
-
-
-@pytest.mark.parametrize(("isr", "red"), [((0, 1, 2), False), ((0, 2), True)])
-def test_a_preferred_replica_that_left_the_isr_while_the_fetch_waited(isr: tuple[int, ...], red: bool) -> None:
-    answer = make_answer(make_node(isr=(0, 2)), preferred_read_replica=1)
-    topic = SimpleNamespace(partitions=(PartitionImage((0, 1, 2), isr, 0, 4, 0),))
-    answer.asked.metadata = SimpleNamespace(topic_by_id={TOPIC_ID: topic}.get)  # type: ignore[assignment]
-    assert is_red(eligible(in_order()), answer) is red
 
 
 def test_a_preferred_read_replica_beside_records() -> None:
