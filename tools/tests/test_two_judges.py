@@ -6,7 +6,7 @@ import pytest
 
 from reports.verdict import Anomaly, GuaranteeResult, Outcome, Status, Verdict
 from tools import two_judges
-from tools.two_judges import Compared, Opinion, Played, Run, differences, runs_of
+from tools.two_judges import Compared, Done, Opinion, Played, Run, compare, differences, runs_of
 
 RUN = Run("01-lost-response", "no_rotation", 7)
 NAME = "lost-write"
@@ -66,3 +66,18 @@ def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
     assert runs[:2] == [Run("06-epoch-wrap", "", 3), Run("06-epoch-wrap", "epoch_overflows_to_negative", 3)]
     assert [each.seed for each in runs] == sorted(each.seed for each in runs)
     assert {each.scenario for each in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}
+
+
+def test_a_comparison_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    file = tmp_path / "done.jsonl"
+    other = RUN._replace(seed=8)
+    first = Done(file)
+    told = first.note(played(BROKEN), verdict("holds"))
+    first.note(Played(other, Path(), Outcome.CRASHED, {}), verdict("broken", outcome=Outcome.CRASHED))
+    with file.open("a") as lines:
+        lines.write('{"run": "cut o')
+    again = Done(file)
+    assert again.found == first.found
+    assert again.found.differing == told
+    assert again.runs == {str(RUN), str(other)}
+    assert compare([RUN, other], minutes=1, processes=1, done=again) == 0
