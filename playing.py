@@ -57,6 +57,37 @@ def in_revisions(scenario: "Scenario", wanted: str | None) -> "Sequence[Scenario
     return (scenario,) if MARK in scenario.name and not wanted else each_revision(scenario, wanted or "")
 
 
+def live_plays(
+    scenarios: "Sequence[Scenario]", revision: str | None, planted: str | None, target: str, everything: bool
+) -> "list[tuple[Scenario, str]]":
+    """Returns what is played live: each scenario in its revisions, with the mutant ``planted`` (empty: none). With
+    None each is played without a mutant, and then with each of its own that lacks a mechanism of the revision.
+
+    Of ``everything`` what exists only in the simulator is left out; a scenario that was named is not.
+    """
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable
+    from chaos.mutants.registry import mutants_of
+
+    def is_left_out(spoken: "Scenario", mutant: str) -> bool:
+        if not everything and (planted is not None or not mutant):
+            return False
+        try:
+            check_playable(spoken, target, mutant)
+        except SetupError as why:
+            progress(f"left out: {why}")
+            return True
+        return False
+
+    return [
+        (spoken, mutant)
+        for scenario in scenarios
+        for spoken in in_revisions(scenario, revision)
+        for mutant in (("", *mutants_of(scenario)) if planted is None else (planted,))
+        if not is_left_out(spoken, mutant)
+    ]
+
+
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
     """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
     need_java()
