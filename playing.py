@@ -61,22 +61,21 @@ def live_plays(
     scenarios: "Sequence[Scenario]", revision: str | None, planted: str | None, target: str, everything: bool
 ) -> "list[tuple[Scenario, str]]":
     """Returns what is played live: each scenario in its revisions, with the mutant ``planted`` (empty: none). With
-    None each is played without a mutant, and then with each of its own that lacks a mechanism of the revision.
+    None each is played without a mutant, and then with each of its own whose mechanism the revision has.
 
-    Of ``everything`` what exists only in the simulator is left out; a scenario that was named is not.
+    Of ``everything`` what cannot be played is left out, such as power losses. A scenario that was named is not.
     """
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable
-    from chaos.mutants.registry import mutants_of
+    from chaos.mutants.registry import by_name, mutants_of
 
     def is_left_out(spoken: "Scenario", mutant: str) -> bool:
-        if not everything and (planted is not None or not mutant):
-            return False
-        try:
-            check_playable(spoken, target, mutant)
-        except SetupError as why:
-            progress(f"left out: {why}")
+        if planted is None and mutant and not set(spoken.revisions) & set(by_name(mutant).revisions):
             return True
+        try:
+            check_playable(spoken, target)
+        except SetupError:
+            return everything
         return False
 
     return [
