@@ -73,6 +73,11 @@ def plant_refused_by_its_own_retransmission(history: History) -> None:
     _waits_while_asked_again(history, 0)
 
 
+def plant_refused_for_an_older_number(history: History) -> None:
+    """A number that has passed comes again and is served. It proves nothing of the number that waits (G-3)."""
+    _waits_while_asked_again(history, -1)
+
+
 def plant_draft_error_outside_drafts(history: History) -> None:
     """A session that nobody knows is refused with an error of the drafts (D-2)."""
     _session(history)[-1].update(error=10001, answered_session_id=0)
@@ -192,6 +197,7 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "number overtaken": (legal_overtaking, set()),
     "number overtaken by a full request": (legal_overtaking_by_a_full_request, set()),
     "number refused by itself": (plant_refused_by_its_own_retransmission, {"session-epoch-order"}),
+    "number refused for an older one": (plant_refused_for_an_older_number, {"session-epoch-order"}),
     "draft error outside drafts": (plant_draft_error_outside_drafts, {"session-epoch-order"}),
     "other error": (plant_other_error, {"session-epoch-order"}),
     "topic IDs mixed": (legal_topic_id_error, set()),

@@ -104,12 +104,17 @@ def _with_state(tables: Tables) -> DataFrame:
 
 
 def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
-    """Adds ``overtaken``: between the request and its answer the session took one with another epoch, or a full one."""
+    """Adds ``overtaken``: between the request and its answer the session took one with a later epoch, or a full one.
+
+    An older epoch that was taken overtakes nothing: only a later one says that its client has done with this answer.
+    """
     taken = tables.once(answered_requests).where("error = 0 or error is null or not at_once")
     full = tables.once(session_rows).where("what = 'request' and session_epoch = 0")
     later = taken.select(*SESSION, "seq", "session_epoch").unionByName(full.select(*SESSION, "seq", "session_epoch"))
     later = later.withColumnsRenamed({"seq": "later_seq", "session_epoch": "later_epoch"})
-    between = F.expr("later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch")
+    wraps = f"not of_first and session_epoch = {LARGEST_EPOCH}"
+    is_later = f"(later_epoch = 0 or later_epoch > session_epoch or {wraps})"
+    between = F.expr(f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}")
     counted = F.count_if(F.coalesce(between, F.lit(False))) > 0
     return refused.join(later, [*SESSION], "left").groupBy(*refused.columns).agg(counted.alias("overtaken"))
 
