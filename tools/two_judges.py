@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from reports.verdict import Verdict
 
-Status = Literal["holds", "broken", "nothing to judge"]
+Status = Literal["holds", "broken", "nothing to judge", "no breach"]
+"""``no breach``: it holds, or there was nothing to judge. The verdict does not say which."""
 COMPARED = names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE)
 EXCUSED: dict[tuple[str, str], str] = {}
 """(mutant, guarantee): the physical reason why only one of the judges can see what the mutant breaks."""
@@ -107,8 +108,10 @@ def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
     """Returns what the Spark jobs say of each guarantee."""
     told: dict[str, Opinion] = {}
     for one in verdict.guarantees:
-        if one.judged_by != "history":  # The simulator's own word, which the folder hands on.
-            told[one.name] = Opinion("holds")
+        if one.judged_by != "history":
+            # The verdict hands on the simulator's word if that tells of a breach that the job did not see, or tells of
+            # none and the job had nothing to judge.
+            told[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
         elif one.status.startswith("broken"):
             told[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
         else:
@@ -123,7 +126,7 @@ def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
     jobs = opinions_of_jobs(verdict)
     for name, check in one.opinions.items():
         job = jobs[name]
-        if (one.run.mutant, name) in EXCUSED:
+        if (one.run.mutant, name) in EXCUSED or (job.status == "no breach" and check.status != "broken"):
             continue
         if check.status != job.status:
             story = check.story or job.story
