@@ -58,3 +58,11 @@ def test_the_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_
     assert promised
     assert all(is_judged(world.scenario, each) for each in promised)
     assert ("log-matching" in promised) is (name == "damaged-frames")
+
+
+def test_what_rests_on_metadata_epochs_is_promised_only_where_a_client_has_them() -> None:
+    of_epochs = {"rewinds", "no-fetch-before-epoch", "nonmonotonic-metadata-epoch"}
+    for scenario in loader.load_all():
+        load = scenario.load
+        if of_epochs & set(scenario.guarantees):
+            assert load.mirror is not None or any(each.metadata_epoch for each in load.groups), scenario.name
