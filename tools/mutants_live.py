@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PLAYS_FOR_A_TRY = 2
-AT_ONCE = 6
+AT_ONCE = 12
 """How many plays Spark judges together."""
 
 

@@ -18,9 +18,14 @@ SIMULATED_ONLY: Mapping[str, str] = {
 }
 """Mutants that a live world cannot show, each with the physical reason."""
 
+NOT_SEEN: Mapping[str, str] = {}
+"""Mutants that a live world could show, and that no try there has shown, each with the reason."""
+
 
 def told(mutant: str, live: Catch | None) -> str:
     """Returns in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
     if mutant in SIMULATED_ONLY:
         return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
-    return "live: not shown yet" if live is None else str(live)
+    if live is None:
+        return "live: not shown yet"
+    return f"{live}: {NOT_SEEN[mutant]}" if mutant in NOT_SEEN and not live.guarantees else str(live)
