@@ -12,8 +12,8 @@ class UnrequestedPartition(Check):
 
     def end(self, history: History) -> None:
         assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
-        # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a time
-        # on its way, so what it sends in the microsecond of that answer it sends after it.
+        # Physical: the fetcher learns only from the answer that its forget has arrived (F-12). It has one fetch at a
+        # time on its way, so what it sends in the microsecond of that answer it sends after it.
         for position, operation in history.with_operations(history.positions, "fetch"):
             self.looked_at += 1
             if not any(
