@@ -14,6 +14,8 @@ SIMULATED_ONLY: Mapping[str, str] = {
     "divergence_unseen": f"{_POWER}: the logs of replicas that were killed do not part below what all of them hold",
     "unclean_restart_stays_in_sync": f"{_POWER}: a replica that was killed comes back with all that it had",
     "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",
+    "rename_before_sync": f"{_POWER}: what was not synced is still read back under the snapshot's name",
+    "deleted_before_log_start_is_durable": f"{_POWER}: files that a killed process deleted do not come back",
     "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
 }
 """Mutants that a live world cannot show, each with the physical reason."""
