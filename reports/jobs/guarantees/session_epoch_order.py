@@ -76,7 +76,8 @@ def _is_legal() -> Column:
 
 def _with_state(tables: Tables) -> DataFrame:
     """Adds what the session expected: ``expected``, ``is_next`` (the request names that), ``untold`` and ``may_follow``
-    (the answer before is not known, and by that the request may be right)."""
+    (the answer before is not known, and by that the request may be right). A retransmission moves nothing, whatever it
+    is answered: its number was accepted before."""
     in_order = before(Window.partitionBy(*_LIFE).orderBy("seq"))
     accepted = F.expr("if(error = 0, session_epoch, null)")
     moved = F.expr(
@@ -90,7 +91,9 @@ def _with_state(tables: Tables) -> DataFrame:
         .withColumn("last_moved", F.last(moved, ignorenulls=True).over(in_order))
         .join(F.broadcast(presets), "run", "left")
         .withColumn("expected", F.coalesce(_next("last_accepted"), "preset", F.lit(1)))
-        .withColumn("untold", F.expr("coalesce(last_moved.untold, false)"))
+        .withColumn(
+            "untold", F.expr("coalesce(last_moved.untold, false) and not last_moved.session_epoch <=> last_accepted")
+        )
     )
     epoch = F.col("session_epoch")
     resent = F.expr("of_first and session_epoch = coalesce(last_accepted, preset - 1, 0)")
