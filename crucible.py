@@ -229,17 +229,11 @@ def run(
 
     SCENARIO is a file, its stem, or the scenario's number.
     """
-    from chaos.mutants.registry import mutants_of
-    from playing import as_they_must, find_scenarios, in_revisions, play_live, worst
+    from playing import as_they_must, find_scenarios, live_plays, play_live, worst
 
     _one_of(mutant, with_mutants)
-    plays = [
-        (spoken, planted)
-        for scenario in find_scenarios(scenarios, everything)
-        if not (everything and scenario.swarm)  # Faults drawn from seeds are for the simulator.
-        for spoken in in_revisions(scenario, revision)
-        for planted in (("", *mutants_of(scenario)) if with_mutants else (mutant or "",))
-    ]
+    planted = None if with_mutants else mutant or ""
+    plays = live_plays(find_scenarios(scenarios, everything), revision, planted, target, everything)
     verdicts = play_live(plays, target, out, seed)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 

@@ -109,7 +109,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
 
 
 @pytest.mark.clause("F-12")
-@pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(30, 31, False), (29, 36, True), (29, 35, False)])
+@pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
 def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from_us: int, is_red: bool) -> None:
     """The second fetch is sent at 30 and answered at 35."""
     given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]

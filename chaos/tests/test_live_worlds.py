@@ -1,4 +1,4 @@
-"""Each mutant was shown live, or is named with the reason why no live world can show it, or is said to be due."""
+"""Each mutant was shown live, or is named with the reason why no live world shows it, or is said to be due."""
 
 from click.testing import CliRunner
 
@@ -6,10 +6,10 @@ import crucible
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants import all_mutants, catches
-from chaos.mutants.live_worlds import SIMULATED_ONLY, told
+from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY, told
 from reports.guarantees import GUARANTEES
 from scenarios import loader
-from scenarios.loader import Scenario
+from scenarios.model import Scenario
 
 NAMES = {each.name for each in all_mutants()}
 KEPT = {each.mutant: each for each in catches.catches_in(catches.KEPT)}
@@ -29,14 +29,21 @@ def test_a_mutant_that_no_live_scenario_has_is_named_with_its_reason() -> None:
     assert not set(SIMULATED_ONLY) - NAMES
 
 
+def test_a_mutant_that_live_plays_did_not_show_is_named_with_its_reason() -> None:
+    assert {each.mutant for each in KEPT.values() if not each.guarantees} == set(NOT_SEEN)
+    assert not set(SIMULATED_ONLY) & set(NOT_SEEN)
+
+
 def test_what_was_seen_live_is_no_mutant_that_cannot_be_seen_there() -> None:
     assert not set(SIMULATED_ONLY) & set(KEPT)
 
 
 def test_what_was_seen_live_can_be_played_again() -> None:
+    assert KEPT
     for each in KEPT.values():
         assert each.world == "live"
         assert each.mutant in loader.find(each.scenario).mutants
+        assert each.commit
         assert set(each.guarantees) <= set(GUARANTEES)
 
 
