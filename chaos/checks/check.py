@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
-Kind: TypeAlias = type | str | int
-"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, and the classes of
-all else (NoneType for a start)."""
+Kind: TypeAlias = type | str | int | tuple[type, int]
+"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, ``Send`` with the
+key of the API that another node is asked, and the classes of all else (NoneType for a start)."""
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
