@@ -31,8 +31,9 @@ class Case:
     """``id`` has a section and a name (``fetch/session/wrong-epoch``) and never changes. ``words`` are what must hold.
 
     ``source``: the KIP, schema or issue that says so. ``since``: the release of Apache Kafka that brought it.
-    ``needs``: the APIs that the case is about, with the versions that it can speak. ``hostile``: it may harm a weak broker, so it
-    is played against loopback only. ``alone``: no other case may run meanwhile. ``limit_s``: the time for all of it.
+    ``needs``: the APIs that the case is about, with the versions that it can speak. ``hostile``: it may harm a weak
+    broker, so it is played against loopback only. ``alone``: no other case may run
+    meanwhile. ``limit_s``: the time for all of it.
     """
 
     id: str

@@ -36,6 +36,6 @@ def told() -> Mapping[str, str]:
 
 def lines(release: str, outcomes: Sequence[Outcome]) -> Iterator[str]:
     """The file of a release."""
-    yield f"# What Apache Kafka {release} answers: case | verdict | the field that decides. Written by bench.probe.record."
+    yield f"# Apache Kafka {release}: case | verdict | the field that decides. Written by bench.probe.record."
     for each in outcomes:
         yield _BETWEEN.join((each.case.id, each.verdict.value, each.decided_by))

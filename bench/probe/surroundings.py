@@ -34,7 +34,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Belongings:
-    """What all cases of a run have made, so that it can be removed at the end. Names begin with the run's ``prefix``."""
+    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``."""
 
     prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
     topics: list[str] = field(default_factory=list)
