@@ -36,7 +36,7 @@ def now_ms() -> int:
 
 
 def batch(*values: bytes, timestamp_ms: int | None = None, compression: int = 0, **options: Any) -> bytes:
-    """One batch with a record for each value, all with one timestamp (None: now). ``options`` are those of ``build``."""
+    """One batch with a record for each value, all with one timestamp (None: now). ``options``: of ``build``."""
     at_ms = now_ms() if timestamp_ms is None else timestamp_ms
     records = [Record(timestamp_ms=at_ms, value=value) for value in values or (b"value",)]
     return build(records, compression=Compression(compression), **options)

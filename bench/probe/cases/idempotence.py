@@ -11,6 +11,7 @@ from reference_broker.wire.produce import ProducePartitionResponse
 INIT = int(ApiKey.INIT_PRODUCER_ID)
 NEEDS = {INIT: ANY, PRODUCE: since_version(3), FETCH: since_version(4), ApiKey.CREATE_TOPICS: ANY}
 KIP_98 = "KIP-98"
+NEW_PRODUCER = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
 LAST = 0x7FFFFFFF
 WINDOW = 5
 STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number)
@@ -18,9 +19,7 @@ STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_nu
 
 def _producer(at: Surroundings) -> int:
     """A new producer ID."""
-    told = at.ask(
-        INIT, {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-    )
+    told = at.ask(INIT, NEW_PRODUCER)
     at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
     return int(told.producer_id)
 
@@ -42,9 +41,7 @@ def _taken(at: Surroundings, told: ProducePartitionResponse, offset: int) -> Non
 @case("produce/idempotence/new-id", KIP_98, {INIT: ANY}, since="0.11")
 def new_id(at: Surroundings) -> None:
     """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
-    told = at.ask(
-        INIT, {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-    )
+    told = at.ask(INIT, NEW_PRODUCER)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("the ID is 0 or more", told.producer_id >= 0, True)
     at.expect("epoch", told.producer_epoch, 0)
