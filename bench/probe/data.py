@@ -93,7 +93,7 @@ def write(at: Surroundings, topic: Topic, *batches: bytes, partition: int = 0) -
 # Fetch
 
 
-def wanted(partition: int = 0, offset: int = 0, max_bytes: int = PLENTY, **more: int) -> FetchPartition:
+def wanted(partition: int = 0, offset: int = 0, max_bytes: int = PLENTY, **more: Any) -> FetchPartition:
     return FetchPartition(partition, offset, max_bytes, **more)
 
 

@@ -1,58 +1,24 @@
-"""Fetch sessions (KIP-227): every row of its table, what changes in a session, and topics that come and go."""
+"""Fetch sessions (KIP-227): every row of its table, and what changes in a session."""
 
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
+from bench.probe.session import CLOSE, OPEN, Session
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchPartition, FetchResponse
+from reference_broker.wire.fetch import FetchResponse
 
 NEEDS = {FETCH: since_version(7), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
 BY_NAME = {**NEEDS, FETCH: (7, 12)}
 BY_ID = {**NEEDS, FETCH: since_version(13)}
 KIP_227 = "KIP-227"
-CLOSE, OPEN = -1, 0
-"""Session epochs with a meaning of their own."""
 WAIT_MS, LONG_MS = 400, 5_000
 SOON_S = 2.0
 BEYOND_DEFAULT_SLOTS = 1_100
-
-
-class Session:
-    """A fetch session of a case, which counts its own epochs."""
-
-    def __init__(self, at: Surroundings, topic: Topic, *partitions: FetchPartition, **fields: Any) -> None:
-        self._at, self._topic = at, topic
-        self.first = self._ask(0, OPEN, partitions or (wanted(),), (), **fields)
-        at.expect("error code of the answer that opens the session", self.first.error_code, ErrorCode.none)
-        at.expect("a session was made", self.first.session_id != 0, True)
-        self.id = self.first.session_id
-        self.epoch = 1
-
-    def next(
-        self, *partitions: FetchPartition, forget: Sequence[int] = (), epoch: int | None = None, **fields: Any
-    ) -> FetchResponse:
-        """The next incremental fetch, or one with another epoch, which does not count."""
-        answer = self._ask(self.id, self.epoch if epoch is None else epoch, partitions, forget, **fields)
-        if epoch is None:
-            self.epoch += 1
-        return answer
-
-    def _ask(
-        self, session_id: int, epoch: int, partitions: Sequence[FetchPartition], forget: Sequence[int], **fields: Any
-    ) -> FetchResponse:
-        topics = [(self._topic, partitions)] if partitions else []
-        forgotten = [(self._topic, forget)] if forget else []
-        on = fields.pop("on", None)
-        request = fetch_request(self._at, topics, forgotten, session_id=session_id, session_epoch=epoch, **fields)
-        answer = self._at.ask(FETCH, request, on=on)
-        assert isinstance(answer, FetchResponse)
-        return answer
 
 
 def _alone(at: Surroundings, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
@@ -394,75 +360,3 @@ def slots(at: Surroundings) -> None:
     at.expect("error codes", sorted({each.error_code for each in answers}), [0])
     told = all(values(each.responses[0].partitions[0]) == [b"v"] for each in answers)
     at.expect("each answer has the record", told, True)
-
-
-# Topics that come and go
-
-
-@case("fetch/session/topics/created-later", KIP_227, BY_NAME, since="1.1")
-def created_later(at: Surroundings) -> None:
-    """A session by name serves a topic that did not exist at first, once it does."""
-    name = at.topic_name()
-    other = at.topic()
-    topics = [(other, [wanted()]), (Topic(name, bytes(16), 1), [wanted()])]
-    first = at.ask(FETCH, fetch_request(at, topics, session_epoch=OPEN))
-    codes = {each.topic: each.partitions[0].error_code for each in first.responses}
-    at.expect("error code of the unknown topic", codes.get(name), ErrorCode.unknown_topic_or_partition)
-    topic = at.create(name)
-    write(at, topic, batch(b"v"))
-    told = at.ask(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
-    found = {each.topic: values(each.partitions[0]) for each in told.responses}
-    at.expect("values of the new topic", found.get(name), [b"v"])
-
-
-@case("fetch/session/topics/deleted", "KIP-227, KIP-516", BY_ID, since="3.1")
-def deleted(at: Surroundings) -> None:
-    """A topic that is deleted is told with an error: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
-    topic = at.topic()
-    session = Session(at, topic)
-    at.delete(topic)
-    codes = {index: data.error_code for index, data in rows(session.next()).items()}
-    at.expect(
-        "error code of the partition", codes.get(0), ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition
-    )
-
-
-@case("fetch/session/topics/recreated", "KIP-516; franz-go#1426", BY_ID, since="3.1")
-def recreated(at: Surroundings) -> None:
-    """After a topic was made again the session has an error for its old ID, and serves the new ID once it is named."""
-    old = at.topic()
-    session = Session(at, old)
-    at.delete(old)
-    new = at.create(old.name)
-    write(at, new, batch(b"v"))
-    fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
-    answer = at.ask(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
-    at.expect("error code", answer.error_code, ErrorCode.none)
-    found = {each.topic_id == new.id: values(each.partitions[0]) for each in answer.responses}
-    at.expect("values of the new topic", found.get(True), [b"v"])
-
-
-@case("fetch/session/topics/recreated-by-name", KIP_227, BY_NAME, since="1.1")
-def recreated_by_name(at: Surroundings) -> None:
-    """A session by name serves the new topic of that name."""
-    old = at.topic()
-    session = Session(at, old)
-    at.delete(old)
-    new = at.create(old.name)
-    write(at, new, batch(b"v"))
-    told = rows(session.next(wanted()))
-    at.expect("values of the new topic", values(told[0]) if 0 in told else [], [b"v"])
-
-
-@case("fetch/session/topics/names-and-ids", "KIP-516", {**NEEDS, FETCH: since_version(13)}, since="3.1")
-def names_and_ids(at: Surroundings) -> None:
-    """A session that began with topic names is refused in a version with IDs: FETCH_SESSION_TOPIC_ID_ERROR."""
-    topic = at.topic()
-    by_name = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
-    by_name.topics[0].topic = topic.name  # type: ignore[misc]
-    version = at.broker.version(FETCH, (7, 12))
-    opened_by_name = at.ask(FETCH, by_name, version)
-    at.expect("a session was made", opened_by_name.session_id > 0, True)
-    fields: dict[str, Any] = {"session_id": opened_by_name.session_id, "session_epoch": 1}
-    answer = at.ask(FETCH, fetch_request(at, [(topic, [wanted()])], **fields))
-    at.expect("error code", answer.error_code, ErrorCode.fetch_session_topic_id_error)

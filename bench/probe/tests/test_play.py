@@ -59,7 +59,10 @@ def test_silence_is_inconsistent() -> None:
 
 
 def test_a_closed_connection_is_inconsistent() -> None:
-    with answering(lambda connection: connection.recv(1024) and None) as address:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+
+    with answering(serve) as address:
         outcome = _verdict(asks_for_groups, address)
     assert outcome.verdict is Verdict.INCONSISTENT
     assert "closed the connection instead of answering ListGroups 0" in outcome.reason
