@@ -22,7 +22,11 @@ from chaos.mutants.mutant import apply
 from chaos.mutants.wrong_habits import PLAYED, found
 
 READY_LIMIT_S = 60.0
-NO_DEFECT_YET: Mapping[str, str] = {}
+NO_DEFECT_YET: Mapping[str, str] = {
+    "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
+    "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",
+    "handshake/unknown/leaves-others": "it would need a driver that closes all connections",
+}
 """Cases that no broker here breaks, with the reason."""
 
 

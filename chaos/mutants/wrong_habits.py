@@ -2,6 +2,7 @@
 them. They are no mutants of scenarios: they lack no mechanism that faults could show.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -10,7 +11,9 @@ from uuid import uuid4
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import ErrorCode, ProtocolError
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import encode_request
 
 ANSWERS = "reference_broker.wire.messages:encode_response"
 REQUESTS = "reference_broker.wire.messages:decode_request"
@@ -86,8 +89,9 @@ def fetch_fields_garbled(original: Function, api_key: int, version: int, correla
 
 @mutant(ANSWERS)
 def epochs_lost(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
-    """Leader epochs are not told."""
-    return _answered(original, api_key, version, correlation_id, body, _fixed(leader_epoch=-1))
+    """Metadata tells no leader epochs, and the other answers tell 7."""
+    change = _fixed(leader_epoch=-1 if api_key == ApiKey.METADATA else 7)
+    return _answered(original, api_key, version, correlation_id, body, change)
 
 
 @mutant(ANSWERS)
@@ -181,12 +185,21 @@ def fetches_never_wait(original: Function, api_key: int, version: int, frame: An
 
 
 @mutant(REQUESTS)
-def fetches_always_wait(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
-    """A fetch waits for max_wait_ms, whatever is there or wrong."""
-    body = _asked(original(api_key, version, frame, offset), api_key, ApiKey.FETCH, _fixed(min_bytes=1 << 30))
-    if api_key != ApiKey.FETCH or body.max_wait_ms < 1_000:
-        return body
-    return replace(body, topics=[], session_id=0, session_epoch=0, forgotten=[])
+def long_fetches_slow(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """A fetch that may wait for a second or more takes longer than two, whatever is there or wrong."""
+    body = original(api_key, version, frame, offset)
+    if api_key == ApiKey.FETCH and body.max_wait_ms >= 1_000:
+        time.sleep(2.2)
+    return body
+
+
+@mutant(REQUESTS)
+def fetches_wait_long(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """A fetch waits for three seconds at least, unless enough is there."""
+    body = original(api_key, version, frame, offset)
+    return _asked(
+        body, api_key, ApiKey.FETCH, lambda name, value: max(value, 3_000) if name == "max_wait_ms" else value
+    )
 
 
 @mutant(REQUESTS)
@@ -214,6 +227,64 @@ def acks_ignored(original: Function, api_key: int, version: int, frame: Any, off
     return _asked(original(api_key, version, frame, offset), api_key, ApiKey.PRODUCE, _fixed(acks=-1))
 
 
+@mutant(REQUESTS)
+def sessions_never_left(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """A fetch that wants no session opens one, and one that ends a session goes on in it."""
+    body = original(api_key, version, frame, offset)
+    if api_key != ApiKey.FETCH or body.session_epoch != -1:
+        return body
+    return replace(body, session_epoch=1 if body.session_id else 0)
+
+
+@mutant(REQUESTS)
+def sizes_misread(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
+    """A topic takes a byte less than its max.message.bytes, and no records without a timestamp."""
+    body = original(api_key, version, frame, offset)
+    if api_key == ApiKey.CREATE_TOPICS:
+        return _changed(body, lambda name, value: str(int(value) - 1) if name == "value" and value.isdigit() else value)
+    no_time = b"\xff" * 8
+    return _asked(
+        body, api_key, ApiKey.PRODUCE, lambda name, value: _without(value, no_time) if name == "records" else value
+    )
+
+
+def _without(records: Any, base_timestamp: bytes) -> Any:
+    return b"" if bytes(records[27:35]) == base_timestamp else records
+
+
+@mutant("reference_broker.serve.requests:decode")
+def strange_headers_refused(original: Function, connection: int, frame: memoryview, versions: Any) -> Any:
+    """A connection is closed for a client ID that is null, empty or not ASCII, and for tags that are not known."""
+    header, _ = read_request_header(frame)
+    if not (header.client_id and header.client_id.isascii()):
+        raise ProtocolError("what a client ID")
+    request = original(connection, frame, versions)
+    key, version = header.api_key, header.api_version
+    if key == ApiKey.API_VERSIONS and request.body is not None:
+        again = b"".join(encode_request(key, version, header.correlation_id, header.client_id, request.body))
+        if len(again) != len(frame) + 4:
+            raise ProtocolError("unknown tags")
+    return request
+
+
+@mutant("reference_broker.wire.frames:FrameReader.feed")
+def small_pieces_refused(original: Function, self: Any, data: bytes) -> None:
+    """A connection is closed when a frame comes in small pieces."""
+    if len(data) < 4:
+        raise ProtocolError("too small a piece")
+    original(self, data)
+
+
+@mutant(ANSWERS)
+def answers_swapped(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """Two answers that follow one another change their places, from the second one of a connection on, and so do the
+    answers to a fetch and to ApiVersions behind it."""
+    swapped = {(ApiKey.FETCH, 1): 2, (ApiKey.API_VERSIONS, 2): 1}.get((ApiKey(api_key), correlation_id))
+    if swapped is None:
+        swapped = ((correlation_id - 1) ^ 1) + 1 if correlation_id > 2 else correlation_id
+    return original(api_key, version, swapped, body)
+
+
 PLAYED: Mapping[str, tuple[str, ...]] = {
     "errors_hidden": (),
     "offsets_shifted": ("produce", "fetch", "offsets"),
@@ -224,11 +295,17 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "metadata_garbled": ("metadata",),
     "ids_made_up": ("metadata/ids",),
     "described_by_halves": ("metadata/described",),
-    "oldest_version_cut": ("handshake", "metadata/topics"),
+    "oldest_version_cut": ("handshake", "metadata/topics", "fetch/versions"),
     "correlation_ids_cut": ("handshake",),
     "versions_garbled": ("handshake",),
     "fetches_never_wait": ("fetch/waiting", "fetch/session"),
-    "fetches_always_wait": ("fetch/waiting",),
+    "fetches_wait_long": ("fetch/waiting",),
+    "long_fetches_slow": ("fetch/waiting", "fetch/unknown"),
+    "sessions_never_left": ("fetch/session",),
+    "sizes_misread": ("produce/batch", "produce/timestamps"),
+    "strange_headers_refused": ("handshake",),
+    "small_pieces_refused": ("handshake/frames",),
+    "answers_swapped": ("handshake/pipelining",),
     "limits_ignored": ("fetch/limits", "fetch/session"),
     "all_and_none_confused": ("metadata",),
     "acks_ignored": ("produce/acks",),
