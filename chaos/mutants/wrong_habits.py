@@ -18,6 +18,8 @@ from reference_broker.wire.messages import encode_request
 ANSWERS = "reference_broker.wire.messages:encode_response"
 REQUESTS = "reference_broker.wire.messages:decode_request"
 PLENTY = 1 << 20
+NO_TIME = b"\xff" * 8
+"""A batch's base timestamp, at byte 27, if its first record has none."""
 WITH_OFFSETS = frozenset(
     (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.DELETE_RECORDS)
 )
@@ -240,16 +242,14 @@ def sessions_never_left(original: Function, api_key: int, version: int, frame: A
 def sizes_misread(original: Function, api_key: int, version: int, frame: Any, offset: int) -> Any:
     """A topic takes a byte less than its max.message.bytes, and no records without a timestamp."""
     body = original(api_key, version, frame, offset)
-    if api_key == ApiKey.CREATE_TOPICS:
-        return _changed(body, lambda name, value: str(int(value) - 1) if name == "value" and value.isdigit() else value)
-    no_time = b"\xff" * 8
-    return _asked(
-        body, api_key, ApiKey.PRODUCE, lambda name, value: _without(value, no_time) if name == "records" else value
-    )
 
+    def less(name: str, value: Any) -> Any:
+        return str(int(value) - 1) if name == "value" and value.isdigit() else value
 
-def _without(records: Any, base_timestamp: bytes) -> Any:
-    return b"" if bytes(records[27:35]) == base_timestamp else records
+    def timed(name: str, value: Any) -> Any:
+        return b"" if name == "records" and bytes(value[27:35]) == NO_TIME else value
+
+    return _asked(_asked(body, api_key, ApiKey.CREATE_TOPICS, less), api_key, ApiKey.PRODUCE, timed)
 
 
 @mutant("reference_broker.serve.requests:decode")
