@@ -54,12 +54,12 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     broker = meet(address_of(wanted.target))
     second = meet(address_of(wanted.oracle)) if wanted.oracle else None
     began = time.monotonic()
-    outcomes = play(broker, cases, wanted.hostile)
+    outcomes = play(broker, cases, wanted.hostile, say)
     summary = text.summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
     _tell(wanted, outcomes, red, say)
     if second is not None:
-        differ = list(differences(outcomes, play(second, cases, wanted.hostile)))
+        differ = list(differences(outcomes, play(second, cases, wanted.hostile, say)))
         for line in differ:
             say(f"differs from the oracle: {line}")
         say(f"{len(cases) - len(differ)} of {len(cases)} cases are answered as {wanted.oracle} does")

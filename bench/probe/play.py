@@ -15,12 +15,12 @@ AT_ONCE = 8
 
 
 def play(
-    broker: Broker, cases: Sequence[Case], hostile: bool = False, told: Callable[[Outcome], None] = lambda _: None
+    broker: Broker, cases: Sequence[Case], hostile: bool = False, note: Callable[[str], None] = lambda _: None
 ) -> list[Outcome]:
     """Plays all cases and removes what they have made. Returns their outcomes in the order of ``cases``.
 
     Cases that need no peace run side by side, and the others after them. ``hostile`` plays hostile cases against
-    targets beyond loopback, too. ``told`` hears of each outcome when it is there.
+    targets beyond loopback, too. ``note`` hears what could not be removed.
     """
     belongings = Belongings()
     may_harm = hostile or is_loopback(broker.address[0])
@@ -35,12 +35,11 @@ def play(
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for outcome in threads.map(one, [each for each in cases if not each.alone]):
                 outcomes[outcome.case.id] = outcome
-                told(outcome)
         for outcome in _one_by_one([each for each in cases if each.alone], one, broker):
             outcomes[outcome.case.id] = outcome
-            told(outcome)
     finally:
-        remove(broker, belongings)
+        for failure in remove(broker, belongings):
+            note(f"what begins with {belongings.prefix} is still there: {failure}")
     return [outcomes[each.id] for each in cases]
 
 
@@ -75,6 +74,9 @@ def play_one(broker: Broker, case: Case, belongings: Belongings) -> Outcome:
         reason = str(error)
     except Broken as error:
         verdict, reason = Verdict.INCONSISTENT, str(error)
+    except Exception as error:  # The broker decides what an answer holds, and so what a case stumbles over.
+        verdict = Verdict.FAIL if case.level is Level.MUST else Verdict.DIFFERS
+        reason = f"the answer lacks what the case looks at: {type(error).__name__}: {error}"
     finally:
         at.end()
     return Outcome(case, verdict, reason, time.monotonic() - began, at.observations, at.lines)

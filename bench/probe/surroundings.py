@@ -148,7 +148,7 @@ class Surroundings:
         return name
 
     def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
-        """Makes a topic with this name. Raises NotAdvertised if the broker makes none."""
+        """Makes a topic with this name. Raises NotAdvertised if the broker makes none, or not with these settings."""
         if len(self.broker.nodes) > 1:
             placed = [{"partition_index": each, "broker_ids": [self.broker.node_id]} for each in range(partitions)]
             size: dict[str, object] = {"num_partitions": -1, "replication_factor": -1, "assignments": placed}
@@ -158,8 +158,10 @@ class Surroundings:
         wanted = {"topics": [{"name": name, "configs": settings, **size}], "timeout": TIMEOUT_MS}
         answer = self._of_setup(self.broker.controller, ApiKey.CREATE_TOPICS, wanted)
         (code,) = [int(each.error_code) for each in answer.topics]
+        if code == ErrorCode.invalid_config and configs:
+            raise NotAdvertised(f"a topic's {', '.join(configs)} cannot be set to what the case needs")
         if code:
-            raise NotAdvertised(f"no topic could be made: {error_name(code)}")
+            raise Unsupported(f"no topic can be made: {error_name(code)}")
         return self._when_led(name, partitions)
 
     def delete(self, topic: Topic) -> None:
@@ -168,7 +170,7 @@ class Surroundings:
         answer = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, asked)
         (code,) = [int(each.error_code) for each in answer.responses]
         if code:
-            raise NotAdvertised(f"no topic could be deleted: {error_name(code)}")
+            raise Unsupported(f"no topic can be deleted: {error_name(code)}")
         self._until(lambda: self._described(topic.name).error_code == ErrorCode.unknown_topic_or_partition)
 
     def group(self) -> str:

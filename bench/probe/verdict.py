@@ -60,4 +60,4 @@ class NotAdvertised(Exception):  # noqa: N818
 
 
 class Unsupported(Exception):  # noqa: N818
-    """The broker answers UNSUPPORTED_VERSION to a version that it advertises."""
+    """The broker does not do what it advertises: it answers UNSUPPORTED_VERSION, or it makes no topics."""

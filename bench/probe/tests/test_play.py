@@ -38,6 +38,12 @@ def may_differ(at: Surroundings) -> None:
     at.expect("one", 1, 2)
 
 
+@case("handshake/of-test", "a test", {}, since="0.9")
+def stumbles(at: Surroundings) -> None:
+    """An empty list has a first item."""
+    at.expect("first item", at.names[0], "")
+
+
 @case("handshake/of-test", "a test", {}, since="0.9", hostile=True)
 def harms(at: Surroundings) -> None:
     """Nobody plays this."""
@@ -114,6 +120,12 @@ def test_a_should_is_red_only_if_strict() -> None:
     outcome = _verdict(may_differ, ("127.0.0.1", 1))
     assert outcome.verdict is Verdict.DIFFERS
     assert (outcome.is_red(False), outcome.is_red(True)) == (False, True)
+
+
+def test_an_answer_that_lacks_what_a_case_looks_at_fails() -> None:
+    outcome = _verdict(stumbles, ("127.0.0.1", 1))
+    assert outcome.verdict is Verdict.FAIL
+    assert "lacks what the case looks at: IndexError" in outcome.reason
 
 
 def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
