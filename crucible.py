@@ -229,17 +229,11 @@ def run(
 
     SCENARIO is a file, its stem, or the scenario's number.
     """
-    from chaos.mutants.registry import mutants_of
-    from playing import as_they_must, find_scenarios, in_revisions, play_live, worst
+    from playing import as_they_must, find_scenarios, live_plays, play_live, worst
 
     _one_of(mutant, with_mutants)
-    plays = [
-        (spoken, planted)
-        for scenario in find_scenarios(scenarios, everything)
-        if not (everything and scenario.swarm)  # Faults drawn from seeds are for the simulator.
-        for spoken in in_revisions(scenario, revision)
-        for planted in (("", *mutants_of(scenario)) if with_mutants else (mutant or "",))
-    ]
+    planted = None if with_mutants else mutant or ""
+    plays = live_plays(find_scenarios(scenarios, everything), revision, planted, target, everything)
     verdicts = play_live(plays, target, out, seed)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 
@@ -448,6 +442,46 @@ def _measured(wanted: "Options") -> "Results":
     if wanted.peer:
         kafka_classpath()  # Whatever is missing is told now, and not after minutes of measuring.
     return measure(progress, wanted)
+
+
+@main.command(epilog=_examples("probe 127.0.0.1:9092", "probe HOST:PORT --section fetch", "probe HOST:PORT --dry-run"))
+@click.argument("target", metavar="HOST:PORT")
+@click.option("--section", "sections", multiple=True, metavar="NAME", help="Play these cases only, such as fetch.")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and show all of it.")
+@click.option("--strict", is_flag=True, help="A SHOULD that differs fails, too.")
+@click.option("--dry-run", is_flag=True, help="List the cases and play none.")
+@click.option("--hostile", is_flag=True, help="Play hostile cases also against a target beyond loopback.")
+@click.option("--oracle", metavar="HOST:PORT", help="Play each case here, too, and tell the first field that differs.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="An older --json. Only what got worse fails.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it to this file.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
+@click.option("--page", type=click.Path(path_type=Path), help="Write an HTML page to this file.")
+def probe(
+    target: str,
+    sections: Sequence[str],
+    cases: Sequence[str],
+    strict: bool,
+    dry_run: bool,
+    hostile: bool,
+    oracle: str | None,
+    baseline: Path | None,
+    json_file: Path | None,
+    junit: Path | None,
+    page: Path | None,
+) -> None:
+    """Asks any broker of the Kafka protocol whether it keeps to it, case by case.
+
+    It needs no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
+    """
+    from bench.probe import command
+    from bench.probe.baseline import NoBaseline
+    from bench.probe.broker import NotKafka
+    from bench.probe.registry import UnknownCase
+    from playing import one_sentence
+
+    wanted = command.Wanted(target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page)
+    with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka):
+        sys.exit(command.run(wanted, click.echo))
 
 
 @main.command(epilog=_examples("mutants", "sim --all --with-mutants --seeds 200 --seed 1000"))

@@ -57,6 +57,36 @@ def in_revisions(scenario: "Scenario", wanted: str | None) -> "Sequence[Scenario
     return (scenario,) if MARK in scenario.name and not wanted else each_revision(scenario, wanted or "")
 
 
+def live_plays(
+    scenarios: "Sequence[Scenario]", revision: str | None, planted: str | None, target: str, everything: bool
+) -> "list[tuple[Scenario, str]]":
+    """Returns what is played live: each scenario in its revisions, with the mutant ``planted`` (empty: none). With
+    None each is played without a mutant, and then with each of its own whose mechanism the revision has.
+
+    Of ``everything`` what cannot be played is left out, such as power losses. A scenario that was named is not.
+    """
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable
+    from chaos.mutants.registry import by_name, mutants_of
+
+    def is_left_out(spoken: "Scenario", mutant: str) -> bool:
+        if planted is None and mutant and not set(spoken.revisions) & set(by_name(mutant).revisions):
+            return True
+        try:
+            check_playable(spoken, target)
+        except SetupError:
+            return everything
+        return False
+
+    return [
+        (spoken, mutant)
+        for scenario in scenarios
+        for spoken in in_revisions(scenario, revision)
+        for mutant in (("", *mutants_of(scenario)) if planted is None else (planted,))
+        if not is_left_out(spoken, mutant)
+    ]
+
+
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
     """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
     need_java()

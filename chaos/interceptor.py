@@ -147,6 +147,8 @@ class Interceptor:
             return self._arrived_late(event)
         if event.connection in self._garbled:
             return self._read_on(event, frame_of(event))[0]
+        if not self._on_request:
+            return (event,)
         tag = event.tag
         for rule, hit in self._hits(self._on_request, tag.client_id, partial(matches_frame, tag=tag), event.body):
             return self._strike_request(rule, hit, event)

@@ -151,9 +151,9 @@ def _topic(topic: TopicImage | None, indexes: Iterable[int]) -> int:
     """Returns the sum over the topic and these partitions of it, as far as they exist."""
     if topic is None:
         return 0
-    known = [(index, topic.partitions[index]) for index in indexes if index < len(topic.partitions)]
-    of_topic = _remembered_hash(f"topic {topic.topic_id.hex()} {topic.name}")
-    return of_topic + sum(_hash_of_partition(topic.topic_id, index, it) for index, it in known)
+    topic_id, known, count = topic.topic_id, topic.partitions, len(topic.partitions)
+    of_topic = _remembered_hash(f"topic {topic_id.hex()} {topic.name}")
+    return of_topic + sum([_hash_of_partition(topic_id, index, known[index]) for index in indexes if index < count])
 
 
 def _count(topic: TopicImage | None) -> int:

@@ -31,10 +31,11 @@ def is_judged(scenario: Scenario, guarantee: str) -> bool:
 
     All guarantees are judged, whatever the scenario lists, with two exceptions. Where a bit may be turned over in any
     byte of a frame, a frame that can still be decoded says something else. Nobody can know, since frames have no
-    checksum. Such a scenario is judged for what it promises only. Where the metadata epoch is switched off, offsets are
-    stored without it (M-14), so what rests on stored epochs is judged only if it is promised.
+    checksum. Such a scenario is judged only for what it promises, and for what is ``always`` due: values do have a
+    checksum. Where the metadata epoch is switched off, offsets are stored without it (M-14), so what rests on stored
+    epochs is judged only if it is promised.
     """
-    if guarantee in scenario.guarantees:
+    if guarantee in scenario.guarantees or GUARANTEES[guarantee].always:
         return True
     anywhere = any(fault.kind in DAMAGES and fault.part == "anywhere" for fault in scenario.faults)
     switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)

@@ -6,17 +6,21 @@ Where both say broken they must also name the same time for the first breach.
 
 What only one side can judge is not compared: guarantees that are seen from inside a node (``SeenFrom.INSIDE``), and
 ``EXCUSED``.
+
+``--done FILE`` notes there each run that was compared, and leaves out those that the file names. So a comparison that
+was ended goes on where it stood. Delete the file when the code has changed.
 """
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +40,8 @@ if TYPE_CHECKING:
 
     from reports.verdict import Verdict
 
-Status = Literal["holds", "broken", "nothing to judge"]
+Status = Literal["holds", "broken", "nothing to judge", "no breach"]
+"""``no breach``: it holds, or there was nothing to judge. The verdict does not say which."""
 COMPARED = names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE)
 EXCUSED: dict[tuple[str, str], str] = {}
 """(mutant, guarantee): the physical reason why only one of the judges can see what the mutant breaks."""
@@ -103,8 +108,10 @@ def opinions_of_jobs(verdict: "Verdict") -> dict[str, Opinion]:
     """Returns what the Spark jobs say of each guarantee."""
     told: dict[str, Opinion] = {}
     for one in verdict.guarantees:
-        if one.judged_by != "history":  # The simulator's own word, which the folder hands on.
-            told[one.name] = Opinion("holds")
+        if one.judged_by != "history":
+            # The verdict hands on the simulator's word if that tells of a breach that the job did not see, or tells of
+            # none and the job had nothing to judge.
+            told[one.name] = Opinion("nothing to judge" if one.status == "holds" else "no breach")
         elif one.status.startswith("broken"):
             told[one.name] = Opinion("broken", one.examples[0].at_us, one.examples[0].detail)
         else:
@@ -119,7 +126,7 @@ def differences(one: Played, verdict: "Verdict") -> Iterator[str]:
     jobs = opinions_of_jobs(verdict)
     for name, check in one.opinions.items():
         job = jobs[name]
-        if (one.run.mutant, name) in EXCUSED:
+        if (one.run.mutant, name) in EXCUSED or (job.status == "no breach" and check.status != "broken"):
             continue
         if check.status != job.status:
             story = check.story or job.story
@@ -152,12 +159,16 @@ class Compared:
     differing: list[str] = field(default_factory=list)
 
     def take(self, one: Played, verdict: "Verdict") -> list[str]:
-        self.runs += 1
-        self.cut_short += not one.opinions
-        self.statuses.update(each.status for each in one.opinions.values())
         found = list(differences(one, verdict))
-        self.differing += found
+        self.add(Counter(each.status for each in one.opinions.values()), found)
         return found
+
+    def add(self, statuses: Mapping[str, int], found: Sequence[str]) -> None:
+        """Counts a run. One without any status was cut short."""
+        self.runs += 1
+        self.cut_short += not statuses
+        self.statuses.update(statuses)
+        self.differing += found
 
     def __str__(self) -> str:
         counted = ", ".join(f"{count:,} {status}" for status, count in sorted(self.statuses.items()))
@@ -167,13 +178,46 @@ class Compared:
         )
 
 
-def compare(runs: Sequence[Run], minutes: float, processes: int, tell: Any = print) -> tuple[Compared, int]:
-    """Plays and judges the runs, batch by batch, and stops to begin new batches when the time is over.
+class Done:
+    """The runs that were compared, in a file of one line of JSON each. Without a file nothing is kept.
 
-    Returns the counts, and how many runs were left out.
+    A last line that was cut off is left out, and its run is compared again.
     """
-    found, until = Compared(), time.monotonic() + minutes * 60
-    batches = [runs[at : at + BATCH] for at in range(0, len(runs), BATCH)]
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self.found = Compared()
+        self.runs: set[str] = set()
+        if file is not None and file.is_file():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                with suppress(json.JSONDecodeError):
+                    self._read(json.loads(line))
+
+    def _read(self, values: dict[str, Any]) -> None:
+        self.runs.add(values["run"])
+        self.found.add(values["statuses"], values["differences"])
+
+    def note(self, one: Played, verdict: "Verdict") -> list[str]:
+        """Counts the run and keeps it. Returns its differences."""
+        found = self.found.take(one, verdict)
+        if self._file is not None:
+            statuses = Counter(each.status for each in one.opinions.values())
+            with self._file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"run": str(one.run), "statuses": statuses, "differences": found}) + "\n")
+        return found
+
+
+def compare(runs: Sequence[Run], minutes: float, processes: int, done: Done, tell: Any = print) -> int:
+    """Plays and judges what is not done, batch by batch, and stops to begin new batches when the time is over.
+
+    Returns how many runs were left out.
+    """
+    until = time.monotonic() + minutes * 60
+    wanted = [run for run in runs if str(run) not in done.runs]
+    batches = [wanted[at : at + BATCH] for at in range(0, len(wanted), BATCH)]
+    if not batches:
+        return 0
+    judged = 0
     with _scratch() as scratch, _spark() as spark, ProcessPoolExecutor(processes) as pool:
         following = _begin(pool, batches[0], scratch / "0")
         for number, _ in enumerate(batches, 1):
@@ -181,23 +225,24 @@ def compare(runs: Sequence[Run], minutes: float, processes: int, tell: Any = pri
             is_last = number == len(batches) or time.monotonic() > until
             if not is_last:  # It is played while Spark judges.
                 following = _begin(pool, batches[number], scratch / str(number))
-            _judge(current, found, spark, tell)
+            _judge(current, done, spark, tell)
             shutil.rmtree(scratch / str(number - 1))
-            tell(f"{found.runs:,} of {len(runs):,} runs, {len(found.differing)} differences")
+            judged += len(current)
+            tell(f"{judged:,} of {len(wanted):,} runs, {len(done.found.differing)} differences")
             if is_last:
                 break
-    return found, len(runs) - found.runs
+    return len(wanted) - judged
 
 
 def _begin(pool: ProcessPoolExecutor, runs: Sequence[Run], folder: Path) -> list[Any]:
     return [pool.submit(played, run, folder / str(number)) for number, run in enumerate(runs)]
 
 
-def _judge(current: Sequence[Played], found: Compared, spark: "SparkSession", tell: Any) -> None:
+def _judge(current: Sequence[Played], done: Done, spark: "SparkSession", tell: Any) -> None:
     from reports.judge import verdicts_of
 
     for one, verdict in zip(current, verdicts_of([each.folder for each in current], spark), strict=True):
-        for line in found.take(one, verdict):
+        for line in done.note(one, verdict):
             tell(f"DIFFERENT: {line}")
 
 
@@ -216,23 +261,27 @@ def _spark() -> "Iterator[SparkSession]":
 
 
 def main() -> int:
-    """Returns 0 if the judges agree, 1 if they differ, 2 if there is no such scenario."""
+    """Returns 0 if the judges agree, 1 if they differ, 2 if the words make no sense."""
     parser = argparse.ArgumentParser(prog="python -m tools.two_judges", description=__doc__)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="a file, its stem or its number; default: all")
     parser.add_argument("--seeds", type=int, default=20, help="how many of each scenario and mutant (20)")
     parser.add_argument("--seed", type=int, default=1, help="the first one (1)")
     parser.add_argument("--minutes", type=float, default=240.0, help="begin nothing new after this time (240)")
     parser.add_argument("--processes", type=int, default=2, help="how many runs are played at once (2)")
+    parser.add_argument("--done", type=Path, metavar="FILE", help="leave out the runs that it names, and add to it")
     given = parser.parse_args()
+    if min(given.seeds, given.processes) < 1:
+        parser.error("--seeds and --processes must be at least 1")
     tell = partial(print, flush=True)
     try:
         runs = list(runs_of(given.scenarios, range(given.seed, given.seed + given.seeds)))
     except loader.ScenarioError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
-    found, left_out = compare(runs, given.minutes, given.processes, tell)
-    tell(str(found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
-    return int(bool(found.differing))
+    done = Done(given.done)
+    left_out = compare(runs, given.minutes, given.processes, done, tell)
+    tell(str(done.found) + (f"; the time was over, {left_out:,} runs were left out" if left_out else ""))
+    return int(bool(done.found.differing))
 
 
 if __name__ == "__main__":

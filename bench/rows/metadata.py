@@ -115,6 +115,9 @@ class _Alone:
     def now(self) -> Now:
         return NOW
 
+    def at_end(self, step: Callable[[], None]) -> None:
+        step()
+
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
         if deadline_us <= NOW.mono_us:
             self.due.append(fire)

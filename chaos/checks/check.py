@@ -8,7 +8,7 @@ jobs judge recorded runs by the same guarantees. ``watching.py`` calls each chec
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from chaos.checks.values import Place, place
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from chaos.checks.surroundings import Surroundings
     from reference_broker.core.node import Node
 
-Kind: TypeAlias = type | str | int
-"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, and the classes of
-all else (NoneType for a start)."""
+Kind: TypeAlias = type | str | int | tuple[type, int]
+"""What an event touches: the key of the API that is asked or answered in it, the names of its notes, ``Send`` with the
+key of the API that another node is asked, and the classes of all else (NoneType for a start)."""
 OFFSETS_TOPIC = "__consumer_offsets"
 MAX_VIOLATIONS = 20
 """A check keeps at most this many violations, the earliest. One is enough to fail a run."""
@@ -138,6 +138,7 @@ class OfOperation(Protocol):
 
 
 Row = TypeVar("Row", bound=OfOperation)
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -164,6 +165,8 @@ class History:
     writes_promised: bool = True
     unpromised: tuple[str, ...] = ()
     """processes whose acknowledged writes may be lost: they ask for one acknowledgement of several replicas"""
+    found: dict[Any, Any] = field(default_factory=dict, init=False)
+    """what functions that are ``once`` have found in it"""
 
     def without(self, places: Iterable[Place], is_lost: Callable[[str], bool]) -> "History":
         """Returns the history without what was read and written in these partitions, and without the commits of the
@@ -203,3 +206,16 @@ class History:
             operation = self.operation_of.get((row.process, row.index))
             if operation is not None and operation.f == f:
                 yield row, operation
+
+
+def once(look: Callable[[History], Found]) -> Callable[[History], Found]:
+    """Lets several checks share what ``look`` finds in a history. All rows must be there before it is asked."""
+
+    @wraps(look)
+    def found(history: History) -> Found:
+        if look not in history.found:
+            history.found[look] = look(history)
+        shared: Found = history.found[look]
+        return shared
+
+    return found

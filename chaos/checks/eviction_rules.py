@@ -80,9 +80,9 @@ class EvictionRules(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id, wall_ms = node.broker.node_id, node.broker.now.wall_ms
-        if node_id not in self._nodes or self._nodes[node_id].node is not node:
-            self._nodes[node_id] = _Sessions(node)
-        sessions = self._nodes[node_id]
+        sessions = self._nodes.get(node_id)
+        if sessions is None or sessions.node is not node:
+            sessions = self._nodes[node_id] = _Sessions(node)
         asked: _Asked | None = None
         if type(event) is Closed:
             sessions.asked.pop(event.connection, None)
@@ -107,9 +107,9 @@ class EvictionRules(Check):
                     evicted = {}
                 elif found.full and _denies(found, effect.body) and found.session_id in sessions.alive:
                     sessions.alive[found.session_id].held = {}
-        if asked is not None and type(event) is Request and asked.opening and not _is_refused(event, effects):
+        if asked is not None and type(event) is Request and asked.opening and not asked.is_first:
             kept = sessions.alive.get(asked.session_id)
-            if kept is not None and not kept.is_first and not asked.is_first:
+            if kept is not None and not kept.is_first and not _is_refused(event, effects):
                 self.violated(at_us, f"node-{node_id} kept session {asked.session_id}, which a full fetch has named")
         if evicted:
             self.violated(at_us, f"node-{node_id} evicted {_listed(evicted)}, but nobody got a session")

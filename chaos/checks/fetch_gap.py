@@ -1,6 +1,7 @@
 """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
-A fetcher that was told no offset, and was answered nothing, stands at the log's start.
+A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes at
+once stands where the answer that came last left it (KIP-392).
 """
 
 from chaos.checks.check import Check, History
@@ -15,15 +16,11 @@ class FetchGap(Check):
         ends = {place(row): row for row in history.ends}
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
         positions = {(row.process, place(row)): row.from_offset for row in lasting}
-        begun_us = {(row.process, place(row)): row.from_us for row in lasting}
-        last = dict.fromkeys(positions, -1)
-        for position in history.positions:
-            key = (position.process, place(position))
-            if key not in positions or position.index <= last[key]:
-                continue
-            operation = history.operation_of.get((position.process, position.index))
-            if operation is None or operation.complete_us >= begun_us[key]:
-                last[key] = position.index
+        last = {(row.process, place(row)): (row.from_us, -1) for row in lasting}
+        for position, operation in history.with_operations(history.positions, "fetch"):
+            key, answered = (position.process, place(position)), (operation.complete_us, position.index)
+            if key in positions and answered >= last[key]:
+                last[key] = answered
                 positions[key] = position.next_offset
         for (process, where), offset in positions.items():
             end = ends.get(where)  # Physical: of a partition that nobody could ask at the end nothing is known.

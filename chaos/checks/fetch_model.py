@@ -57,8 +57,8 @@ KeptT = TypeVar("KeptT")
 
 @dataclass(slots=True)
 class Session:
-    """What a session holds, and the epoch or number of the last request that was answered in it. The checks of answers
-    keep what they know of it here, too, so that it goes with the session."""
+    """What a session holds, and its epoch, or the number of the last incremental request that it answered. The checks
+    of answers keep what they know of it here, too, so that it goes with the session."""
 
     wishes: Wishes = field(default_factory=dict)
     number: int | None = None
@@ -196,7 +196,9 @@ class FetchModel:
             self.sessions.pop((node_id, asked.session_id), None)
         session = self._session(node_id, body.session_id) if body.session_id else Session()
         repeated = asked.incremental and session.number == asked.number
-        session.number, session.wishes = asked.number, asked.wishes
+        session.wishes = asked.wishes
+        if asked.incremental or not (asked.is_first and asked.session_id):
+            session.number = asked.number  # G-4: a full request of the first revision keeps the session's number.
         return Answer(node, reply.tag.client_id, body.session_id, session, asked, repeated, data)
 
     def _session(self, node_id: int, session_id: int) -> Session:

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from chaos.checks.check import History
+from chaos.checks.check import History, once
 from chaos.checks.values import Place, grouped, place
 from reports.rows import OperationRow, ResetRow, RunRow
 
@@ -37,6 +37,7 @@ class Pair:
         )
 
 
+@once
 def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     """Returns what was read by operations that succeeded, each run with its operation, by process and in the order of
     reading. A member asks several nodes at once, so that is the order in which answers came."""
@@ -51,19 +52,22 @@ def reads(history: History) -> list[tuple[RunRow, OperationRow]]:
     return found
 
 
-def pairs(history: History) -> Iterator[Pair]:
-    """Yields all neighbouring runs of one reader in one partition, in the order of reading."""
+@once
+def pairs(history: History) -> list[Pair]:
+    """Returns all neighbouring runs of one reader in one partition, in the order of reading."""
     known = known_offsets(history)
     assigned = grouped(history.assignments, lambda row: (row.process, place(row)))
     starts = {key: sorted(row.from_us for row in rows) for key, rows in assigned.items()}
     walks: dict[tuple[str, Place], tuple[RunRow, int]] = {}
+    found: list[Pair] = []
     for run, operation in reads(history):
         key = (run.process, place(run))
         begun = bisect_left(starts.get(key, []), operation.complete_us)
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:
-            yield _pair(last[0], run, operation.complete_us, known[place(run)])
+            found.append(_pair(last[0], run, operation.complete_us, known[place(run)]))
+    return found
 
 
 def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int]) -> Pair:
@@ -72,6 +76,7 @@ def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int]) -> Pair:
     return Pair(before, after, at_us, before.index == after.index, max(skipped, 0), after.first_offset < following)
 
 
+@once
 def known_offsets(history: History) -> dict[Place, list[int]]:
     """Returns the sorted offsets at which somebody read a record.
 

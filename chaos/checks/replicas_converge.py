@@ -2,6 +2,8 @@
 
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Replicated
+from reference_broker.metadata.image import NO_LEADER
+from reference_broker.metadata.uuids import LOST_DIRECTORY
 
 
 class ReplicasConverge(ReplicaCheck):
@@ -23,8 +25,20 @@ class ReplicasConverge(ReplicaCheck):
                 )
 
 
+def _waits_for_an_operator(partition: Replicated) -> bool:
+    """E-3, E-6: only an eligible replica may be elected, and only where it has its directory. E-5: another one is, when
+    nobody is eligible any more. So nobody leads while all that are eligible have lost their directories, which were
+    really damaged (E-7). An operator decides by an unclean election."""
+    state = partition.state
+    homes = dict(zip(state.replicas, state.directories, strict=False))
+    are_lost = all(homes.get(one) == LOST_DIRECTORY and one in partition.eligible.unclean for one in state.elr)
+    return state.leader == NO_LEADER and not state.isr and bool(state.elr) and are_lost
+
+
 def _is_settled(partition: Replicated) -> bool:
     state = partition.state
+    if _waits_for_an_operator(partition):
+        return True
     if len(state.isr) < len(state.replicas) or state.leader < 0:
         return False
     if not partition.copies:

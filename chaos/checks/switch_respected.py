@@ -39,7 +39,7 @@ class SwitchRespected(Check):
 
     guarantee = "switch-respected"
     needs_one_node = True
-    acts_on = (Send, METADATA, NoneType)
+    acts_on = ((Send, UPDATE_METADATA), METADATA, NoneType)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)

@@ -8,7 +8,7 @@ from chaos.checks.check import Check, History, Kind, overriding
 from chaos.checks.fetch_model import EVICTED, FETCH, FetchModel
 from chaos.checks.surroundings import Surroundings
 from chaos.metadata_digest import Digest
-from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request
 from reports.rows import TraceRow
 
@@ -33,6 +33,7 @@ class Watching:
         self._looking = overriding(checks, "node")
         self._of_wholes = overriding(checks, "whole")
         self._acting = [(each, frozenset(each.acts_on)) for each in overriding(checks, "acted")]
+        self._acted_on = FETCHES.union(*(kinds for _, kinds in self._acting))
         self._of_answers = overriding(checks, "answered")
         self._viewing = overriding(checks, "viewed")
         self._of_images = overriding(checks, "published")
@@ -58,6 +59,8 @@ class Watching:
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         """Hands on what a node did, before the checks see its state."""
         touched = _touched(event, effects)
+        if self._acted_on.isdisjoint(touched):
+            return
         for check, kinds in self._acting:
             if not kinds.isdisjoint(touched):
                 check.acted(at_us, node, event, effects)
@@ -106,8 +109,10 @@ def _touched(event: Event | None, effects: Sequence[Effect]) -> set[Kind]:
         kind = type(effect)
         if kind is Note:
             touched.add(effect.what)  # type: ignore[union-attr]
+        elif kind is Reply:
+            touched.add(effect.api_key)  # type: ignore[union-attr]
         else:
-            touched.add(effect.api_key if kind is Reply else kind)  # type: ignore[union-attr]
+            touched.add((Send, effect.api_key) if kind is Send else kind)  # type: ignore[union-attr]
     return touched
 
 

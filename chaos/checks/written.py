@@ -1,8 +1,6 @@
 """Collects what was acknowledged and what was read, for the checks of lost writes."""
 
-from collections.abc import Iterator
-
-from chaos.checks.check import History
+from chaos.checks.check import History, once
 from chaos.checks.values import Place, Sent, expanded, place
 from reports.rows import RunRow
 
@@ -18,6 +16,7 @@ def is_placed(run: RunRow, history: History) -> bool:
     return is_known and run.process not in history.unpromised
 
 
+@once
 def acknowledged(history: History) -> int:
     """Returns the number of runs that were acknowledged for good, if acknowledged writes must survive."""
     if not history.writes_promised:
@@ -25,14 +24,16 @@ def acknowledged(history: History) -> int:
     return sum(run.kind == "send" and is_placed(run, history) for run in history.runs)
 
 
-def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
-    """Yields the values that must be in the log, with their offsets, and that nobody read.
+@once
+def never_read(history: History) -> list[tuple[RunRow, Sent]]:
+    """Returns the values that must be in the log, with their offsets, and that nobody read.
 
     They were acknowledged for good. Or the end of their send is not known, and others of its batch were read: a batch
-    is written whole or not at all. Yields nothing if acknowledged writes need not survive.
+    is written whole or not at all. There are none if acknowledged writes need not survive.
     """
     if not history.writes_promised:
-        return  # Physical: the only replica lost its power, and nothing had been synced.
+        return []  # Physical: the only replica lost its power, and nothing had been synced.
+    found: list[tuple[RunRow, Sent]] = []
     read: dict[tuple[Place, str, int], int] = {}
     for run in history.runs:
         operation = history.operation_of.get((run.process, run.index))
@@ -52,7 +53,8 @@ def never_read(history: History) -> Iterator[tuple[RunRow, Sent]]:
             continue
         for value, offset in zip(values, places, strict=True):
             if offset is None:
-                yield run, value._replace(offset=value.offset + shift)
+                found.append((run, value._replace(offset=value.offset + shift)))
+    return found
 
 
 def _end_is_unknown(run: RunRow, history: History) -> bool:

@@ -1,7 +1,7 @@
 """Remembers when each mutant was last played, and what caught it: lines of JSON in ``runs/mutants.jsonl``.
 
-``seen_live.jsonl`` beside this module has such lines too. They are what plays with real processes saw when they were
-last made for this repository, since such plays take long.
+``seen_live.jsonl`` beside this module has such lines too, one for each mutant. They are what plays with real processes
+saw when they were last made for this repository, since such plays take long: ``python -m tools.mutants_live``.
 """
 
 import json
@@ -19,7 +19,8 @@ World = Literal["sim", "live"]
 class Catch:
     """One search for a mutant, in ``seeds`` seeds up to the one that caught it.
 
-    ``guarantees`` are those that the mutant broke there. There are none if no seed caught it.
+    ``guarantees`` are those that the mutant broke there. There are none if no seed caught it. ``commit`` is the code
+    that was played, empty if nobody noted it.
     """
 
     mutant: str
@@ -27,6 +28,7 @@ class Catch:
     world: World
     seeds: int
     guarantees: tuple[str, ...]
+    commit: str = ""
 
     def __str__(self) -> str:
         seeds = f"{self.seeds} seed{'s' * (self.seeds != 1)}"
@@ -40,6 +42,13 @@ def remember(catch: Catch) -> None:
     FILE.parent.mkdir(parents=True, exist_ok=True)
     with FILE.open("a") as lines:
         lines.write(json.dumps(asdict(catch)) + "\n")
+
+
+def keep(catch: Catch) -> None:
+    """Remembers the catch, and puts it into the repository in place of an older one of that mutant there."""
+    remember(catch)
+    kept = {each.mutant: each for each in catches_in(KEPT)} | {catch.mutant: catch}
+    KEPT.write_text("".join(json.dumps(asdict(kept[name])) + "\n" for name in sorted(kept)))
 
 
 def last() -> dict[tuple[str, World], Catch]:

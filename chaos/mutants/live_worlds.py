@@ -14,13 +14,20 @@ SIMULATED_ONLY: Mapping[str, str] = {
     "divergence_unseen": f"{_POWER}: the logs of replicas that were killed do not part below what all of them hold",
     "unclean_restart_stays_in_sync": f"{_POWER}: a replica that was killed comes back with all that it had",
     "leader_from_outside_the_isr": f"{_POWER}: the replica outside must lack what the others then lose",
+    "rename_before_sync": f"{_POWER}: what was not synced is still read back under the snapshot's name",
+    "deleted_before_log_start_is_durable": f"{_POWER}: files that a killed process deleted do not come back",
     "failed_sync_taken_for_done": f"{_POWER}: what a failed sync left unsynced is still read back",
 }
 """Mutants that a live world cannot show, each with the physical reason."""
+
+NOT_SEEN: Mapping[str, str] = {}
+"""Mutants that a live world could show, and that no try there has shown, each with the reason."""
 
 
 def told(mutant: str, live: Catch | None) -> str:
     """Returns in a line what is known of the mutant in live worlds. ``live`` is the last search for it there."""
     if mutant in SIMULATED_ONLY:
         return f"live: cannot show it: {SIMULATED_ONLY[mutant]}"
-    return "live: not shown yet" if live is None else str(live)
+    if live is None:
+        return "live: not shown yet"
+    return f"{live}: {NOT_SEEN[mutant]}" if mutant in NOT_SEEN and not live.guarantees else str(live)

@@ -21,21 +21,34 @@ class ChildDiedError(Exception):
     """A child ended without a result. It has written its reason to stderr, unless it was killed."""
 
 
-def in_children(work: Callable[[Part], Result], parts: Sequence[Part], processes: int) -> Iterator[Result]:
+def in_children(
+    work: Callable[[Part], Result],
+    parts: Sequence[Part],
+    processes: int,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Iterator[Result]:
     """Yields ``work(part)`` for each part, in the order of ``parts``. At most so many children run at a time.
 
-    Raises ChildDiedError. Children that still run when the caller stops asking are ended.
+    This process does ``meanwhile`` in place of the last of the first children. What it builds and caches is forked with
+    all later ones. Raises ChildDiedError. Children that still run when the caller stops asking are ended.
     """
     running: dict[Connection, tuple[int, BaseProcess]] = {}
     done: dict[int, Result] = {}
     begun = 0
+
+    def fill(most: int) -> None:
+        nonlocal begun
+        while begun < len(parts) and len(running) < most:
+            told, child = _started(work, parts[begun])
+            running[told] = begun, child
+            begun += 1
+
     try:
+        fill(processes - 1)
+        meanwhile()
         for number in range(len(parts)):
             while number not in done:
-                while begun < len(parts) and len(running) < processes:
-                    told, child = _started(work, parts[begun])
-                    running[told] = begun, child
-                    begun += 1
+                fill(processes)
                 ready = wait(list(running))
                 for each in [each for each in running if each in ready]:
                     place, child = running[each]

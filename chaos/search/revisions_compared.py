@@ -256,6 +256,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2, help="how many runs are played at a time")
     parser.add_argument("--picture", type=Path, help="where to draw the first table (PNG)")
     words = parser.parse_args()
+    if min(words.seeds, words.processes) < 1:
+        parser.error("--seeds and --processes must be at least 1")
     parts, began, seen = parts_for(range(1, words.seeds + 1)), time.perf_counter(), list[Seen]()
     for one in in_children(played, parts, words.processes):
         seen.append(one)

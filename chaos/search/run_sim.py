@@ -168,9 +168,15 @@ def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: 
         return
     rest = seeds[1:]
     chunks = [rest[start : start + CHUNK] for start in range(0, len(rest), CHUNK)]
+    first: list[SimVerdict] = []
+
+    def play_first() -> None:
+        first.append(run(scenario, seeds[0], mutant))
+
     with _quickly():
-        yield run(scenario, seeds[0], mutant)  # What a first play builds and caches is forked with each child.
-        for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes):
+        for chunk in in_children(partial(_run_chunk, scenario, mutant), chunks, processes, play_first):
+            yield from first
+            first.clear()
             yield from chunk
 
 

@@ -19,13 +19,14 @@ CUTS_ALL = ("node_isolated", "node_cut_from_controller")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a fault works on: one node, or one or several links."""
+    """What a fault works on: one node, or one or several links. ``shown`` is called when damage was done."""
 
     machine: Machine
     links: Sequence[Link]
     network: Network
     trouble: Trouble
     lasts_us: int = 0
+    shown: Callable[[], None] = lambda: None
 
 
 def begin(fault: Fault, place: Place, lasts_us: int) -> Callable[[], None]:
@@ -66,7 +67,8 @@ def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:
     machine = place.machine
     machine.terminate()
     yield
-    machine.stop_and_flip(fault.match.path)
+    if machine.stop_and_flip(fault.match.path):
+        place.shown()
     machine.start()
 
 

@@ -190,15 +190,19 @@ class Machine:
         now = self.now
         self._done(now, None, node.shutdown(now))
 
-    def stop_and_flip(self, matching: str | None = None) -> None:
-        """Turns over bits of the records of a node that has ended in good order (``flips``). One that took too long is
-        killed: its log's end may be torn then, so damage would prove nothing."""
+    def stop_and_flip(self, matching: str | None = None) -> bool:
+        """Turns over bits of the records of a node that has ended in good order (``flips``), and returns whether there
+        were any. One that took too long is killed: its log's end may be torn then, so damage would prove nothing."""
         if self.node is not None:
             self._die(power_loss=False)
-        elif self.disk.exists(CLEAN_SHUTDOWN_FILE):
-            for flip in flips(self.disk.all_files(), self._random, matching):
-                self.disk.flip(flip.path, flip.bit)
-                self.damaged.append(flip.path)
+            return False
+        if not self.disk.exists(CLEAN_SHUTDOWN_FILE):
+            return False
+        found = flips(self.disk.all_files(), self._random, matching)
+        for flip in found:
+            self.disk.flip(flip.path, flip.bit)
+            self.damaged.append(flip.path)
+        return bool(found)
 
     def disk_failed(self, told_after_us: int = 0) -> None:
         """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""

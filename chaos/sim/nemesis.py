@@ -1,6 +1,8 @@
 """Does the faults of a scenario that begin at a time, and keeps the evidence of all faults."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 from bench.fleet.behaviours.protocol import Behaviour
@@ -152,7 +154,11 @@ class Nemesis:
         role = self.targets.role(struck.machine.node_id)
         detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
         self._cover(fault.kind, struck.machine.node_id)
-        self._keep(FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail))
+        row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
+        if fault.kind == "disk_bit_flipped":  # It has struck only if a bit was turned over, which shows at its end.
+            struck = replace(struck, shown=partial(self._keep, row))
+        else:
+            self._keep(row)
         self._troubles(fault, struck, until_us)
         heal = link_faults.begin(fault, struck, until_us - now_us)
         self._heals.append(heal)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from chaos.checks.watching import Watching
 from chaos.metadata_digest import ROW, Published, Watch
 from chaos.sim.agenda import Agenda
-from chaos.trace import TraceRecorder
+from chaos.trace import FETCH, TraceRecorder
 from reference_broker.core.effects import Effect, Note, Reply
 from reference_broker.core.events import Event, Request
 from reference_broker.metadata.delta import MetadataDelta
@@ -24,7 +24,7 @@ class Observer:
     """Watches one incarnation of a node. ``keep`` gets every row of the trace.
 
     If ``keep`` is None, only the rows that a check wants are made. A request or a reply then becomes a row only if it
-    is a client's, or if it belongs to a follower's session.
+    is a client's, or if it belongs to a follower's session, and a reply only if it answers a fetch.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class Observer:
                 self._recorder.effects(now, (effect,))
 
     def _is_wanted(self, what: str, tag: Tag) -> bool:
+        if self._keep is not None:
+            return True
         is_judged = tag.role == "client" or tag.session_id != 0
-        return self._keep is not None or (is_judged and what in self._watching.rows)
+        return is_judged and (what == "request" or tag.api_key == FETCH) and what in self._watching.rows
 
     def _row(self, row: TraceRow) -> None:
         if self._keep is not None:

@@ -11,6 +11,7 @@ from chaos.checks.check import Check
 from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
+from chaos.promises import is_judged
 from chaos.sim.machine import START_WALL_MS
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import World
@@ -25,8 +26,8 @@ from scenarios.load import Load
 
 WORKER = "sim"
 JUDGED_HERE = names_seen_from(SeenFrom.INSIDE)
-"""The guarantees that only the simulator's own checks can judge. Every scenario promises them. Whoever judges the
-folder judges all others from its tables."""
+"""The guarantees that only the simulator's own checks can judge. Every scenario promises them that
+``promises.is_judged`` does not except. Whoever judges the folder judges all others from its tables."""
 
 
 def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = "") -> Path:
@@ -85,12 +86,14 @@ def _manifest(verdict: SimVerdict, world: World, folder: Path, command: str) -> 
 
 
 def _promised(world: World) -> tuple[str, ...]:
-    """Returns the guarantees that this run promises. They depend on the faults that this seed has drawn. The result is
-    empty, and then all are promised, if the scenario lists none."""
+    """Returns the guarantees that this run promises, which are no others than those that the simulator judges it for.
+    They depend on the faults that this seed has drawn. The result is empty, and then all are promised, if the scenario
+    lists none."""
     listed = world.scenario.guarantees
     if not world.history.writes_promised:
         listed = tuple(each for each in listed if not GUARANTEES[each].keeps_writes)
-    return tuple(dict.fromkeys((*listed, *JUDGED_HERE))) if listed else ()
+    here = (each for each in JUDGED_HERE if is_judged(world.scenario, each))
+    return tuple(dict.fromkeys((*listed, *here))) if listed else ()
 
 
 def is_judged_here(check: Check) -> bool:

@@ -16,6 +16,12 @@ def test_results_come_in_the_order_of_the_parts_whichever_is_ready_first() -> No
     assert len({os.getpid(), *(number for _, number in found)}) == 4
 
 
+def test_what_this_process_does_meanwhile_is_forked_with_later_children_only() -> None:
+    known: list[str] = []
+    found = in_children(lambda _: list(known), [1, 2, 3], 2, lambda: known.append("warm"))
+    assert list(found) == [[], ["warm"], ["warm"]]
+
+
 def test_a_child_that_ends_without_a_result_is_an_error() -> None:
     with pytest.raises(ChildDiedError, match="exit code 3"):
         list(in_children(os._exit, [3], 1))

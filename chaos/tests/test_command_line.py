@@ -240,3 +240,17 @@ def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> Non
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_everything_live_leaves_out_what_only_the_simulator_has_and_mutants_of_the_other_revision() -> None:
+    everything = [each for each in playing.find_scenarios([], True) if not each.swarm]
+    plays = {(each.name, mutant) for each, mutant in playing.live_plays(everything, None, None, "reference", True)}
+    assert {("01-lost-response@first", ""), ("04-forget-cut@first", "replaced_partitions_kept")} <= plays
+    assert ("04-forget-cut", "replaced_partitions_kept") not in plays
+    assert not {name for name, _ in plays} & {"voter-loses-power", "failed-sync"}
+
+
+def test_what_was_named_is_refused_and_not_left_out() -> None:
+    assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
+    assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
+    assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_are_news"))

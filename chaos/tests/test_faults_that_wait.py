@@ -1,4 +1,5 @@
-"""A fault with ``alone`` strikes only while all nodes serve. A run whose commits get no answer shows nothing."""
+"""A fault with ``alone`` strikes only while all nodes serve. A run whose commits get no answer shows nothing, nor does
+one in which no bit was turned over."""
 
 from collections import Counter
 from dataclasses import replace
@@ -7,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from chaos.search.run_sim import _shortcomings
+from chaos.search.run_sim import _shortcomings, run
 from chaos.sim.cluster import STARTING_US
 from chaos.sim.world import World
+from reports.verdict import Outcome
 from scenarios import loader
-from scenarios.model import Fault
+from scenarios.model import Fault, Match
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -25,6 +27,17 @@ def test_a_fault_that_is_alone_waits_until_the_node_that_another_took_away_is_ba
     first, other = world.faults
     assert (first.name, other.name) == ("away", "second")
     assert (other.at_us >= first.until_us + STARTING_US) is alone
+
+
+@pytest.mark.parametrize(("path", "outcome"), [("hot-*/*.log", Outcome.PASSED), ("cold-*/*.log", Outcome.INVALID)])
+def test_a_disk_on_which_no_bit_was_turned_over_is_no_evidence(path: str, outcome: Outcome) -> None:
+    found = loader.find("damaged-eligible")
+    faults = [
+        replace(each, match=Match(path=path)) if each.name == "damaged_first_back" else each for each in found.faults
+    ]
+    verdict = run(replace(found, faults=tuple(faults)), 1)
+    assert verdict.outcome is outcome
+    assert verdict.reasons == (("the fault damaged_first_back never fired",) if outcome is Outcome.INVALID else ())
 
 
 def test_a_run_whose_commits_are_not_answered_shows_nothing() -> None:

@@ -109,7 +109,7 @@ def test_a_check_that_saw_nothing_says_so() -> None:
 
 
 @pytest.mark.clause("F-12")
-@pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(30, 31, False), (29, 36, True), (29, 35, False)])
+@pytest.mark.parametrize(("until_us", "from_us", "is_red"), [(31, 36, False), (30, 36, True), (29, 35, False)])
 def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from_us: int, is_red: bool) -> None:
     """The second fetch is sent at 30 and answered at 35."""
     given = [replace(ASSIGNMENT, until_us=until_us), replace(ASSIGNMENT, from_us=from_us, from_offset=5)]
@@ -122,6 +122,16 @@ def test_an_answer_about_what_was_forgotten_or_not_yet_asked(until_us: int, from
 def test_a_fetcher_ends_exactly_at_the_high_watermark(following: int, is_red: bool) -> None:
     rows = [*REST, *SENDS, position(0, 0, 5), position(1, 5, following), *READS]
     assert broken(rows) == (["fetch-gap"] if is_red else [])
+
+
+@pytest.mark.clause("F-20")
+@pytest.mark.parametrize(("ended_us", "is_red"), [(35, True), (36, False)])
+def test_a_fetcher_stands_where_the_last_answer_left_it(ended_us: int, is_red: bool) -> None:
+    """It asks two nodes at once. The answer to the second fetch, at 35, brings nothing."""
+    operations = [*OPERATIONS[:2], operation("f", 0, "fetch", at_us=ended_us - 5), OPERATIONS[3]]
+    answers: list[HistoryRow] = [position(0, 0, 10), position(1, 0, 0), read(0, 0, 10)]
+    found = broken([*operations, ASSIGNMENT, END, *SENDS, *answers])
+    assert found == (["fetch-gap"] if is_red else [])
 
 
 @pytest.mark.clause("M-12")

@@ -291,6 +291,20 @@ def test_a_full_request_of_the_first_revision_begins_anew_even_if_it_is_overtake
     assert bool(talk.stories) is not unanswered
 
 
+@pytest.mark.clause("G-4", "G-5")
+@pytest.mark.parametrize("in_between", [True, False])
+def test_a_request_that_is_repeated_after_a_full_one_is_still_the_last_one(in_between: bool) -> None:
+    """A full request keeps the session's number. So what changes behind it is told by a second answer to the last
+    incremental request, and once more by the answer to the next one."""
+    talk = session(FIRST_REVISION)
+    talk.ask({}, number=1)
+    if in_between:
+        talk.ask({0: 5, 1: 5}, talk.line(0), talk.line(1), number=0)
+    talk.ask({}, talk.line(0), number=1 if in_between else 2)
+    talk.ask({}, talk.line(0), number=2 if in_between else 3)
+    assert bool(talk.stories) is not in_between
+
+
 @pytest.mark.clause("F-7")
 def test_a_partition_outside_the_session_is_not_told() -> None:
     talk = session()

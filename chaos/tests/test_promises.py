@@ -1,12 +1,16 @@
 """What scenarios promise, and who judges it: each name has one home, and somebody who judges it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from chaos.checks.all_checks import check_kinds
 from chaos.promises import checked, is_judged, promised_to_clients
+from chaos.search.run_sim import play
+from chaos.sim.run_folder import write_out
 from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
+from reports.manifest import read_manifest
 from scenarios import loader
 from scenarios.fields import ScenarioError
 
@@ -36,3 +40,29 @@ def test_of_a_foreign_broker_only_what_clients_see_is_promised() -> None:
 def test_where_the_metadata_epoch_is_switched_off_only_stored_epochs_go_unjudged() -> None:
     scenario = loader.find("epoch-switched-off")
     assert [each for each in GUARANTEES if not is_judged(scenario, each)] == ["commit-regression"]
+
+
+def test_where_any_byte_may_be_damaged_only_what_is_promised_or_always_due_is_judged() -> None:
+    scenario = loader.find("damaged-bytes")
+    assert {each for each in GUARANTEES if is_judged(scenario, each)} == {"quorum-converges", "corrupt-value"}
+
+
+@pytest.mark.parametrize("name", ["damaged-bytes", "damaged-frames"])
+def test_the_folder_of_a_simulated_run_promises_nothing_that_the_simulator_does_not_judge(
+    name: str, tmp_path: Path
+) -> None:
+    scenario = loader.find(name)
+    short = replace(scenario, load=replace(scenario.load, sim_seconds=0.5))
+    verdict, world = play(short, 1, keep_trace=True)
+    promised = read_manifest(write_out(verdict, world, tmp_path)).promised()
+    assert promised
+    assert all(is_judged(world.scenario, each) for each in promised)
+    assert ("log-matching" in promised) is (name == "damaged-frames")
+
+
+def test_what_rests_on_metadata_epochs_is_promised_only_where_a_client_has_them() -> None:
+    of_epochs = {"rewinds", "no-fetch-before-epoch", "nonmonotonic-metadata-epoch"}
+    for scenario in loader.load_all():
+        load = scenario.load
+        if of_epochs & set(scenario.guarantees):
+            assert load.mirror is not None or any(each.metadata_epoch for each in load.groups), scenario.name

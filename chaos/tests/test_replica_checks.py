@@ -11,7 +11,8 @@ from chaos.tests.replicated import IN_SYNC_US, KEY, SECOND_US, Cluster, batch, i
 from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request
 from reference_broker.metadata.delta import TopicChange
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.image import NO_LEADER, MetadataImage
+from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.wire.produce import (
     ProducePartitionResponse,
     ProduceRequest,
@@ -75,6 +76,30 @@ def test_replicas_that_do_not_come_together(cluster: Cluster) -> None:
     cluster.view.trouble.node(1, cluster.now_us)
     cluster.change(isr=(0, 2))
     assert not converge.reached()
+
+
+@pytest.mark.clause("E-3", "E-5", "E-6")
+@pytest.mark.parametrize(
+    ("elr", "lost", "damaged", "reached"),
+    [
+        ((1,), (1,), (1,), True),
+        ((1, 2), (1, 2), (1, 2), True),
+        ((1,), (), (1,), False),
+        ((1,), (1,), (), False),
+        ((1, 2), (1,), (1, 2), False),
+        ((), (1,), (1,), False),
+    ],
+    ids=["lost", "both lost", "not told", "not damaged", "one is whole", "nobody is eligible"],
+)
+def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directories_may_wait(
+    cluster: Cluster, elr: tuple[int, ...], lost: tuple[int, ...], damaged: tuple[int, ...], reached: bool
+) -> None:
+    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    homes = tuple(LOST_DIRECTORY if node in lost else bytes([node] * 16) for node in range(3))
+    for node in damaged:
+        cluster.view.partitions[KEY].eligible.damaged(node)
+    cluster.change(isr=(), elr=elr, leader=NO_LEADER, leader_epoch=1, directories=homes)
+    assert converge.reached() is reached
 
 
 def test_a_leader_that_comes_back_with_less(cluster: Cluster) -> None:

@@ -1,5 +1,6 @@
 """The comparison of the two revisions of fetch sessions counts what they cost, with one seed and a small load."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from chaos.search.revisions_compared import (
     Trouble,
     Variant,
     grouped,
+    main,
     parts_for,
     played,
     table,
@@ -30,6 +32,16 @@ pytestmark = pytest.mark.simulated
 FINAL, BY_NAME, FIRST, NONE, FIRST_RESENDS, FINAL_RESENDS = VARIANTS
 NO_LOSS, _, MUCH_LOSS, DOUBLED, FEW_SLOTS = TROUBLES
 SMALL = Size(seconds=25.0, partitions=20)
+
+
+@pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
+def test_nothing_to_play_is_refused(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["revisions_compared", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert "must be at least 1" in capsys.readouterr().err
 
 
 def counted(variant: Variant, trouble: Trouble) -> Counted:

@@ -10,8 +10,9 @@ from chaos.checks.all_checks import check_kinds
 from chaos.checks.check import Check, Kind
 from chaos.checks.watching import Watching
 from chaos.tests.surroundings import around
-from reference_broker.core.effects import Effect, Note, Reply
+from reference_broker.core.effects import Effect, Note, Reply, Send
 from reference_broker.core.events import Closed, Event, Request
+from reference_broker.ports.channels import Channel
 from reference_broker.wire.tags import Tag
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 PRODUCE, METADATA = 0, 3
 ASKED = Request(1, 7, PRODUCE, 9, "p", None, Tag(PRODUCE, 9, "p"))
 ANSWERED = Reply(1, 7, PRODUCE, 9, None, Tag(PRODUCE, 9, "p"))
+ASKS = Send(2, Channel.CONTROLLER, 1, METADATA, 12, None, Tag(METADATA, 12, "node-1", role="peer"), 1000, "node-1")
 
 
 class Acting(Check):
@@ -43,6 +45,9 @@ class Acting(Check):
         ("ready", None, [Note("ready", ())], True),
         ("ready", None, [Note("stopped", ())], False),
         (Note, None, [Note("ready", ())], False),
+        ((Send, METADATA), None, [ASKS], True),
+        ((Send, PRODUCE), None, [ASKS], False),
+        (METADATA, None, [ASKS], False),
     ],
 )
 def test_what_an_event_touches(kind: Kind, event: Event | None, effects: list[Effect], touches: bool) -> None:

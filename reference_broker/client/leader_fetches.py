@@ -208,8 +208,10 @@ class LeaderFetches:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
                 error = ErrorCode.corrupt_message
-            if data.preferred_read_replica != NO_REPLICA:
+            if data.preferred_read_replica in self.metadata.cache.nodes:
                 self._replicas.prefer(where, data.preferred_read_replica, self.metadata.cache, now_us)
+            elif data.preferred_read_replica != NO_REPLICA:  # Newer metadata says where that follower is.
+                self._back_off(now_us, self._lanes[node_id])
         if error is not ErrorCode.none:
             self._take_error(now_us, node_id, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)

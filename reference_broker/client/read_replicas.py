@@ -7,6 +7,8 @@ again:
 - The partition has another leader, or its leader another epoch.
 - The follower answers an error for the partition, does not answer, or is not in the metadata any more.
 - The time is over. It is that after which metadata is refreshed (``metadata.max.age.ms``).
+
+If the metadata does not have the follower that a leader names, newer metadata is asked for, and then the leader again.
 """
 
 from collections.abc import Iterable

@@ -78,9 +78,16 @@ class _Outside:
     """Implements ``ports.node_ports.Ports``: turns what handlers and the quorum ask for into effects."""
 
     def __init__(
-        self, effects: list[Effect], timers: Timers, syncs: Syncs, peers: Peers, now: Callable[[], Now]
+        self,
+        effects: list[Effect],
+        last_steps: list[Callable[[], None]],
+        timers: Timers,
+        syncs: Syncs,
+        peers: Peers,
+        now: Callable[[], Now],
     ) -> None:
         self._effects = effects
+        self.at_end = last_steps.append
         self.now = now
         self.set_timer = timers.set
         self.cancel_timer = timers.cancel
@@ -126,6 +133,7 @@ class Node:
         self._opening = False
         self._closing = False
         self._effects: list[Effect] = []
+        self._last_steps: list[Callable[[], None]] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
@@ -134,7 +142,9 @@ class Node:
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
-        outside = _Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
+        outside = _Outside(
+            self._effects, self._last_steps, self._timers, self._syncs, self._peers, lambda: self.broker.now
+        )
         metrics = Metrics()
         partitions = Partitions()
         replica = MetadataReplica(
@@ -232,6 +242,8 @@ class Node:
         self.broker.now = now
         try:
             self._on[event.__class__](event)
+            if self._last_steps:
+                self._end_event()
         except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
         except (MetadataFault, CutBelowHighWatermark) as damage:
@@ -268,8 +280,18 @@ class Node:
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
+            self._end_event()
         except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
+
+    def _end_event(self) -> None:
+        """Takes the steps that were left for the end of the event. A step may leave further ones."""
+        steps = self._last_steps
+        while steps:
+            taken = steps[:]
+            steps.clear()
+            for step in taken:
+                step()
 
     # Starting and stopping
 

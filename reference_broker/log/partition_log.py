@@ -146,7 +146,11 @@ class PartitionLog(ShrinkingLog):
             run = next_run(view, batches, self.log_end_offset, active_bytes, self._config.segment_bytes)
             if run.leader_epoch > leader_epoch:
                 raise later_epoch(run, leader_epoch)
-            self._write(now, run)
+            try:
+                self._write(now, run)
+            except DiskError:
+                self.epochs.drop(self.log_end_offset + 1)  # The epoch of these batches, if there is a gap before them.
+                raise
             batches = batches[len(run.batches) :]
         return self.log_end_offset
 
@@ -163,20 +167,20 @@ class PartitionLog(ShrinkingLog):
             self.durability.unsettled_cut = ""
         if run.leader_epoch > self.epochs.latest or not self.epochs.saved:
             self.epochs.assign(run.leader_epoch, run.offsets[0])
-        segments, base = self.segments, self.log_end_offset
-        rolled = False
+        segments, rolled = self.segments, False
         if not segments.items and self.topic_id:
             self.durability.changed(write_partition_metadata(self.disk, self.directory, self.topic_id))
-        if run.last_offset - base > MAX_RELATIVE_OFFSET:
+        if run.last_offset - self.log_end_offset > MAX_RELATIVE_OFFSET:
             self._prepare_gap(now)
-            base = run.offsets[0]
-        if segments.items:
+            self.roll(now, run.offsets[0], run.buffers)
+            rolled = True
+        elif segments.items:
             rolled = self._must_roll_for(run, now)
             if rolled:
-                self.roll(now, base)
+                self.roll(now)
             segments.append(run.buffers)
         else:
-            segments.create(base, now.wall_ms, run.buffers)
+            segments.create(self.log_end_offset, now.wall_ms, run.buffers)
         self._take_note(segments.items[-1], run)
         return rolled
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_broker.log import swapping
+from reference_broker.log import partition_metadata, swapping
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import Durability
@@ -116,6 +116,9 @@ class Recovery:
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             self._check_end()
             self._settle_offsets()
+            if not self.clean and partition_metadata.FILE_NAME in names:
+                # The process that wrote it may have ended before it was synced.
+                self.durability.changed(f"{self.directory}/{partition_metadata.FILE_NAME}")
         return Recovered(
             self.segments,
             self.epochs,

@@ -12,7 +12,7 @@ from reference_broker.log.log_view import LogView
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import producers_of
 from reference_broker.log.segment import Segment
-from reference_broker.ports.disk import DiskError
+from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.now import Now
 
 
@@ -23,15 +23,16 @@ class ShrinkingLog(LogView):
 
     _config: LogConfig
 
-    def roll(self, now: Now, base_offset: int | None = None) -> None:
+    def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
         """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
-        offset, or a ``base_offset`` behind a wide gap."""
+        offset. Behind a wide gap it keeps a ``base_offset``, and its file begins with ``buffers``: a segment that
+        begins beyond the log's end is never empty."""
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
-        segments.create(self.log_end_offset if base_offset is None else base_offset, now.wall_ms)
+        segments.create(self.log_end_offset if base_offset is None else base_offset, now.wall_ms, buffers)
 
     # --- the end, and the start -------------------------------------------------------------------------------------
 

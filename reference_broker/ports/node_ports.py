@@ -17,7 +17,7 @@ Done = Callable[[], None]
 
 class Ports(Protocol):
     """The calls by which a part of a node reaches the outside. Each callback runs in an event of its own, except that
-    of ``sync`` without paths, which runs at once."""
+    of ``at_end``, and that of ``sync`` without paths, which runs at once."""
 
     def now(self) -> Now:
         """The instant of the event being handled."""
@@ -30,6 +30,10 @@ class Ports(Protocol):
 
     def cancel_timer(self, timer: int) -> None:
         """Cancels a timer, so that its ``fire`` is not called. An unknown or fired number is no error."""
+        ...
+
+    def at_end(self, step: Done) -> None:
+        """Calls ``step`` when all else of the event being handled is done, before the next event."""
         ...
 
     def sync(self, paths: tuple[str, ...], done: Done) -> None:

@@ -192,7 +192,8 @@ class Quorum:
         node has stopped."""
         if self.stopped:
             return True
-        is_news = self.leader_id == NO_NODE and leader_id in self.others
+        knows_leader = self.leader_id != NO_NODE or self.role is Role.RESIGNED  # It led this epoch itself.
+        is_news = not knows_leader and leader_id in self.others
         if not self.epoch <= epoch <= MAX_EPOCH or (epoch == self.epoch and not is_news):
             return False
         if leader_id in self.others:

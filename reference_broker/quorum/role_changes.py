@@ -13,7 +13,7 @@ OF_A_VOTER: Mapping[Role, tuple[Role, ...]] = {
     Role.PROSPECTIVE: (Role.UNATTACHED, Role.FOLLOWER),
     Role.CANDIDATE: (Role.FOLLOWER, Role.PROSPECTIVE, Role.LEADER),
     Role.LEADER: (Role.RESIGNED,),
-    Role.RESIGNED: (Role.FOLLOWER, Role.PROSPECTIVE),
+    Role.RESIGNED: (Role.PROSPECTIVE,),
 }
 """The changes within one epoch. An unattached voter stays unattached when it grants its vote."""
 

@@ -85,8 +85,8 @@ class Resigned(RoleState):
 
     def _not_heard(self, peer: int) -> None:
         """The peer is told again. A shutdown does not wait for that."""
-        self._heard(peer)
         self.after(RETELL_US, lambda: self._tell(peer))
+        self._heard(peer)
 
     def _heard(self, peer: int) -> None:
         """The peer knows of the resignation, or cannot be told now."""

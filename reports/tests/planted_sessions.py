@@ -73,6 +73,22 @@ def plant_refused_by_its_own_retransmission(history: History) -> None:
     _waits_while_asked_again(history, 0)
 
 
+def plant_refused_for_an_older_number(history: History) -> None:
+    """A number that has passed comes again and is served. It proves nothing of the number that waits (G-3)."""
+    _waits_while_asked_again(history, -1)
+
+
+def plant_refused_after_a_retransmission(history: History) -> None:
+    """The last number is refused at once. The number before it was accepted, came again, and waited until then."""
+    asked, answer = _first_revision(history, 0)[-2:]
+    for row in history.tables["trace"]:
+        row["seq"] = 4 * int_of(row, "seq")
+    at = int_of(asked, "seq")
+    again = {**asked, "connection": -6, "session_epoch": int_of(asked, "session_epoch") - 1, "seq": at - 1}
+    history.tables["trace"] += [again, {**again, "what": "reply", "seq": at + 1, "error": 10001}]
+    answer.update(error=10001, answered_session_id=0)
+
+
 def plant_draft_error_outside_drafts(history: History) -> None:
     """A session that nobody knows is refused with an error of the drafts (D-2)."""
     _session(history)[-1].update(error=10001, answered_session_id=0)
@@ -192,6 +208,8 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "number overtaken": (legal_overtaking, set()),
     "number overtaken by a full request": (legal_overtaking_by_a_full_request, set()),
     "number refused by itself": (plant_refused_by_its_own_retransmission, {"session-epoch-order"}),
+    "number refused for an older one": (plant_refused_for_an_older_number, {"session-epoch-order"}),
+    "number refused after one sent again": (plant_refused_after_a_retransmission, {"session-epoch-order"}),
     "draft error outside drafts": (plant_draft_error_outside_drafts, {"session-epoch-order"}),
     "other error": (plant_other_error, {"session-epoch-order"}),
     "topic IDs mixed": (legal_topic_id_error, set()),

@@ -149,6 +149,15 @@ def plant_fetch_gap(history: History) -> None:
         history.drop("runs", row)
 
 
+def legal_late_answer(history: History) -> None:
+    """A fetcher asks two nodes at once, and the answer to the earlier fetch comes last."""
+    two = [int_of(row, "index") for row in history.rows("positions", process="fetcher-2", partition=2)[-2:]]
+    for table in ("operations", "positions", "runs"):
+        for row in history.rows(table, process="fetcher-2"):
+            if row["index"] in two:
+                row["index"] = sum(two) - int_of(row, "index")
+
+
 def plant_corrupt_value(history: History) -> None:
     row = dict(_reads(history, "final", 0)[-1])
     after = int_of(row, "first_offset") + int_of(row, "count")
@@ -205,6 +214,7 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nonmonotonic-send": (plant_nonmonotonic_send, {"nonmonotonic-send"}),
     "unrequested-partition": (plant_unrequested_partition, {"unrequested-partition"}),
     "fetch-gap": (plant_fetch_gap, {"fetch-gap"}),
+    "late answer": (legal_late_answer, set()),
     **PLANTED_SESSIONS,
 }
 

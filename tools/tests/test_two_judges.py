@@ -1,12 +1,13 @@
 """A difference between the two judges of a run is told, whatever it is."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from reports.verdict import Anomaly, GuaranteeResult, Outcome, Status, Verdict
 from tools import two_judges
-from tools.two_judges import Compared, Opinion, Played, Run, differences, runs_of
+from tools.two_judges import Compared, Done, Opinion, Played, Run, compare, differences, runs_of
 
 RUN = Run("01-lost-response", "no_rotation", 7)
 NAME = "lost-write"
@@ -35,6 +36,10 @@ BROKEN = Opinion("broken", 5, "gone")
         (Opinion("nothing to judge"), verdict("not checked"), ""),
         (Opinion("nothing to judge"), verdict("nothing to judge"), ""),
         (Opinion("holds"), verdict("broken", judged_by="simulator"), ""),
+        (Opinion("nothing to judge"), verdict("broken", judged_by="simulator"), ""),
+        (Opinion("nothing to judge"), verdict("holds", judged_by="simulator"), ""),
+        (Opinion("holds"), verdict("holds", judged_by="simulator"), "says holds, Spark nothing to judge"),
+        (BROKEN, verdict("broken", judged_by="simulator"), "says broken, Spark no breach"),
         (BROKEN, verdict("holds"), "says broken, Spark holds: gone"),
         (Opinion("holds"), verdict("broken"), "says holds, Spark broken: a record is gone"),
         (Opinion("nothing to judge"), verdict("holds"), "says nothing to judge, Spark holds"),
@@ -66,3 +71,28 @@ def test_runs_go_through_all_scenarios_seed_by_seed() -> None:
     assert runs[:2] == [Run("06-epoch-wrap", "", 3), Run("06-epoch-wrap", "epoch_overflows_to_negative", 3)]
     assert [each.seed for each in runs] == sorted(each.seed for each in runs)
     assert {each.scenario for each in runs} >= {"06-epoch-wrap", "06-epoch-wrap@first", "plain-load"}
+
+
+@pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
+def test_nothing_to_play_is_refused(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["two_judges", *words])
+    with pytest.raises(SystemExit):
+        two_judges.main()
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def test_a_comparison_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    file = tmp_path / "done.jsonl"
+    other = RUN._replace(seed=8)
+    first = Done(file)
+    told = first.note(played(BROKEN), verdict("holds"))
+    first.note(Played(other, Path(), Outcome.CRASHED, {}), verdict("broken", outcome=Outcome.CRASHED))
+    with file.open("a") as lines:
+        lines.write('{"run": "cut o')
+    again = Done(file)
+    assert again.found == first.found
+    assert again.found.differing == told
+    assert again.runs == {str(RUN), str(other)}
+    assert compare([RUN, other], minutes=1, processes=1, done=again) == 0

@@ -120,11 +120,16 @@ def _differences(ours: Answer, theirs: Answer, ask: Ask, walk: Walk) -> Sequence
     known = None if ask.session is None else walk.sessions[ask.session]
     if (known is None or known.limited) and ours.order_of_data() != theirs.order_of_data():
         return [ours.order_of_data(), theirs.order_of_data()]
-    return sorted(map(str, set(map(_declared, ours.rows)) ^ set(map(_declared, theirs.rows))))
+    of_follower = ask.node > 0
+    ours_told, theirs_told = ({_declared(row, of_follower) for row in side.rows} for side in (ours, theirs))
+    return sorted(map(str, ours_told ^ theirs_told))
 
 
-def _declared(row: Row) -> Row:
-    """The ID of a deleted topic stays resolved in Kafka's sessions: its error is that of an unknown name."""
+def _declared(row: Row, of_follower: bool) -> Row:
+    """The ID of a deleted topic stays resolved in Kafka's sessions: its error is that of an unknown name. A follower of
+    ours sends a fetcher without leader epochs to the leader, where Kafka's answers OFFSET_OUT_OF_RANGE."""
+    if of_follower and row.error_code == ErrorCode.not_leader_or_follower:
+        return replace(row, error_code=int(ErrorCode.offset_out_of_range), leader=(-1, -1))
     if OF_DELETED in row.topic and row.error_code == ErrorCode.unknown_topic_or_partition:
         return replace(row, error_code=int(ErrorCode.unknown_topic_id))
     return row

@@ -3,14 +3,14 @@
 To describe 10,000 partitions takes 0.1 s, and many clients ask.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kio.schema.metadata.v13.response import MetadataResponsePartition, MetadataResponseTopic
-from kio.schema.types import BrokerId, TopicName
+from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from reference_broker.apis.proposing import as_uuid
@@ -28,7 +28,6 @@ from reference_broker.wire.drafts.metadata import (
 from reference_broker.wire.errors import ErrorCode
 
 Draft: TypeAlias = MetadataTopic1000 | MetadataTopic1001
-_BrokerIds: TypeAlias = tuple[BrokerId, ...]
 PartitionT = TypeVar("PartitionT")
 
 _LAYOUTS: Final[dict[int, tuple[Any, Any]]] = {
@@ -36,6 +35,9 @@ _LAYOUTS: Final[dict[int, tuple[Any, Any]]] = {
     WITH_LEADER_EPOCHS: (MetadataTopic1001, MetadataPartition1001),
 }
 """The structs of a topic and of a partition, by the draft's version."""
+
+_unchecked: Final[Callable[..., MetadataResponsePartition]] = MetadataResponsePartition
+"""Takes plain numbers, which are in range because they come from the image. kio would check each of them twice."""
 
 PARTITIONS_A_SLICE = 1000
 """So many partitions of a topic are described in one event."""
@@ -138,14 +140,13 @@ def described(cache: MetadataCache, partition: PartitionImage) -> tuple[ErrorCod
 
 
 def _partition(cache: MetadataCache, index: int, partition: PartitionImage) -> MetadataResponsePartition:
-    """Casts the numbers, which are in range because they come from the image. kio would check each of them twice."""
     error, leader, offline = described(cache, partition)
-    return MetadataResponsePartition(
+    return _unchecked(
         error_code=error,
-        partition_index=cast(i32, index),
-        leader_id=cast(BrokerId, leader),
-        leader_epoch=cast(i32, partition.leader_epoch),
-        replica_nodes=cast(_BrokerIds, partition.replicas),
-        isr_nodes=cast(_BrokerIds, partition.isr),
-        offline_replicas=cast(_BrokerIds, offline),
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=offline,
     )

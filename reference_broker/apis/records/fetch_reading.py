@@ -109,11 +109,17 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rac
             diverging = EpochEndOffset(end.epoch, end.end_offset)
             return Look(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     if cached.fetch_offset > log.log_end_offset:
-        return failed(cached.index, ErrorCode.offset_out_of_range)
+        return failed(cached.index, _error_beyond_the_end(partition, cached))
     try:
         return _readable(log, cached, reader)
     except (DiskError, InvalidRecords) as failure:
         return failed(cached.index, read_error(failure))
+
+
+def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
+    """A fetcher that tells no leader epoch may take this follower for the leader, and would rewind (M-15)."""
+    is_misled = partition.leader_elsewhere is not None and cached.current_leader_epoch < 0
+    return ErrorCode.not_leader_or_follower if is_misled else ErrorCode.offset_out_of_range
 
 
 def offsets_of(log: PartitionLog) -> Offsets:

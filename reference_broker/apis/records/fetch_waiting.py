@@ -52,8 +52,9 @@ class Fetch(FetchWork):
     """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
     ``urgent`` says that there is an error, a divergence or a preferred read replica that is new, has changed, or was
-    asked for by this request. One that lasts is told in each answer but ends no wait. ``rack`` is None if the fetcher
-    may read from leaders only. Each connection has at most one fetch that waits.
+    asked for by this request. One that lasts is told in each answer but ends no wait. ``due`` says that it is answered
+    at the end of this event. ``rack`` is None if the fetcher may read from leaders only. Each connection has at most
+    one fetch that waits.
 
     ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
     begins. ``listening`` says that all that are looked at are told of changes.
@@ -63,6 +64,7 @@ class Fetch(FetchWork):
     request: FetchRequest
     creates: bool = False
     urgent: bool = False
+    due: bool = False
     timer: int | None = None
     looking: bool = False
     listening: bool = False
@@ -143,10 +145,16 @@ class Fetch(FetchWork):
         if not self.looking:
             return
         self._look(cached)
-        if self._is_answerable() and not self.at_work:
-            self.run(self._answer())
-        else:
-            cached.watch(self.broker.partitions)
+        cached.watch(self.broker.partitions)
+        if not self.due and not self.at_work and self._is_answerable():
+            self.due = True
+            self.broker.outside.at_end(self._answer_due)
+
+    def _answer_due(self) -> None:
+        """Answers at the end of the event in which enough came, as Kafka's action queue does. So an answer never tells
+        of some partitions what the event has made of them, and of others what they were before it."""
+        if self.is_waiting:
+            self.respond()
 
     def abandon(self, error_code: int) -> bool:
         self._stop_waiting()

@@ -15,10 +15,11 @@
   topics. Kafka lets any client do so that calls itself ``__admin_client``, and anybody can.
 
 Version notes:
+* v7: batches may be compressed with zstd. In older versions they are UNSUPPORTED_COMPRESSION_TYPE.
 * v10: NOT_LEADER_OR_FOLLOWER names the leader and its address.
 * v13: topics are named by ID.
 
-KIPs: 98, 101, 467, 497, 516, 951, 966.
+KIPs: 98, 101, 110, 467, 497, 516, 951, 966.
 """
 
 from collections import deque
@@ -37,6 +38,7 @@ from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES, TRANSACTIONAL
+from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
@@ -51,6 +53,8 @@ from reference_broker.wire.produce import (
     RecordError,
 )
 
+ZSTD_FROM = 7
+"""The version from which batches may be compressed with zstd (KIP-110)."""
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
@@ -95,12 +99,19 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
     """What this API uses of its broker."""
 
 
+_Appends: TypeAlias = Callable[
+    [Needs, ProduceRequest, ProduceTopic, ProducePartition, list[Written], _Later], ProducePartitionResponse
+]
+"""Appends one batch, or says why not."""
+
+
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
     batches for compacted topics are looked into in slices, and appended when the others are."""
     written: list[Written] = []
     later = _Later()
-    responses = [_append_topic(broker, body, topic, written, later) for topic in body.topics]
+    append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
+    responses = [_append_topic(broker, body, topic, written, later, append) for topic in body.topics]
     if not later.batches:
         return _finish(broker, call, body, responses, written, written)
     _tell(written)
@@ -258,6 +269,7 @@ def _append_topic(
     topic: ProduceTopic,
     written: list[Written],
     later: _Later,
+    append: _Appends,
 ) -> ProduceTopicResponse:
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
@@ -265,8 +277,24 @@ def _append_topic(
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
     else:
-        answers = [_append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
+        answers = [append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
+
+
+def _append_without_zstd(
+    broker: Needs,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    wanted: ProducePartition,
+    written: list[Written],
+    later: _Later,
+) -> ProducePartitionResponse:
+    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``_is_large``."""
+    records = wanted.records or b""
+    if len(records) >= HEADER_BYTES and records[22] & COMPRESSION_MASK == Compression.ZSTD:
+        error = ErrorCode.unsupported_compression_type
+        return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
+    return _append(broker, request, topic, wanted, written, later)
 
 
 def _append(

@@ -26,6 +26,8 @@
   answer has the preferred read replica and no records, for as long as that replica is preferred.
 * A follower serves consumers up to the high watermark that it knows. It answers nothing for an offset behind that, and
   OFFSET_OUT_OF_RANGE for one that is not in its log. As in Kafka, no fetch is answered by OFFSET_NOT_AVAILABLE.
+* Unlike Kafka: a follower answers NOT_LEADER_OR_FOLLOWER for an offset behind its log if the fetcher tells no leader
+  epoch. Such a fetcher may take the follower for the leader, and would rewind.
 * Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed or was asked for, as errors do. A
   session whose offset is not committed yet may hear of one only when the high watermark moves.
 * Unlike Kafka: there are no quotas. The list of aborted transactions is empty.

@@ -27,7 +27,7 @@ def test_a_broker_registers_once_however_often_it_asks() -> None:
     assert world.controller.image.brokers[7].broker_epoch == first.broker_epoch
     assert world.controller.image.brokers[7].fenced
     later = world.ask(k62_broker_registration, registration(incarnation=6))
-    assert later.broker_epoch > first.broker_epoch, "a broker that is fenced waits for nobody"
+    assert later.broker_epoch > first.broker_epoch, "nobody waits for a broker that has sent no heartbeat"
     wrong = world.ask(k62_broker_registration, registration(cluster_id="other"))
     assert (wrong.error_code, wrong.broker_epoch) == (ErrorCode.inconsistent_cluster_id, -1)
 
@@ -63,6 +63,16 @@ def test_a_second_broker_with_the_same_id_waits_until_the_first_has_been_silent(
     world.metadata.ports.advance(1001)
     other = world.ask(k62_broker_registration, registration(incarnation=6, directory=directory))
     assert (other.error_code, other.broker_epoch > epoch) == (ErrorCode.none, True)
+
+
+@pytest.mark.clause("BrokerHeartbeatManagerTest.testHasValidSession")
+def test_a_broker_that_is_starting_keeps_its_id() -> None:
+    """It asks to stay fenced, while somebody sends an old registration of it again."""
+    world = AdminWorld()
+    epoch = world.ask(k62_broker_registration, registration()).broker_epoch
+    assert world.ask(k63_broker_heartbeat, heartbeat(7, epoch, fence=True)).is_fenced
+    other = world.ask(k62_broker_registration, registration(incarnation=6))
+    assert other.error_code is ErrorCode.duplicate_broker_registration
 
 
 @pytest.mark.clause("ClusterControlManagerTest.testDuplicateBrokerRegistrationWithInactiveBroker")

@@ -93,8 +93,17 @@ def test_another_replica_is_sent_to_the_leader(world: World) -> None:
 @pytest.mark.parametrize(("offset", "error"), [(6, 0), (9, 0), (10, 0), (11, 1), (-1, 1)])
 def test_only_an_offset_outside_the_log_is_out_of_range(world: World, offset: int, error: int) -> None:
     """What the follower holds and does not know to be committed is no error: the consumer waits for it."""
-    data = data_of(world, world.fetch(0, -1, {A0: offset}), 12)
+    data = data_of(world, world.fetch(0, -1, {A0: FetchPartition(0, offset, LARGE, EPOCH)}), 12)
     assert (data.error_code, bytes(data.records or b"")) == (error, b"")
+
+
+@pytest.mark.clause("M-15")
+def test_a_fetcher_without_leader_epochs_is_not_told_that_an_offset_behind_the_log_is_out_of_range(
+    world: World,
+) -> None:
+    """It may believe that this node still leads. The node may have lost its power, and follows with a shorter log."""
+    assert data_of(world, world.fetch(0, -1, {A0: 11}), 12).error_code == ErrorCode.not_leader_or_follower
+    assert data_of(world, world.fetch(0, -1, {A0: 10}), 12).error_code == ErrorCode.none
 
 
 @pytest.mark.parametrize(

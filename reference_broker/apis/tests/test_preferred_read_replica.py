@@ -89,6 +89,18 @@ def test_of_equal_logs_the_one_that_caught_up_last_is_preferred() -> None:
     assert preferred(world) == 2
 
 
+def test_a_follower_whose_session_does_not_name_the_partition_is_caught_up_by_its_last_fetch() -> None:
+    world = make()
+    session_id = world.joined(2, 3)
+    world.pass_ms(5)
+    copied(world, three=3)
+    world.follow(2, session_id, 1, max_wait_ms=0)  # It is told of the high watermark. Then there is no more news.
+    assert preferred(world) == 3
+    world.pass_ms(5)
+    world.follow(2, session_id, 2, max_wait_ms=0)
+    assert preferred(world) == 2
+
+
 def test_nobody_is_sent_to_a_replica_that_is_not_known_to_hold_the_offset() -> None:
     world = make()
     assert preferred(world) == -1  # Nothing is known of the followers of a new leader.

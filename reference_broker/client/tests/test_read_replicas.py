@@ -1,9 +1,12 @@
 """A consumer with a rack reads from the follower that the leader names, and asks the leader again (KIP-392)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from reference_broker.client.metadata_cache import MetadataCache, NodeAddress, PartitionInfo, TopicInfo
+from reference_broker.client.read_replicas import ReadReplicas
 from reference_broker.client.tests.test_group_consumer import T0, Driver, fetched
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -108,6 +111,18 @@ def test_a_follower_that_does_not_answer_is_left(away: Driver) -> None:
     assert asked(away, "node-0")[0] == 5
 
 
+def test_a_follower_that_is_not_in_the_metadata_is_looked_for_there() -> None:
+    """It came back after this consumer had asked for metadata, and the leader sends no records meanwhile."""
+    driver = make()
+    driver.answer("node-0", preferring(7))
+    assert "metadata" in driver.sent
+    assert "node-0" not in driver.sent, "it is not asked again and again"
+    driver.answer("metadata", metadata(nodes=(0, 7)))
+    assert "node-0" in driver.go(100)
+    driver.answer("node-0", preferring(7))
+    assert asked(driver, "node-7")[0] == 5
+
+
 @pytest.mark.parametrize("news", [metadata(leader_epoch=4), metadata(leader=1, leader_epoch=4), metadata(nodes=(0, 2))])
 def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news: MetadataResponse1001) -> None:
     away.answer("node-1", fetched())
@@ -118,6 +133,17 @@ def test_other_metadata_of_the_partition_leads_to_its_leader(away: Driver, news:
     if "node-1" in away.sent:
         away.answer("node-1", fetched())
     assert f"node-{leader}" in away.sent
+
+
+def test_a_follower_that_is_named_again_meanwhile_gets_no_more_time() -> None:
+    replicas = ReadReplicas(MAX_AGE_US)
+    partition = {0: PartitionInfo(0, 3)}
+    nodes = {each: NodeAddress(each, f"n{each}", 1) for each in (0, 1)}
+    cache = replace(MetadataCache(), nodes=nodes, topics={"t": TopicInfo("t", bytes(16), partition)})
+    for now_us in (0, MAX_AGE_US - 1):
+        replicas.prefer(T0, 1, cache, now_us)
+        assert replicas.node_of(T0, cache, now_us) == nodes[1]
+    assert replicas.node_of(T0, cache, MAX_AGE_US) == nodes[0]
 
 
 def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:

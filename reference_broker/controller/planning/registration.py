@@ -140,18 +140,23 @@ class Restart(Change[None]):
             )
 
     def _is_duplicate(self, known: BrokerImage | None) -> bool:
-        """Whether another incarnation lives, as far as anybody can tell: it is not fenced, and its session goes on. A
-        replayed registration must not take its ID. The active controller itself knows which incarnation of its own
-        broker lives."""
+        """Whether another incarnation lives, as far as anybody can tell: it has sent a heartbeat within its session,
+        and has not left. It may be fenced, as a broker is that starts. A replayed registration must not take its ID.
+        The active controller itself knows which incarnation of its own broker lives."""
         wanted = self.wanted
         if self.own is not None and wanted.broker_id == self.own.broker_id:
             return wanted.incarnation_id != self.own.incarnation_id
         return (
             known is not None
-            and not known.fenced
+            and not has_left(known)
             and known.incarnation_id != wanted.incarnation_id
             and self.sessions.has_session(wanted.broker_id)
         )
+
+
+def has_left(broker: BrokerImage) -> bool:
+    """Whether the broker has ended its controlled shutdown."""
+    return broker.fenced and broker.in_controlled_shutdown
 
 
 @dataclass(slots=True)
@@ -170,11 +175,10 @@ class BrokerRegistration(Change[int | Refusal]):
         if restart.problem is not None:
             return ()
         known = situation.latest.brokers.get(wanted.broker_id)
-        restart.sessions.heard(wanted.broker_id)
-        has_left = known is not None and known.fenced and known.in_controlled_shutdown
-        if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left:
+        if known is not None and known.incarnation_id == wanted.incarnation_id and not has_left(known):
             self.epoch = known.broker_epoch
             return ()
+        restart.sessions.forget(wanted.broker_id)  # A session is that of one broker epoch.
         self.epoch = situation.next_offset
         return (registering(wanted, self.epoch),)
 

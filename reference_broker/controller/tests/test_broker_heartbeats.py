@@ -290,6 +290,8 @@ class Sessions(RuleBasedStateMachine):
         self.incarnations = 0
         self.heard_ms: dict[int, int] = {}
         self.serving: dict[int, bool] = {}
+        self.has_beaten: dict[int, bool] = {}
+        """By broker: whether this incarnation did. Until then nobody takes it for alive."""
         self.ran_ms = 0
         self.counted_ms: dict[int, int] = {}
         """By broker: what may count of the pauses since it was heard, up to one interval between checks for each."""
@@ -302,10 +304,10 @@ class Sessions(RuleBasedStateMachine):
         outcome = ask_to_register(self.world, broker_id, self.incarnations.to_bytes(16, "big"))
         if isinstance(outcome, Refusal):
             assert outcome.error is ErrorCode.duplicate_broker_registration
-            assert self.serving[broker_id]
+            assert self.has_beaten[broker_id]
             return
-        assert not (self.serving.get(broker_id) and silent_ms < SESSION_MS), "a live broker lost its ID"
-        self.epochs[broker_id] = outcome
+        assert not (self.has_beaten.get(broker_id) and silent_ms < SESSION_MS), "a live broker lost its ID"
+        self.epochs[broker_id], self.has_beaten[broker_id] = outcome, False
         self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, False
         self.counted_ms[broker_id] = 0
 
@@ -317,7 +319,7 @@ class Sessions(RuleBasedStateMachine):
             self.world.settle()
             assert (broker_id in fenced(self.world)) == wants_fence
             self.heard_ms[broker_id], self.serving[broker_id] = self.ran_ms, not wants_fence
-            self.counted_ms[broker_id] = 0
+            self.counted_ms[broker_id], self.has_beaten[broker_id] = 0, True
 
     @rule(milliseconds=st.integers(1, 4000))
     def run_for(self, milliseconds: int) -> None:

@@ -242,9 +242,8 @@ def _refuse_missing(image: MetadataImage, request: CommitRequest, found: _Judged
     come back."""
     for at, wanted in enumerate(request.offsets):
         before = found.image.topics.get(wanted.topic)
-        if found.errors[at] or before is None or image.topics.get(wanted.topic) is before:
-            continue
-        if not exists(image, wanted.topic, wanted.partition):
+        is_unchanged = before is not None and image.topics.get(wanted.topic) is before
+        if not found.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
             found.errors[at] = ErrorCode.unknown_topic_or_partition
             found.accepted.pop(OffsetKey(request.group_id, wanted.topic, wanted.partition), None)
 

@@ -45,6 +45,9 @@ class FakePorts:
     def now(self) -> Now:
         return Now(self.mono_us, WALL_MS + self.mono_us // 1000)
 
+    def at_end(self, step: Callable[[], None]) -> None:
+        step()
+
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
         self.timers_set += 1
         self._armed[self.timers_set] = fire

@@ -61,6 +61,23 @@ def test_an_offset_with_a_retention_of_its_own_goes_when_that_is_over(retention_
     assert world.fetched(group) == {}
 
 
+def test_an_offset_with_a_short_retention_does_not_wait_for_those_of_its_group_that_last() -> None:
+    """The next look at the group was planned before that commit."""
+    world, _, group = led()
+    world.commit(group, 5, 6)
+    world.pass_ms(2 * CHECK_MS)
+    world.commit(group, 7, retention_ms=MINUTE_MS)
+    world.pass_ms(MINUTE_MS + 2 * CHECK_MS)
+    assert world.fetched(group) == {("t", 1): 6}
+
+
+def test_a_retention_that_ends_at_minus_one_is_over() -> None:
+    world, _, group = led()
+    world.commit(group, 5, retention_ms=-1 - world.now().wall_ms)
+    world.pass_ms(CHECK_MS)
+    assert world.fetched(group) == {}
+
+
 @pytest.mark.parametrize(("retention_ms", "stays"), [(0, False), (-2, False), (-(10**16), False), (10**16, True)])
 def test_any_retention_of_its_own_counts_but_minus_one(retention_ms: int, stays: bool) -> None:
     world, _, group = led()

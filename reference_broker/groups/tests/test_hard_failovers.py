@@ -223,6 +223,22 @@ def test_a_topic_that_is_deleted_between_the_slices_of_a_commit_keeps_no_offset(
     assert world.fetched(group) == {("u", 0): 7, **{("t", index): index for index in range(made_again)}}
 
 
+def test_a_topic_that_is_made_and_deleted_between_the_slices_of_a_commit_keeps_no_offset() -> None:
+    world = CoordinatorWorld()
+    world.lead_offsets(0)
+    world.show(t=1)
+    group = world.group_in(0)
+    world.commit(group, 7)
+    answers = world.commit(group, *range(600), topic="late")
+    fire_next(world)
+    world.show(t=1, late=600)
+    fire_next(world)
+    world.delete_topic("late")
+    world.pass_ms(0)
+    assert answers == [[ErrorCode.unknown_topic_or_partition] * 600]
+    assert world.fetched(group) == {("t", 0): 7}
+
+
 def deletion(world: CoordinatorWorld, group: str, count: int) -> list[tuple[Error, list[Error]]]:
     """OffsetDelete of so many partitions of topic ``t``, which has two fewer."""
     told: list[tuple[Error, list[Error]]] = []

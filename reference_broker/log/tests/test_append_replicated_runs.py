@@ -6,6 +6,7 @@ import pytest
 
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, open_log, run_to_end
+from reference_broker.ports.disk import DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
@@ -92,3 +93,28 @@ def test_no_batch_is_of_a_later_epoch_than_its_leader() -> None:
     with pytest.raises(RecordsRefused, match="above 3"):
         log.append_replicated(NOW, one(2, 4), 3)
     assert log.append_replicated(NOW, one(2, 4), 4) == 3
+
+
+@pytest.mark.parametrize("offset", [9, 2**31 + 9], ids=["inside a segment", "between two"])
+@pytest.mark.parametrize("start", [0, 1], ids=["empty log", "one record"])
+def test_a_disk_that_fails_at_a_gap_leaves_a_log_that_goes_on_without_it(start: int, offset: int) -> None:
+    """As with another leader, whose log is not cleaned yet."""
+    failures = 0
+    while True:
+        disk = MemoryDisk()
+        log = opened(disk)
+        if start:
+            log.append_replicated(NOW, one(0))
+        disk.fail_after = failures
+        try:
+            log.append_replicated(NOW, one(offset, 1))
+            break
+        except DiskError:
+            failures += 1
+        disk.fail_after = None
+        log.check_invariants()
+        log.append_replicated(NOW, one(start, 1))
+        log.check_invariants()
+        assert (log.epochs.epochs[-1], log.epochs.starts[-1]) == (1, start)
+        assert log.read(start, 1000, start + 1) == one(start, 1)
+    assert failures >= 2

@@ -199,6 +199,15 @@ def test_the_topics_id_is_written_with_the_first_records() -> None:
     assert f"{DIRECTORY}/partition.metadata" in log.sync_point().paths
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_topics_id_that_a_killed_process_has_not_synced_is_synced_by_the_next_one(clean: bool) -> None:
+    disk = MemoryDisk()
+    log = opened(disk)
+    log.topic_id = bytes(range(16))
+    log.append(NOW, batch_of(1), 0)
+    assert (f"{DIRECTORY}/partition.metadata" in opened(disk, clean=clean).sync_point().paths) is not clean
+
+
 GOOD = batch_of(1, leader_epoch=0)
 
 

@@ -50,6 +50,9 @@ class ManualPorts:
     def now(self) -> Now:
         return Now(self.now_us, 1_700_000_000_000 + self.now_us // 1000)
 
+    def at_end(self, step: Callable[[], None]) -> None:
+        step()
+
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
         self.last += 1
         self.timers[self.last] = (deadline_us, fire)

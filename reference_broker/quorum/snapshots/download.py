@@ -302,12 +302,14 @@ class SnapshotDownload:
 
     def _guarded(self, job: "_Job", action: Callable[[], None]) -> None:
         """Runs ``action`` unless the job is over. A DiskError, such as a full disk, ends the job. The next one resumes
-        where this one was."""
+        where this one was. If the job was over before, the error is of what its outcome led to, and ends the node."""
         if self._job is not job:
             return
         try:
             action()
         except DiskError as error:
+            if self._job is not job:
+                raise
             self._note("download_failed", ("why", str(error)))
             self._note_wait(job, str(error), self._troubles.not_written(self._surroundings.now_us))
             self._end(job, Failed())

@@ -121,6 +121,9 @@ class Alone(AroundQuorum):
     def now(self) -> Now:
         return Now(self.time_us, WALL_MS + self.time_us // 1000)
 
+    def at_end(self, step: Callable[[], None]) -> None:
+        step()
+
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
         self._timer += 1
         self.timers[self._timer] = (deadline_us, fire)

@@ -83,6 +83,9 @@ class Process(AroundQuorum):
     def now(self) -> Now:
         return Now(self.world.time_us, WALL_MS + self.world.time_us // 1000)
 
+    def at_end(self, step: Callable[[], None]) -> None:
+        step()
+
     def set_timer(self, deadline_us: int, fire: Callable[[], None]) -> int:
         number = len(self.timers)
         self.timers[number] = True

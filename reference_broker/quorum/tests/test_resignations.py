@@ -37,6 +37,17 @@ def test_a_voter_that_does_not_hear_of_a_resignation_is_told_again() -> None:
     assert not node.take(ApiKey.END_QUORUM_EPOCH)
 
 
+def test_a_shutdown_that_no_voter_hears_of_leaves_nothing_to_be_told_again() -> None:
+    node = Alone().started().elect(1, 2)
+    left: list[bool] = []
+    node.quorum.shut_down(lambda: left.append(True))
+    before = set(node.timers)
+    for each in node.take(ApiKey.END_QUORUM_EPOCH):
+        each.failed()
+    assert left == [True]
+    assert set(node.timers) <= before
+
+
 @pytest.mark.clause(
     "KafkaRaftClientTest.testElectionTimeoutAfterUserInitiatedResign", "ResignedStateTest.testResignedState"
 )
@@ -63,6 +74,15 @@ def test_a_resigned_leader_grants_pre_votes_and_no_vote_of_its_epoch() -> None:
     assert node.ask_vote(1, 1, OffsetAndEpoch(9, 0))[0].granted is False
     assert node.ask_vote(1, 2, OffsetAndEpoch(9, 1), pre_vote=True) == [Answer(ErrorCode.none, -1, 2, True)]
     assert node.quorum.role is Role.UNATTACHED
+
+
+def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() -> None:
+    node = resigned()
+    first, _ = node.take(ApiKey.END_QUORUM_EPOCH)
+    first.replied(ended(Answer(ErrorCode.none, 1, 1)))
+    assert (node.quorum.role, node.quorum.leader_id) == (Role.RESIGNED, -1)
+    assert node.begin(1, 1).error is ErrorCode.invalid_request
+    assert node.quorum.role is Role.RESIGNED
 
 
 @pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")

@@ -33,7 +33,8 @@ class FollowerWaits:
     _ports: Ports
     _waiting: dict[int, WaitingFetch] = field(default_factory=dict)
     _unnamed: dict[int, dict[Partition, None]] = field(default_factory=dict)
-    """By replica: the partitions that it has yet to name. One that is dead never names them, but the time runs out."""
+    """By replica: the partitions that it has yet to name. A dead replica never names them. What it was expected to name
+    is forgotten when the time has run out, at its next fetch or when the leader takes up the next partition."""
     _expected_until_us: dict[int, int] = field(default_factory=dict)
     """By replica: the time until which it is expected to name them."""
     _is_planned: bool = False
@@ -51,8 +52,10 @@ class FollowerWaits:
         """These replicas will have to name the partition, which this node now leads."""
         now_us = self._ports.now().mono_us
         for replica_id in replica_ids:
+            if not self._is_expected(replica_id):
+                self._unnamed[replica_id] = {}
             self._expected_until_us[replica_id] = now_us + EXPECTED_MS * 1000
-            self._unnamed.setdefault(replica_id, {})[partition] = None
+            self._unnamed[replica_id][partition] = None
         if self._waiting and not self._is_planned:
             self._is_planned = True
             self._ports.set_timer(now_us + GATHER_US, self._answer_expected)

@@ -60,6 +60,17 @@ def test_a_replica_that_names_nothing_is_expected_for_a_second(waits: FollowerWa
     assert wait_of(waits) == LONG_MS
 
 
+def test_a_replica_that_was_away_need_not_name_what_it_missed(waits: FollowerWaits, ports: TimedPorts) -> None:
+    """The leader may have given it up long ago. While the replica is dead, the leader would keep all of them."""
+    missed, partition = partitions()
+    waits.expect(missed, [FOLLOWER])
+    ports.pass_ms(EXPECTED_MS)
+    waits.expect(partition, [FOLLOWER])
+    assert wait_of(waits) == SHORT_WAIT_MS
+    waits.named(partition, FOLLOWER)
+    assert wait_of(waits) == LONG_MS
+
+
 def test_a_partition_that_is_taken_up_again_is_named_again(waits: FollowerWaits) -> None:
     (partition, _) = partitions()
     for _ in range(2):

@@ -410,6 +410,16 @@ def test_a_damaged_log_is_not_led_and_is_filled_again_by_a_leader(state: Partiti
     assert again.publish(replace(LED, leader_epoch=2)) == ["rests 0", "leads 0 in 2.0"]
 
 
+@pytest.mark.parametrize("state", [LED, NOBODY_LEADS], ids=["leader", "nobody leads"])
+def test_a_damaged_log_is_read_by_no_consumer_once_it_should_be_led(state: PartitionImage) -> None:
+    again, _ = damaged(NOBODY_LEADS)
+    again.publish(replace(FOLLOWED, isr=(2,), elr=(1,)))
+    followed = again.partitions.followed[TOPIC_ID, 0]
+    again.publish(replace(state, leader_epoch=2))
+    assert again.partitions.offline == {(TOPIC_ID, 0): None}
+    assert (again.partitions.followed, followed.deleted) == ({}, True)
+
+
 def test_a_damaged_log_of_an_idle_topic_is_led_again_once_it_was_in_sync() -> None:
     """What it held at its end was perhaps never committed, so the leader need not have as much."""
     again, _ = damaged(NOBODY_LEADS)

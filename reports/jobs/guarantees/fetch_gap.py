@@ -1,6 +1,7 @@
 """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
-Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS.
+Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member that asks several
+nodes at once stands where the answer that came last left it.
 """
 
 from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ def transform(tables: Tables) -> DataFrame:
     last = last.select(*READER, "last.*")
     moves = with_operation(tables.positions, tables, "complete_us")
     since = moves.join(last, READER).where("complete_us >= from_us")
-    reached = since.groupBy(*READER).agg(F.max(F.struct("index", "next_offset")).alias("reached"))
+    reached = since.groupBy(*READER).agg(F.max(F.struct("complete_us", "index", "next_offset")).alias("reached"))
     judged = (
         last.join(tables.ends, PARTITION)
         .join(reached.select(*READER, "reached.*"), READER, "left")

@@ -76,7 +76,8 @@ def _is_legal() -> Column:
 
 def _with_state(tables: Tables) -> DataFrame:
     """Adds what the session expected: ``expected``, ``is_next`` (the request names that), ``untold`` and ``may_follow``
-    (the answer before is not known, and by that the request may be right)."""
+    (the answer before is not known, and by that the request may be right). A retransmission moves nothing, whatever it
+    is answered: its number was accepted before."""
     in_order = before(Window.partitionBy(*_LIFE).orderBy("seq"))
     accepted = F.expr("if(error = 0, session_epoch, null)")
     moved = F.expr(
@@ -90,7 +91,9 @@ def _with_state(tables: Tables) -> DataFrame:
         .withColumn("last_moved", F.last(moved, ignorenulls=True).over(in_order))
         .join(F.broadcast(presets), "run", "left")
         .withColumn("expected", F.coalesce(_next("last_accepted"), "preset", F.lit(1)))
-        .withColumn("untold", F.expr("coalesce(last_moved.untold, false)"))
+        .withColumn(
+            "untold", F.expr("coalesce(last_moved.untold, false) and not last_moved.session_epoch <=> last_accepted")
+        )
     )
     epoch = F.col("session_epoch")
     resent = F.expr("of_first and session_epoch = coalesce(last_accepted, preset - 1, 0)")
@@ -104,12 +107,17 @@ def _with_state(tables: Tables) -> DataFrame:
 
 
 def _with_overtaking(refused: DataFrame, tables: Tables) -> DataFrame:
-    """Adds ``overtaken``: between the request and its answer the session took one with another epoch, or a full one."""
+    """Adds ``overtaken``: between the request and its answer the session took one with a later epoch, or a full one.
+
+    An older epoch that was taken overtakes nothing: only a later one says that its client has done with this answer.
+    """
     taken = tables.once(answered_requests).where("error = 0 or error is null or not at_once")
     full = tables.once(session_rows).where("what = 'request' and session_epoch = 0")
     later = taken.select(*SESSION, "seq", "session_epoch").unionByName(full.select(*SESSION, "seq", "session_epoch"))
     later = later.withColumnsRenamed({"seq": "later_seq", "session_epoch": "later_epoch"})
-    between = F.expr("later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch")
+    wraps = f"not of_first and session_epoch = {LARGEST_EPOCH}"
+    is_later = f"(later_epoch = 0 or later_epoch > session_epoch or {wraps})"
+    between = F.expr(f"later_seq > seq and later_seq < reply_seq and later_epoch != session_epoch and {is_later}")
     counted = F.count_if(F.coalesce(between, F.lit(False))) > 0
     return refused.join(later, [*SESSION], "left").groupBy(*refused.columns).agg(counted.alias("overtaken"))
 

@@ -18,7 +18,7 @@ from reference_broker.quorum.snapshots.tests.download_world import (
 )
 from reference_broker.quorum.snapshots.tests.snapshot_world import filled, setting
 from reference_broker.quorum.snapshots.transfer_rate import LEAST_BYTES, TransferRate
-from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Rediscover
+from reference_broker.quorum.values import Failed, Installed, LeaderChanged, Outcome, Rediscover
 from reference_broker.wire.errors import ErrorCode
 
 
@@ -142,6 +142,22 @@ def test_a_disk_full_from_the_first_byte_on() -> None:
     goes_on_to_its_end(transfer, snapshot)
 
 
+def test_a_disk_that_fails_once_the_download_is_over_is_no_failure_of_the_download() -> None:
+    """The loader reads the snapshot that was installed. If that failed unseen, the node would never fetch again."""
+    _, snapshot, follower, transfer = a_world()
+
+    def unreadable(_: Outcome) -> None:
+        raise DiskError("cannot read")
+
+    follower.download.begin(
+        transfer.leadership.leader_id, transfer.leadership.epoch, snapshot, lambda: None, unreadable
+    )
+    follower.ports.run()
+    with pytest.raises(DiskError):
+        transfer.finish()
+    assert not follower.ports.told("download_failed")
+
+
 @pytest.mark.clause("S-12")
 def test_a_follower_that_holds_the_log_downloads_nothing() -> None:
     _, snapshot, follower, transfer = a_world()
@@ -194,7 +210,8 @@ def test_older_snapshots_that_cannot_be_deleted_are_no_hindrance() -> None:
 def test_the_draft_fetches_the_same_bytes() -> None:
     leader, snapshot, follower, transfer = a_world(crucible_metadata_snapshot_fetch_draft="true")
     transfer.begin(snapshot)
-    assert follower.ports.sent[0][1] == DRAFT_VERSION
+    body, version, *_ = follower.ports.sent[0]
+    assert (version, body.cluster_id) == (DRAFT_VERSION, None), "the draft's layout has no cluster ID"
     transfer.deliver()
     transfer.lose()
     transfer.outcomes.clear()

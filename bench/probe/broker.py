@@ -1,0 +1,80 @@
+"""The broker that is probed: its nodes, and the versions that it advertises."""
+
+import ipaddress
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bench.probe.conversation import Broken, Conversation
+from bench.probe.verdict import NotAdvertised
+from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
+
+MEETING_LIMIT_S = 10.0
+Address = tuple[str, int]
+
+
+class NotKafka(Exception):  # noqa: N818
+    """Nothing that speaks the Kafka protocol answers there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """``address`` is the one that was given. ``node_id`` leads all topics of the probe, at ``leader``. ``nodes`` are
+    the addresses that clients are told. ``versions`` are what ApiVersions told, by API key."""
+
+    address: Address
+    node_id: int
+    leader: Address
+    controller: Address
+    nodes: Mapping[int, Address]
+    versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def version(self, api_key: int, wanted: tuple[int, int]) -> int:
+        """The highest version among the wanted ones that the broker advertises and the codecs here know. Raises
+        NotAdvertised."""
+        if api_key not in self.versions:
+            raise NotAdvertised(f"{api_name(api_key)} is not advertised")
+        ranges = (wanted, self.versions[api_key], VERSIONS[api_key][:2])
+        least, greatest = max(each[0] for each in ranges), min(each[1] for each in ranges)
+        if least > greatest:
+            low, high = self.versions[api_key]
+            raise NotAdvertised(f"{api_name(api_key)} is advertised in versions {low} to {high} only")
+        return greatest
+
+    def spoken(self, api_key: int) -> range:
+        """All versions that the broker advertises and the codecs here know. Raises NotAdvertised if there are none."""
+        greatest = self.version(api_key, (0, 0x7FFF))
+        return range(max(self.versions[api_key][0], VERSIONS[api_key][0]), greatest + 1)
+
+
+def meet(address: Address) -> Broker:
+    """Asks the broker who it is. Raises NotKafka with one sentence."""
+    deadline = time.monotonic() + MEETING_LIMIT_S
+    host, port = address
+    try:
+        with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
+            told = conversation.ask(ApiKey.API_VERSIONS, 0, {})
+            versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in told.api_keys}
+            stranger = Broker(address, -1, address, address, {}, versions)
+            version = stranger.version(ApiKey.METADATA, (1, 0x7FFF))
+            metadata = conversation.ask(ApiKey.METADATA, version, {"topics": ()})
+    except (Broken, NotAdvertised) as error:
+        raise NotKafka(f"{host}:{port} does not answer like a Kafka broker: {error}") from None
+    nodes = {int(each.node_id): (str(each.host), int(each.port)) for each in metadata.brokers}
+    if not nodes:
+        raise NotKafka(f"{host}:{port} names no brokers")
+    if len(nodes) == 1:
+        return Broker(address, next(iter(nodes)), address, address, nodes, versions)
+    node_id = next((each for each, known in nodes.items() if known == address), min(nodes))
+    controller = nodes.get(int(metadata.controller_id), nodes[node_id])
+    return Broker(address, node_id, nodes[node_id], controller, nodes, versions)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether all addresses of the host are this machine's own."""
+    try:
+        found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)

@@ -1,0 +1,284 @@
+"""ApiVersions, headers, frames, and the order of answers."""
+
+import struct
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.surroundings import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
+
+API_VERSIONS = int(ApiKey.API_VERSIONS)
+METADATA = int(ApiKey.METADATA)
+KIP_511 = "KIP-511"
+GUIDE = "Kafka protocol guide"
+_FRAME = struct.Struct(">i")
+_HEADER = struct.Struct(">hhih")
+
+
+def _frame(api_key: int, version: int, correlation_id: int, rest: bytes = b"", client_id: bytes = b"probe") -> bytes:
+    """A request with its length, made by hand. ``rest`` follows the client ID."""
+    header = _HEADER.pack(api_key, version, correlation_id, len(client_id)) + client_id
+    return _FRAME.pack(len(header) + len(rest)) + header + rest
+
+
+def _software(name: str = "crucible", version: str = "1") -> dict[str, object]:
+    return {"client_software_name": name, "client_software_version": version}
+
+
+@case("handshake/api-versions/version-0", GUIDE, {API_VERSIONS: (0, 0)}, since="0.10.0")
+def version_0(at: Surroundings) -> None:
+    """ApiVersions 0 has an empty body and is answered without an error."""
+    answer = at.ask(API_VERSIONS, {})
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect_that("number of APIs", len(answer.api_keys), len(answer.api_keys) > 0, "at least one")
+
+
+@case("handshake/api-versions/every-version", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
+def every_version(at: Surroundings) -> None:
+    """Each advertised version of ApiVersions tells the same APIs."""
+    seen = {}
+    for version in at.broker.spoken(API_VERSIONS):
+        answer = at.ask(API_VERSIONS, _software(), version)
+        at.expect(f"error code in version {version}", answer.error_code, ErrorCode.none)
+        seen[version] = {int(each.api_key): (each.min_version, each.max_version) for each in answer.api_keys}
+    keys = [sorted(each) for each in seen.values()]
+    at.expect("the APIs are the same in all versions", all(each == keys[0] for each in keys), True)
+
+
+@case("handshake/api-versions/ranges", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
+def ranges(at: Surroundings) -> None:
+    """No API is told twice, and no range of versions is empty or begins below 0."""
+    answer = at.ask(API_VERSIONS, _software())
+    keys = [int(each.api_key) for each in answer.api_keys]
+    twice = sorted({each for each in keys if keys.count(each) > 1})
+    at.expect_that("APIs that are told twice", twice, not twice, "none")
+    wrong = [int(each.api_key) for each in answer.api_keys if not 0 <= each.min_version <= each.max_version]
+    at.expect_that("APIs with an empty range", wrong, not wrong, "none")
+
+
+@case("handshake/api-versions/itself", KIP_511, {API_VERSIONS: ANY}, since="0.10.0")
+def itself(at: Surroundings) -> None:
+    """ApiVersions is among the APIs that it tells, and so is version 0 of it."""
+    answer = at.ask(API_VERSIONS, _software())
+    own = [each.min_version for each in answer.api_keys if each.api_key == API_VERSIONS]
+    at.expect("lowest version of ApiVersions", own, [0])
+
+
+@case("handshake/api-versions/core-apis", GUIDE, {API_VERSIONS: ANY}, since="0.10.0")
+def core_apis(at: Surroundings) -> None:
+    """Produce, Fetch, ListOffsets and Metadata are advertised, without which no client can work."""
+    wanted = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA)
+    keys = {int(each.api_key) for each in at.ask(API_VERSIONS, _software()).api_keys}
+    missing = [each.name for each in wanted if int(each) not in keys]
+    at.expect_that("APIs that are missing", missing, not missing, "none")
+
+
+@case(
+    "handshake/api-versions/produce-from-0",
+    "KAFKA-18659; librdkafka before 2.8 takes its features from this range",
+    {API_VERSIONS: ANY},
+    since="4.0",
+    level=SHOULD,
+)
+def produce_from_0(at: Surroundings) -> None:
+    """Produce is advertised from version 0 on, even where versions before 3 are not served."""
+    answer = at.ask(API_VERSIONS, _software())
+    lowest = [each.min_version for each in answer.api_keys if each.api_key == ApiKey.PRODUCE]
+    at.expect("lowest version of Produce", lowest, [0])
+
+
+def _beyond(at: Surroundings, version: int) -> bytes:
+    """Asks ApiVersions in a version that the broker does not have, and returns the frame of the answer."""
+    frame = _frame(API_VERSIONS, version, 77, b"\x00\x09crucible\x021\x00")
+    at.main.send_bytes(frame, f"ApiVersions {version}")
+    return at.main.receive_frame(5, f"ApiVersions {version}")
+
+
+def _highest(at: Surroundings) -> int:
+    return at.broker.versions[API_VERSIONS][1]
+
+
+@case("handshake/api-versions/beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
+def beyond_range(at: Surroundings) -> None:
+    """An ApiVersions request of a version just beyond the range is answered with UNSUPPORTED_VERSION, in version 0."""
+    answer = _beyond(at, _highest(at) + 1)
+    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
+    at.expect("error code behind the correlation ID", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode(35))
+    (count,) = struct.unpack_from(">i", answer, 6)
+    at.expect("bytes of the answer in version 0", len(answer), 10 + 6 * count)
+
+
+@case("handshake/api-versions/far-beyond-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
+def far_beyond_range(at: Surroundings) -> None:
+    """The same holds for the highest version that a request can have."""
+    answer = _beyond(at, 0x7FFF)
+    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
+    at.expect("error code behind the correlation ID", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode(35))
+
+
+@case("handshake/api-versions/beyond-range-tells-range", KIP_511, {API_VERSIONS: ANY}, since="2.4")
+def beyond_range_tells_range(at: Surroundings) -> None:
+    """That answer tells the range of ApiVersions itself, so that the client can ask again in a version of both."""
+    answer = _beyond(at, _highest(at) + 1)
+    (count,) = struct.unpack_from(">i", answer, 6)
+    rows = [struct.unpack_from(">hhh", answer, 10 + 6 * each) for each in range(min(count, (len(answer) - 10) // 6))]
+    own = [(low, high) for key, low, high in rows if key == API_VERSIONS]
+    at.expect("range of ApiVersions", own, [at.broker.versions[API_VERSIONS]])
+
+
+@case("handshake/api-versions/beyond-range-goes-on", KIP_511, {API_VERSIONS: ANY}, since="2.4")
+def beyond_range_goes_on(at: Surroundings) -> None:
+    """The connection stays open, and a version within the range is answered on it."""
+    _beyond(at, _highest(at) + 1)
+    at.expect("error code of version 0 afterwards", at.ask(API_VERSIONS, {}, 0).error_code, ErrorCode.none)
+
+
+@case("handshake/api-versions/response-header-0", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
+def response_header_0(at: Surroundings) -> None:
+    """The answer to a flexible ApiVersions request has response header 0, without tagged fields."""
+    asked, frame, words = at.main.encoded(API_VERSIONS, at.version(API_VERSIONS), _software())
+    at.main.send_bytes(frame, words)
+    answer = at.main.receive_frame(5, str(asked))
+    at.expect("error code right behind the correlation ID", int.from_bytes(answer[4:6], "big"), ErrorCode.none)
+    count = answer[6] if answer[6] < 0x80 else (answer[6] & 0x7F) | answer[7] << 7
+    at.expect("length of the compact array that follows", count, len(at.broker.versions) + 1)
+
+
+@case("handshake/api-versions/software-name", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
+def software_name(at: Surroundings) -> None:
+    """A client's software name with characters that are not allowed is refused with INVALID_REQUEST."""
+    answer = at.ask(API_VERSIONS, _software("not a name!"))
+    at.expect("error code", answer.error_code, ErrorCode.invalid_request)
+
+
+@case("handshake/api-versions/software-version", KIP_511, {API_VERSIONS: since_version(3)}, since="2.4")
+def software_version(at: Surroundings) -> None:
+    """An empty software version is refused with INVALID_REQUEST."""
+    answer = at.ask(API_VERSIONS, _software(version=""))
+    at.expect("error code", answer.error_code, ErrorCode.invalid_request)
+
+
+@case("handshake/api-versions/features", "KIP-584", {API_VERSIONS: since_version(3)}, since="2.7")
+def features(at: Surroundings) -> None:
+    """Supported features have ranges that are not empty, and finalized ones lie at or below the supported maximum."""
+    answer = at.ask(API_VERSIONS, _software())
+    supported = {str(each.name): (each.min_version, each.max_version) for each in answer.supported_features}
+    empty = sorted(name for name, (low, high) in supported.items() if not 0 <= low <= high)
+    at.expect_that("features with an empty range", empty, not empty, "none")
+    finalized = {str(each.name): each.max_version_level for each in answer.finalized_features}
+    beyond = sorted(name for name, level in finalized.items() if level > supported.get(name, (0, 0))[1])
+    at.expect_that("finalized features beyond what is supported", beyond, not beyond, "none")
+
+
+@case("handshake/correlation/echoed", GUIDE, {API_VERSIONS: ANY}, since="0.8")
+def echoed(at: Surroundings) -> None:
+    """An answer has the correlation ID of its request, whatever 32-bit number that is."""
+    for wanted in (0, 1, 0x7FFFFFFF, -1, -(2**31)):
+        at.main.send_bytes(_frame(API_VERSIONS, 0, wanted), f"ApiVersions 0 with correlation ID {wanted}")
+        answer = at.main.receive_frame(5, "ApiVersions 0")
+        at.expect("correlation ID", int.from_bytes(answer[:4], "big", signed=True), wanted)
+
+
+@case("handshake/client-id/null", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
+def null_client_id(at: Surroundings) -> None:
+    """A request may have no client ID."""
+    nameless = at.connect(client_id=None)
+    at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
+
+
+@case("handshake/client-id/empty", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
+def empty_client_id(at: Surroundings) -> None:
+    """A client ID may be empty."""
+    nameless = at.connect(client_id="")
+    at.expect("error code", at.ask(API_VERSIONS, {}, 0, nameless).error_code, ErrorCode.none)
+
+
+@case("handshake/client-id/utf-8", "RequestHeader.json", {API_VERSIONS: ANY}, since="0.8")
+def utf_8_client_id(at: Surroundings) -> None:
+    """A client ID may hold any characters of UTF-8."""
+    named = at.connect(client_id="prüfer-探针")
+    at.expect("error code", at.ask(API_VERSIONS, {}, 0, named).error_code, ErrorCode.none)
+
+
+@case("handshake/pipelining/order", GUIDE, {API_VERSIONS: ANY, METADATA: since_version(1)}, since="0.8")
+def order(at: Surroundings) -> None:
+    """Requests that are sent at once are answered in their order, on one connection."""
+    requests = [(API_VERSIONS, 0, {}), (METADATA, at.version(METADATA), {"topics": ()})] * 10
+    encoded = [at.main.encoded(*each) for each in requests]
+    at.main.send_bytes(b"".join(frame for _, frame, _ in encoded), "20 requests, ApiVersions and Metadata in turn")
+    told = []
+    for asked, _, _ in encoded:
+        told.append(int.from_bytes(at.main.receive_frame(5, str(asked))[:4], "big"))
+    at.expect("correlation IDs", told, [asked.correlation_id for asked, _, _ in encoded])
+
+
+@case("handshake/pipelining/slow-first", GUIDE, {ApiKey.FETCH: (4, 12)}, since="0.8")
+def slow_first(at: Surroundings) -> None:
+    """A fetch that waits is answered before the request that was sent behind it."""
+    topic = at.topic()
+    wanted = FetchTopic(topic.name, bytes(16), [FetchPartition(0, 0, 1024)])
+    slow = at.send(ApiKey.FETCH, FetchRequest(max_wait_ms=400, min_bytes=1, topics=[wanted]))
+    fast = at.send(API_VERSIONS, {}, 0)
+    told = [int.from_bytes(at.main.receive_frame(5, "a request")[:4], "big") for _ in range(2)]
+    at.expect("correlation IDs", told, [slow.correlation_id, fast.correlation_id])
+
+
+@case("handshake/frames/byte-by-byte", GUIDE, {API_VERSIONS: ANY}, since="0.8")
+def byte_by_byte(at: Surroundings) -> None:
+    """A request may arrive in any pieces."""
+    for each in _frame(API_VERSIONS, 0, 5):
+        at.main.send_bytes(bytes([each]), "one byte of ApiVersions 0")
+    answer = at.main.receive_frame(5, "ApiVersions 0")
+    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 5)
+
+
+@case("handshake/frames/half-closed", GUIDE, {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
+def half_closed(at: Surroundings) -> None:
+    """The connection is closed when the client has closed its half of it."""
+    at.ask(API_VERSIONS, {}, 0)
+    at.main.end_sending()
+    closed = at.main.is_closed()
+    at.expect("closed", closed, True)
+
+
+@case("handshake/tags/of-header", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4")
+def tags_of_header(at: Surroundings) -> None:
+    """Tagged fields of a request header that the broker does not know are skipped."""
+    tags = b"\x01\x63\x03abc"
+    at.main.send_bytes(_frame(API_VERSIONS, 3, 9, tags + b"\x06probe\x021\x00"), "ApiVersions 3, tag 99 in its header")
+    answer = at.main.receive_frame(5, "ApiVersions 3")
+    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
+
+
+@case("handshake/tags/of-body", "KIP-482", {API_VERSIONS: since_version(3)}, since="2.4")
+def tags_of_body(at: Surroundings) -> None:
+    """Tagged fields of a request body that the broker does not know are skipped."""
+    tags = b"\x02\x63\x03abc\xe7\x07\x00"
+    at.main.send_bytes(_frame(API_VERSIONS, 3, 9, b"\x00\x06probe\x021" + tags), "ApiVersions 3 with tags 99 and 999")
+    answer = at.main.receive_frame(5, "ApiVersions 3")
+    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
+
+
+@case("handshake/unknown/api", "Apache Kafka's SocketServer", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
+def unknown_api(at: Surroundings) -> None:
+    """A request of an API that does not exist closes the connection, and nothing is answered."""
+    at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
+    at.expect("closed without an answer", at.main.is_closed(), True)
+
+
+@case("handshake/unknown/version", "Apache Kafka's SocketServer", {METADATA: ANY}, since="0.10.0", level=SHOULD)
+def unknown_version(at: Surroundings) -> None:
+    """A request of another API than ApiVersions in a version beyond its range closes the connection."""
+    version = at.broker.versions[METADATA][1] + 1
+    at.main.send_bytes(_frame(METADATA, version, 3, b"\x00\x01\x00\x00\x00"), f"Metadata {version}")
+    at.expect("closed without an answer", at.main.is_closed(), True)
+
+
+@case("handshake/unknown/leaves-others", GUIDE, {METADATA: ANY, API_VERSIONS: ANY}, since="0.8")
+def unknown_leaves_others(at: Surroundings) -> None:
+    """A connection that is closed for a bad request takes no other connection with it."""
+    other = at.connect()
+    at.main.send_bytes(_frame(9_999, 0, 3), "a request of API 9999")
+    at.main.is_closed(1.0)
+    at.expect("error code on the other connection", at.ask(API_VERSIONS, {}, 0, other).error_code, ErrorCode.none)

@@ -1,0 +1,243 @@
+"""Producers with an ID: sequences, duplicates, epochs."""
+
+from bench.probe.case import ANY, case, since_version
+from bench.probe.data import FETCH, PRODUCE, batch, log_end, produce, produce_request
+from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.verdict import NotAdvertised
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.produce import ProducePartitionResponse
+
+INIT = int(ApiKey.INIT_PRODUCER_ID)
+NEEDS = {INIT: ANY, PRODUCE: since_version(3), FETCH: since_version(4), ApiKey.CREATE_TOPICS: ANY}
+KIP_98 = "KIP-98"
+NEW_PRODUCER = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
+LAST = 0x7FFFFFFF
+WINDOW = 5
+STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number)
+
+
+def _producer(at: Surroundings) -> int:
+    """A new producer ID."""
+    told = at.ask(INIT, NEW_PRODUCER)
+    at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
+    return int(told.producer_id)
+
+
+def _send(
+    at: Surroundings, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
+) -> ProducePartitionResponse:
+    """Writes one batch with this sequence."""
+    values = [b"%d" % (sequence + each) for each in range(count)]
+    data = batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+    return produce(at, topic, data, partition)
+
+
+def _taken(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("base offset", told.base_offset, offset)
+
+
+@case("produce/idempotence/new-id", KIP_98, {INIT: ANY}, since="0.11")
+def new_id(at: Surroundings) -> None:
+    """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
+    told = at.ask(INIT, NEW_PRODUCER)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("the ID is 0 or more", told.producer_id >= 0, True)
+    at.expect("epoch", told.producer_epoch, 0)
+
+
+@case("produce/idempotence/ids-differ", KIP_98, {INIT: ANY}, since="0.11")
+def ids_differ(at: Surroundings) -> None:
+    """No two producers get the same ID."""
+    ids = [_producer(at) for _ in range(20)]
+    at.expect("number of different IDs", len(set(ids)), 20)
+
+
+@case("produce/idempotence/in-order", KIP_98, NEEDS, since="0.11")
+def in_order(at: Surroundings) -> None:
+    """Sequences begin at 0, and each record takes one."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, 3), 0)
+    _taken(at, _send(at, topic, producer, 3, 2), 3)
+    _taken(at, _send(at, topic, producer, 5), 5)
+
+
+@case("produce/idempotence/duplicate", KIP_98, NEEDS, since="0.11")
+def duplicate(at: Surroundings) -> None:
+    """A batch that is sent again is acknowledged with its offset, and not written again."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, 2), 0)
+    _taken(at, _send(at, topic, producer, 0, 2), 0)
+    at.expect("log end", log_end(at, topic), 2)
+
+
+@case("produce/idempotence/window-of-five", "KAFKA-5494", NEEDS, since="1.0")
+def window_of_five(at: Surroundings) -> None:
+    """Each of the last five batches is known again, in any order."""
+    topic, producer = at.topic(), _producer(at)
+    for sequence in range(WINDOW):
+        _taken(at, _send(at, topic, producer, sequence), sequence)
+    for sequence in (0, 3, 1, 4, 2):
+        _taken(at, _send(at, topic, producer, sequence), sequence)
+    at.expect("log end", log_end(at, topic), WINDOW)
+
+
+@case("produce/idempotence/before-window", "KAFKA-5494", NEEDS, since="1.0")
+def before_window(at: Surroundings) -> None:
+    """A batch older than those is not written again: DUPLICATE_SEQUENCE_NUMBER or OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    topic, producer = at.topic(), _producer(at)
+    for sequence in range(WINDOW + 2):
+        _taken(at, _send(at, topic, producer, sequence), sequence)
+    at.expect("error code", _send(at, topic, producer, 0).error_code, *STALE)
+    at.expect("log end", log_end(at, topic), WINDOW + 2)
+
+
+@case("produce/idempotence/gap", KIP_98, NEEDS, since="0.11")
+def gap(at: Surroundings) -> None:
+    """A gap in the sequence is refused with OUT_OF_ORDER_SEQUENCE_NUMBER, and what fills it is taken afterwards."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0), 0)
+    code = _send(at, topic, producer, 2).error_code
+    at.expect("error code behind the gap", code, ErrorCode.out_of_order_sequence_number)
+    at.expect("log end", log_end(at, topic), 1)
+    _taken(at, _send(at, topic, producer, 1), 1)
+    _taken(at, _send(at, topic, producer, 2), 2)
+
+
+@case("produce/idempotence/overlap", KIP_98, NEEDS, since="0.11")
+def overlap(at: Surroundings) -> None:
+    """A batch that begins like a known one and is longer is not taken for it."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, 2), 0)
+    at.expect("error code", _send(at, topic, producer, 0, 3).error_code, *STALE)
+    at.expect("log end", log_end(at, topic), 2)
+
+
+@case("produce/idempotence/pipelined", "KAFKA-5494", NEEDS, since="1.0")
+def pipelined(at: Surroundings) -> None:
+    """Five batches may be on their way at once."""
+    topic, producer, version = at.topic(), _producer(at), at.version(PRODUCE)
+    sent = []
+    for sequence in range(WINDOW):
+        data = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence)
+        sent.append(at.send(PRODUCE, produce_request(topic, version, {0: data})))
+    told = [at.main.receive(each).responses[0].partitions[0] for each in sent]
+    at.expect("error codes", [each.error_code for each in told], [0] * WINDOW)
+    at.expect("base offsets", [each.base_offset for each in told], list(range(WINDOW)))
+
+
+@case("produce/idempotence/other-connection", KIP_98, NEEDS, since="0.11")
+def other_connection(at: Surroundings) -> None:
+    """A duplicate is known on another connection, too."""
+    topic, producer = at.topic(), _producer(at)
+    data = batch(producer_id=producer, producer_epoch=0, base_sequence=0)
+    _taken(at, produce(at, topic, data), 0)
+    _taken(at, produce(at, topic, data, on=at.connect()), 0)
+    at.expect("log end", log_end(at, topic), 1)
+
+
+@case("produce/idempotence/other-producer", KIP_98, NEEDS, since="0.11")
+def other_producer(at: Surroundings) -> None:
+    """Each producer has a sequence of its own. A duplicate gets its own offset, though others wrote meanwhile."""
+    topic, one, two = at.topic(), _producer(at), _producer(at)
+    _taken(at, _send(at, topic, one, 0), 0)
+    _taken(at, _send(at, topic, two, 0), 1)
+    _taken(at, _send(at, topic, one, 1), 2)
+    _taken(at, _send(at, topic, two, 0), 1)
+    at.expect("log end", log_end(at, topic), 3)
+
+
+@case("produce/idempotence/other-partition", KIP_98, NEEDS, since="0.11")
+def other_partition(at: Surroundings) -> None:
+    """Each partition has a sequence of its own."""
+    topic, producer = at.topic(2), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, 3), 0)
+    _taken(at, _send(at, topic, producer, 0, partition=1), 0)
+    _taken(at, _send(at, topic, producer, 1, partition=1), 1)
+    _taken(at, _send(at, topic, producer, 3), 3)
+
+
+@case("produce/idempotence/without-id", KIP_98, NEEDS, since="0.8")
+def without_id(at: Surroundings) -> None:
+    """A batch without a producer ID is written as often as it is sent."""
+    topic, data = at.topic(), batch()
+    _taken(at, produce(at, topic, data), 0)
+    _taken(at, produce(at, topic, data), 1)
+
+
+@case("produce/idempotence/new-epoch", "KIP-360", NEEDS, since="2.5")
+def new_epoch(at: Surroundings) -> None:
+    """A producer may go on in a higher epoch, where its sequence begins at 0 again."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, 2), 0)
+    _taken(at, _send(at, topic, producer, 0, 2, epoch=1), 2)
+    _taken(at, _send(at, topic, producer, 2, epoch=1), 4)
+
+
+@case("produce/idempotence/new-epoch-not-from-0", "KIP-360", NEEDS, since="2.5")
+def new_epoch_not_from_0(at: Surroundings) -> None:
+    """A new epoch that does not begin at 0 is refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0), 0)
+    code = _send(at, topic, producer, 1, epoch=1).error_code
+    at.expect("error code", code, ErrorCode.out_of_order_sequence_number)
+    at.expect("log end", log_end(at, topic), 1)
+
+
+@case("produce/idempotence/old-epoch", KIP_98, NEEDS, since="0.11")
+def old_epoch(at: Surroundings) -> None:
+    """A batch of an older epoch is refused with INVALID_PRODUCER_EPOCH."""
+    topic, producer = at.topic(), _producer(at)
+    _taken(at, _send(at, topic, producer, 0, epoch=1), 0)
+    code = _send(at, topic, producer, 0, epoch=0).error_code
+    at.expect("error code", code, ErrorCode.invalid_producer_epoch)
+    at.expect("log end", log_end(at, topic), 1)
+
+
+@case("produce/idempotence/unknown-id", "KIP-360", NEEDS, since="2.5")
+def unknown_id(at: Surroundings) -> None:
+    """A producer that the partition does not know and that does not begin at 0 is taken, or it is refused with
+    UNKNOWN_PRODUCER_ID. The log agrees with the answer."""
+    topic, producer = at.topic(), _producer(at)
+    code = _send(at, topic, producer, 7).error_code
+    at.expect("error code", code, ErrorCode.none, ErrorCode.unknown_producer_id)
+    at.expect("the log has the record exactly if it was taken", log_end(at, topic) == (code == 0), True)
+
+
+def _at_the_end(at: Surroundings, topic: Topic, sequence: int, count: int = 1) -> int:
+    """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
+    producer = _producer(at)
+    told = _send(at, topic, producer, sequence, count)
+    if told.error_code == ErrorCode.unknown_producer_id:
+        raise NotAdvertised("an unknown producer may not begin at that sequence, and 2^31 records take too long")
+    _taken(at, told, 0)
+    return producer
+
+
+@case("produce/idempotence/wrap", "KAFKA-7692", NEEDS, since="2.2")
+def wrap(at: Surroundings) -> None:
+    """After sequence 2^31-1 comes 0."""
+    topic = at.topic()
+    producer = _at_the_end(at, topic, LAST)
+    _taken(at, _send(at, topic, producer, 0), 1)
+    _taken(at, _send(at, topic, producer, 1), 2)
+
+
+@case("produce/idempotence/wrap-in-batch", "KAFKA-7692", NEEDS, since="2.2")
+def wrap_in_batch(at: Surroundings) -> None:
+    """A batch may hold the end of the sequence in its midst, and is known again."""
+    topic = at.topic()
+    producer = _at_the_end(at, topic, LAST - 1, 4)
+    _taken(at, _send(at, topic, producer, 2), 4)
+    _taken(at, _send(at, topic, producer, LAST - 1, 4), 0)
+    at.expect("log end", log_end(at, topic), 5)
+
+
+@case("produce/idempotence/wrap-gap", "KAFKA-7692", NEEDS, since="2.2")
+def wrap_gap(at: Surroundings) -> None:
+    """A gap behind the end of the sequence is refused like any other."""
+    topic = at.topic()
+    producer = _at_the_end(at, topic, LAST)
+    code = _send(at, topic, producer, 1).error_code
+    at.expect("error code", code, ErrorCode.out_of_order_sequence_number)

@@ -1,0 +1,312 @@
+"""Metadata, DescribeTopicPartitions and DescribeCluster."""
+
+from typing import Any
+from uuid import UUID
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.surroundings import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+METADATA = int(ApiKey.METADATA)
+DESCRIBE = int(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+CLUSTER = int(ApiKey.DESCRIBE_CLUSTER)
+CREATE, DELETE = int(ApiKey.CREATE_TOPICS), int(ApiKey.DELETE_TOPICS)
+IDS = {METADATA: since_version(10), CREATE: ANY}
+BY_ID = {METADATA: since_version(12), CREATE: ANY}
+NOT_ASKED = -(2**31)
+SCHEMA = "MetadataRequest.json, MetadataResponse.json"
+
+
+def _named(at: Surroundings, *names: str, **more: object) -> Any:
+    """The topics of these names, without creating them."""
+    asked = {"topics": [{"name": each} for each in names], "allow_auto_topic_creation": False, **more}
+    return at.ask(METADATA, asked)
+
+
+def _by_id(at: Surroundings, topic_id: UUID) -> Any:
+    return at.ask(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}).topics[0]
+
+
+@case("metadata/brokers/addresses", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
+def addresses(at: Surroundings) -> None:
+    """Brokers have IDs of their own, and a host and a port to connect to."""
+    answer = at.ask(METADATA, {"topics": ()})
+    ids = [int(each.node_id) for each in answer.brokers]
+    at.expect_that("IDs of brokers", ids, len(set(ids)) == len(ids) > 0, "at least one, each once")
+    bad = [f"{each.host}:{each.port}" for each in answer.brokers if not each.host or not 0 < each.port < 65536]
+    at.expect_that("addresses that cannot be used", bad, not bad, "none")
+
+
+@case("metadata/brokers/controller", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
+def controller(at: Surroundings) -> None:
+    """The controller is one of the brokers, or -1."""
+    answer = at.ask(METADATA, {"topics": ()})
+    ids = [int(each.node_id) for each in answer.brokers]
+    known = answer.controller_id in (*ids, -1)
+    at.expect("the controller is among the brokers or -1", known, True)
+
+
+@case("metadata/brokers/cluster-id", "KIP-78", {METADATA: since_version(2)}, since="0.10.1")
+def cluster_id(at: Surroundings) -> None:
+    """The cluster has an ID, which is the same in each answer."""
+    told = [at.ask(METADATA, {"topics": ()}).cluster_id for _ in range(2)]
+    at.expect("a cluster ID is told", bool(told[0]), True)
+    at.expect("both answers have the same", told[0] == told[1], True)
+
+
+@case("metadata/topics/none", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
+def no_topics(at: Surroundings) -> None:
+    """From version 1 on an empty list of topics asks for none. The brokers are told all the same."""
+    at.topic()
+    answer = at.ask(METADATA, {"topics": ()})
+    at.expect("number of topics", len(answer.topics), 0)
+    at.expect_that("number of brokers", len(answer.brokers), len(answer.brokers) > 0, "at least one")
+
+
+@case("metadata/topics/all", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
+def all_topics(at: Surroundings) -> None:
+    """A null list of topics asks for all of them."""
+    name = at.topic().name
+    names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
+    at.expect("the case's topic is among them", name in names, True)
+
+
+@case("metadata/topics/all-in-version-0", SCHEMA, {METADATA: (0, 0), CREATE: ANY}, since="0.8")
+def all_in_version_0(at: Surroundings) -> None:
+    """In version 0 an empty list asks for all topics."""
+    name = at.topic().name
+    names = {str(each.name) for each in at.ask(METADATA, {"topics": None}).topics}
+    at.expect("the case's topic is among them", name in names, True)
+
+
+@case("metadata/topics/partitions", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.8")
+def partitions(at: Surroundings) -> None:
+    """A topic has its partitions from 0 on, each with a leader that is one of its replicas in sync."""
+    topic = at.topic(3)
+    (told,) = _named(at, topic.name).topics
+    at.expect("error code of the topic", told.error_code, ErrorCode.none)
+    at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
+    for each in told.partitions:
+        at.expect("error code of a partition", each.error_code, ErrorCode.none)
+        in_sync = each.leader_id in each.isr_nodes and set(each.isr_nodes) <= set(each.replica_nodes)
+        at.expect("leader in sync, and those in sync among the replicas", in_sync, True)
+
+
+@case("metadata/topics/leader-epoch", "KIP-320", {METADATA: since_version(7), CREATE: ANY}, since="2.1")
+def leader_epoch(at: Surroundings) -> None:
+    """From version 7 on a partition has a leader epoch. It is 0 for a new topic, or higher if its leader has moved."""
+    (told,) = _named(at, at.topic().name).topics
+    epoch = told.partitions[0].leader_epoch
+    at.expect_that("leader epoch", epoch, epoch >= 0, "0 or more")
+
+
+@case("metadata/topics/offline-replicas", "KIP-112", {METADATA: since_version(5), CREATE: ANY}, since="1.0")
+def offline_replicas(at: Surroundings) -> None:
+    """A partition whose replicas are all alive has no offline replicas."""
+    (told,) = _named(at, at.topic().name).topics
+    at.expect("offline replicas", list(told.partitions[0].offline_replicas), [])
+
+
+@case("metadata/topics/internal", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
+def internal(at: Surroundings) -> None:
+    """A client's topic is not internal."""
+    (told,) = _named(at, at.topic().name).topics
+    at.expect("is internal", told.is_internal, False)
+
+
+@case("metadata/topics/every-version", SCHEMA, {METADATA: ANY, CREATE: ANY}, since="0.8")
+def every_version(at: Surroundings) -> None:
+    """Each version tells the same partitions, leaders and replicas."""
+    name = at.topic(2).name
+    told = {}
+    for version in at.broker.spoken(METADATA):
+        (topic,) = at.ask(METADATA, {"topics": [{"name": name}]}, version).topics
+        told[version] = sorted(
+            (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions
+        )
+    first = next(iter(told.values()))
+    differ = [version for version, each in told.items() if each != first]
+    at.expect_that("versions that tell something else than the lowest", differ, not differ, "none")
+
+
+@case(
+    "metadata/topics/named-twice",
+    "Apache Kafka's KafkaApis",
+    {METADATA: since_version(4), CREATE: ANY},
+    since="0.8",
+    level=SHOULD,
+)
+def named_twice(at: Surroundings) -> None:
+    """A topic that is named twice is told once."""
+    name = at.topic().name
+    at.expect("number of topics", len(_named(at, name, name).topics), 1)
+
+
+@case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
+def operations_not_asked(at: Surroundings) -> None:
+    """The operations that a client may do are told only if it asks for them."""
+    (told,) = _named(at, at.topic().name).topics
+    at.expect("authorized operations", told.topic_authorized_operations, NOT_ASKED)
+
+
+@case(
+    "metadata/topics/operations-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3", level=SHOULD
+)
+def operations_asked(at: Surroundings) -> None:
+    """They are told if it asks for them, as bits above 2."""
+    (told,) = _named(at, at.topic().name, include_topic_authorized_operations=True).topics
+    bits = told.topic_authorized_operations
+    at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
+
+
+@case("metadata/unknown/name", SCHEMA, {METADATA: since_version(4)}, since="0.8")
+def unknown_name(at: Surroundings) -> None:
+    """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
+    name = at.topic_name()
+    (told,) = _named(at, name).topics
+    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+    at.expect("name", told.name, name)
+    at.expect("number of partitions", len(told.partitions), 0)
+
+
+@case("metadata/unknown/not-created", "KIP-204", {METADATA: since_version(4)}, since="0.11")
+def not_created(at: Surroundings) -> None:
+    """Asking for a topic without allow_auto_topic_creation does not create it."""
+    name = at.topic_name()
+    for _ in range(3):
+        (told,) = _named(at, name).topics
+        at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("metadata/unknown/beside-known", SCHEMA, {METADATA: since_version(4), CREATE: ANY}, since="0.8")
+def beside_known(at: Surroundings) -> None:
+    """An unknown topic does not hinder the known one of the same request."""
+    known, unknown = at.topic().name, at.topic_name()
+    codes = {str(each.name): each.error_code for each in _named(at, unknown, known).topics}
+    at.expect("error code of the known topic", codes.get(known), ErrorCode.none)
+    at.expect("error code of the unknown topic", codes.get(unknown), ErrorCode.unknown_topic_or_partition)
+
+
+@case("metadata/unknown/invalid-name", "Apache Kafka's Topic.validate", {METADATA: since_version(4)}, since="0.8")
+def invalid_name(at: Surroundings) -> None:
+    """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
+    (told,) = _named(at, "not a topic!").topics
+    at.expect(
+        "error code of the topic",
+        told.error_code,
+        ErrorCode.invalid_topic_exception,
+        ErrorCode.unknown_topic_or_partition,
+    )
+
+
+@case("metadata/ids/told", "KIP-516", IDS, since="2.8")
+def ids_told(at: Surroundings) -> None:
+    """A topic has an ID that is not zero, and keeps it."""
+    name = at.topic().name
+    ids = [_named(at, name).topics[0].topic_id for _ in range(2)]
+    at.expect("an ID is told", ids[0] is not None, True)
+    at.expect("both answers have the same", ids[0] == ids[1], True)
+
+
+@case("metadata/ids/of-unknown-name", "KIP-516", {METADATA: since_version(10)}, since="2.8")
+def id_of_unknown_name(at: Surroundings) -> None:
+    """A topic that does not exist has the ID zero."""
+    (told,) = _named(at, at.topic_name()).topics
+    at.expect("topic ID", told.topic_id, None)
+
+
+@case("metadata/ids/found", "KIP-516", BY_ID, since="3.1")
+def found_by_id(at: Surroundings) -> None:
+    """A topic is found by its ID, and told with its name."""
+    topic = at.topic(2)
+    told = _by_id(at, UUID(bytes=topic.id))
+    at.expect("error code of the topic", told.error_code, ErrorCode.none)
+    at.expect("name", told.name, topic.name)
+    at.expect("number of partitions", len(told.partitions), 2)
+
+
+@case("metadata/ids/unknown", "KIP-516", BY_ID, since="3.1")
+def unknown_id(at: Surroundings) -> None:
+    """An ID that no topic has is told with UNKNOWN_TOPIC_ID."""
+    strange = UUID(bytes=bytes(range(1, 17)))
+    told = _by_id(at, strange)
+    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_id)
+    at.expect("the ID comes back", told.topic_id == strange, True)
+
+
+@case("metadata/ids/recreated", "KIP-516", {**BY_ID, DELETE: ANY}, since="2.8")
+def recreated(at: Surroundings) -> None:
+    """A topic that is deleted and made again under its name has another ID, and its old ID is unknown."""
+    old = at.topic()
+    at.delete(old)
+    new = at.create(old.name)
+    at.expect("the new topic has another ID", new.id != old.id, True)
+    at.expect("error code of the old ID", _by_id(at, UUID(bytes=old.id)).error_code, ErrorCode.unknown_topic_id)
+    at.expect("name of the new ID", _by_id(at, UUID(bytes=new.id)).name, old.name)
+
+
+@case("metadata/deleted", SCHEMA, {METADATA: since_version(4), CREATE: ANY, DELETE: ANY}, since="0.8")
+def deleted(at: Surroundings) -> None:
+    """A topic that was deleted is unknown."""
+    topic = at.topic()
+    at.delete(topic)
+    (told,) = _named(at, topic.name).topics
+    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("metadata/cluster/same-brokers", "KIP-700", {CLUSTER: ANY, METADATA: since_version(2)}, since="2.8")
+def same_brokers(at: Surroundings) -> None:
+    """DescribeCluster tells the same cluster ID and the same brokers as Metadata."""
+    cluster, metadata = at.ask(CLUSTER, {"endpoint_type": 1}), at.ask(METADATA, {"topics": ()})
+    at.expect("error code", cluster.error_code, ErrorCode.none)
+    at.expect("the cluster ID is the same", cluster.cluster_id == metadata.cluster_id, True)
+    brokers = sorted((int(each.broker_id), each.host, each.port) for each in cluster.brokers)
+    same = brokers == sorted((int(each.node_id), each.host, each.port) for each in metadata.brokers)
+    at.expect("the brokers are the same", same, True)
+
+
+@case("metadata/cluster/endpoint-type", "KIP-919", {CLUSTER: since_version(1)}, since="3.7")
+def endpoint_type(at: Surroundings) -> None:
+    """A broker refuses an endpoint type that does not exist with UNSUPPORTED_ENDPOINT_TYPE."""
+    at.expect("error code", at.ask(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
+
+
+@case("metadata/described/partitions", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
+def described(at: Surroundings) -> None:
+    """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
+    topic = at.topic(3)
+    answer = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
+    (told,) = answer.topics
+    at.expect("error code of the topic", told.error_code, ErrorCode.none)
+    at.expect("partitions", [each.partition_index for each in told.partitions], [0, 1, 2])
+    at.expect("cursor", answer.next_cursor, None)
+
+
+@case("metadata/described/unknown", "KIP-966", {DESCRIBE: ANY}, since="3.8")
+def described_unknown(at: Surroundings) -> None:
+    """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
+    (told,) = at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}).topics
+    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("metadata/described/cursor", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
+def described_cursor(at: Surroundings) -> None:
+    """It tells no more partitions than asked for, and a cursor from which the next request goes on."""
+    topic = at.topic(3)
+    asked = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
+    answer = at.ask(DESCRIBE, asked)
+    at.expect("partitions", [each.partition_index for each in answer.topics[0].partitions], [0, 1])
+    cursor = answer.next_cursor
+    at.expect_that("cursor", cursor, cursor is not None and cursor.partition_index == 2, "at partition 2")
+    rest = at.ask(DESCRIBE, asked | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
+    at.expect("partitions from the cursor on", [each.partition_index for each in rest.topics[0].partitions], [2])
+    at.expect("cursor at the end", rest.next_cursor, None)
+
+
+@case("metadata/described/sorted", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
+def described_sorted(at: Surroundings) -> None:
+    """It tells topics in the order of their names."""
+    names = sorted(at.topic().name for _ in range(3))
+    told = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
+    at.expect("the topics are in the order of their names", [str(each.name) for each in told] == names, True)

@@ -1,0 +1,335 @@
+"""ListOffsets in all its kinds, OffsetForLeaderEpoch and DeleteRecords."""
+
+from typing import Any
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.data import PRODUCE, write
+from bench.probe.surroundings import Surroundings, Topic
+from reference_broker.records.builder import Compression, Record, build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+LIST, EPOCHS, DELETE = int(ApiKey.LIST_OFFSETS), int(ApiKey.OFFSET_FOR_LEADER_EPOCH), int(ApiKey.DELETE_RECORDS)
+NEEDS = {LIST: since_version(1), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
+WITH_EPOCH = {**NEEDS, LIST: since_version(4), ApiKey.METADATA: since_version(7)}
+FOR_EPOCH = {EPOCHS: since_version(2), PRODUCE: since_version(3), ApiKey.METADATA: since_version(7)}
+DELETES = {**NEEDS, DELETE: ANY}
+SCHEMA = "ListOffsetsRequest.json, KIP-79"
+EPOCH_SCHEMA = "KIP-101, KIP-320"
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+BEGAN_MS = 1_700_000_000_000
+"""When the first record of the cases' logs was made. The later ones follow after 10 ms each."""
+FOR_EVER = {"retention.ms": "-1"}
+
+
+def _log(at: Surroundings, compression: Compression = Compression.NONE) -> Topic:
+    """A log of two batches with records at 0, 10, 20 and 30, 40, 50 ms after BEGAN_MS."""
+    topic = at.topic(configs=FOR_EVER)
+    for first in (0, 3):
+        made = [Record(timestamp_ms=BEGAN_MS + 10 * each, value=b"v") for each in range(first, first + 3)]
+        write(at, topic, build(made, compression=compression))
+    return topic
+
+
+def _at(at: Surroundings, topic: Topic, timestamp: int, partition: int = 0, **more: object) -> Any:
+    """What is told of the offset for a timestamp, or for one of the kinds above."""
+    asked = {"partition_index": partition, "timestamp": timestamp, **more}
+    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [asked]}]})
+    (told,) = answer.topics[0].partitions
+    return told
+
+
+def _expect(at: Surroundings, told: Any, offset: int) -> None:
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("offset", told.offset, offset)
+
+
+@case("offsets/list/latest", SCHEMA, NEEDS, since="0.10.1")
+def latest(at: Surroundings) -> None:
+    """Timestamp -1 asks for the end of the log. No timestamp belongs to it."""
+    told = _at(at, _log(at), LATEST)
+    _expect(at, told, 6)
+    at.expect("timestamp", told.timestamp, -1)
+
+
+@case("offsets/list/earliest", SCHEMA, NEEDS, since="0.10.1")
+def earliest(at: Surroundings) -> None:
+    """Timestamp -2 asks for the start of the log."""
+    _expect(at, _at(at, _log(at), EARLIEST), 0)
+
+
+@case("offsets/list/empty-log", SCHEMA, NEEDS, since="0.10.1")
+def empty_log(at: Surroundings) -> None:
+    """A log without records starts and ends at 0, and has no offset for any time."""
+    topic = at.topic()
+    _expect(at, _at(at, topic, EARLIEST), 0)
+    _expect(at, _at(at, topic, LATEST), 0)
+    _expect(at, _at(at, topic, BEGAN_MS), -1)
+
+
+@case("offsets/list/time-exact", SCHEMA, NEEDS, since="0.10.1")
+def time_exact(at: Surroundings) -> None:
+    """A timestamp gives the first record with that time, also inside a batch, and the time of the record."""
+    told = _at(at, _log(at), BEGAN_MS + 40)
+    _expect(at, told, 4)
+    at.expect("timestamp", told.timestamp, BEGAN_MS + 40)
+
+
+@case("offsets/list/time-between", SCHEMA, NEEDS, since="0.10.1")
+def time_between(at: Surroundings) -> None:
+    """A time between two records gives the later one."""
+    told = _at(at, _log(at), BEGAN_MS + 11)
+    _expect(at, told, 2)
+    at.expect("timestamp", told.timestamp, BEGAN_MS + 20)
+
+
+@case("offsets/list/time-before", SCHEMA, NEEDS, since="0.10.1")
+def time_before(at: Surroundings) -> None:
+    """A time before the first record gives the first one."""
+    _expect(at, _at(at, _log(at), 1), 0)
+
+
+@case("offsets/list/time-after", SCHEMA, NEEDS, since="0.10.1")
+def time_after(at: Surroundings) -> None:
+    """A time after the last record gives offset -1 and is no error."""
+    told = _at(at, _log(at), BEGAN_MS + 51)
+    _expect(at, told, -1)
+    at.expect("timestamp", told.timestamp, -1)
+
+
+@case("offsets/list/time-in-compressed", SCHEMA, NEEDS, since="0.10.1")
+def time_in_compressed(at: Surroundings) -> None:
+    """A timestamp gives the record itself in a compressed batch, too."""
+    _expect(at, _at(at, _log(at, Compression.GZIP), BEGAN_MS + 40), 4)
+
+
+@case("offsets/list/time-out-of-order", SCHEMA, NEEDS, since="0.10.1")
+def time_out_of_order(at: Surroundings) -> None:
+    """Where times are not in order, the first offset counts whose time is late enough."""
+    topic = at.topic(configs=FOR_EVER)
+    write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (50, 10, 30, 50)]))
+    _expect(at, _at(at, topic, BEGAN_MS + 20), 0)
+
+
+@case("offsets/list/max-timestamp", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
+def max_timestamp(at: Surroundings) -> None:
+    """Timestamp -3 asks for the record with the largest timestamp, which need not be the last."""
+    topic = at.topic(configs=FOR_EVER)
+    write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (10, 50, 30)]))
+    told = _at(at, topic, MAX_TIMESTAMP)
+    _expect(at, told, 1)
+    at.expect("timestamp", told.timestamp, BEGAN_MS + 50)
+
+
+@case("offsets/list/max-timestamp-empty", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
+def max_timestamp_empty(at: Surroundings) -> None:
+    """In a log without records there is none."""
+    _expect(at, _at(at, at.topic(), MAX_TIMESTAMP), -1)
+
+
+@case("offsets/list/earliest-local", "KIP-405", {**NEEDS, LIST: since_version(8)}, since="3.4")
+def earliest_local(at: Surroundings) -> None:
+    """Timestamp -4 asks for the start of the local log, which is that of the log where nothing is tiered."""
+    _expect(at, _at(at, _log(at), EARLIEST_LOCAL), 0)
+
+
+@case("offsets/list/latest-tiered", "KIP-1005", {**NEEDS, LIST: since_version(9)}, since="3.8")
+def latest_tiered(at: Surroundings) -> None:
+    """Timestamp -5 asks for the last tiered offset, which is -1 where nothing is tiered."""
+    _expect(at, _at(at, _log(at), LATEST_TIERED), -1)
+
+
+@case("offsets/list/unknown-kind", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
+def unknown_kind(at: Surroundings) -> None:
+    """A negative timestamp without a meaning is refused."""
+    code = _at(at, _log(at), -99).error_code
+    at.expect_that("error code", ErrorCode(code), code != 0, "an error")
+
+
+@case("offsets/list/after-deletion", "KIP-107", DELETES, since="0.11")
+def after_deletion(at: Surroundings) -> None:
+    """Records that were deleted are not found by time, and the earliest offset is behind them."""
+    topic = _log(at)
+    _delete(at, topic, 2)
+    _expect(at, _at(at, topic, EARLIEST), 2)
+    _expect(at, _at(at, topic, BEGAN_MS), 2)
+
+
+@case("offsets/list/read-committed", "KIP-98", {**NEEDS, LIST: since_version(2)}, since="0.11")
+def read_committed(at: Surroundings) -> None:
+    """With isolation level 1 the end is the last stable offset, which is the same where no transaction is open."""
+    partitions = [{"partition_index": 0, "timestamp": LATEST}]
+    topics = [{"name": _log(at).name, "partitions": partitions}]
+    (told,) = at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}).topics[0].partitions
+    _expect(at, told, 6)
+
+
+@case("offsets/list/unknown-topic", SCHEMA, {LIST: since_version(1)}, since="0.10.1")
+def unknown_topic(at: Surroundings) -> None:
+    """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    code = _at(at, Topic(at.topic_name(), bytes(16), 1), LATEST).error_code
+    at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("offsets/list/unknown-partition", SCHEMA, NEEDS, since="0.10.1")
+def unknown_partition(at: Surroundings) -> None:
+    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION, and the others as ever."""
+    topic = _log(at)
+    partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
+    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
+    told = {each.partition_index: each for each in answer.topics[0].partitions}
+    at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
+    _expect(at, told[0], 6)
+
+
+@case("offsets/list/named-twice", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
+def named_twice(at: Surroundings) -> None:
+    """A partition that is named twice is refused with INVALID_REQUEST."""
+    partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
+    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
+    codes = {int(each.error_code) for each in answer.topics[0].partitions}
+    at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
+
+
+@case("offsets/list/leader-epoch", "KIP-320; redpanda#9850", WITH_EPOCH, since="2.1")
+def leader_epoch(at: Surroundings) -> None:
+    """From version 4 on an offset is told with the leader epoch of its record."""
+    topic = _log(at)
+    epoch = _epoch_of(at, topic)
+    for kind in (EARLIEST, LATEST, BEGAN_MS):
+        at.expect("the leader epoch is that of the leader", _at(at, topic, kind).leader_epoch == epoch, True)
+
+
+@case("offsets/list/newer-epoch", "KIP-320", WITH_EPOCH, since="2.1")
+def newer_epoch(at: Surroundings) -> None:
+    """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
+    topic = _log(at)
+    told = _at(at, topic, LATEST, current_leader_epoch=_epoch_of(at, topic) + 1)
+    at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
+
+
+@case("offsets/list/right-epoch", "KIP-320", WITH_EPOCH, since="2.1")
+def right_epoch(at: Surroundings) -> None:
+    """A client with the right leader epoch is answered."""
+    topic = _log(at)
+    _expect(at, _at(at, topic, LATEST, current_leader_epoch=_epoch_of(at, topic)), 6)
+
+
+# OffsetForLeaderEpoch
+
+
+def _epoch_of(at: Surroundings, topic: Topic) -> int:
+    (told,) = at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}).topics
+    return int(told.partitions[0].leader_epoch)
+
+
+def _end_of(at: Surroundings, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
+    asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+    answer = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]})
+    (told,) = answer.topics[0].partitions
+    return told
+
+
+@case("offsets/epoch/last", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
+def last_epoch(at: Surroundings) -> None:
+    """The leader's own epoch ends where the log ends."""
+    topic = _log(at)
+    epoch = _epoch_of(at, topic)
+    told = _end_of(at, topic.name, epoch)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("end offset", told.end_offset, 6)
+    at.expect("the epoch is that which was asked for", told.leader_epoch == epoch, True)
+
+
+@case("offsets/epoch/future", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
+def future_epoch(at: Surroundings) -> None:
+    """An epoch that has not come yet has no end: -1 and -1, and no error."""
+    topic = _log(at)
+    told = _end_of(at, topic.name, _epoch_of(at, topic) + 5)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("epoch and end offset", (int(told.leader_epoch), int(told.end_offset)), (-1, -1))
+
+
+@case("offsets/epoch/undefined", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
+def undefined_epoch(at: Surroundings) -> None:
+    """Epoch -1, which stands for none, has no end."""
+    told = _end_of(at, _log(at).name, -1)
+    at.expect("end offset", told.end_offset, -1)
+
+
+@case("offsets/epoch/newer-current", EPOCH_SCHEMA, FOR_EPOCH, since="2.1")
+def newer_current(at: Surroundings) -> None:
+    """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
+    topic = _log(at)
+    epoch = _epoch_of(at, topic)
+    told = _end_of(at, topic.name, epoch, epoch + 1)
+    at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
+
+
+@case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
+def epoch_of_unknown(at: Surroundings) -> None:
+    """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    told = _end_of(at, at.topic_name(), 0)
+    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
+def epoch_of_unknown_partition(at: Surroundings) -> None:
+    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    told = _end_of(at, _log(at).name, 0, partition=9)
+    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+# DeleteRecords
+
+
+def _delete(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> Any:
+    asked = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
+    (told,) = at.ask(DELETE, {**asked, "timeout": 5_000}).topics[0].partitions
+    return told
+
+
+@case("offsets/delete/to-offset", "KIP-107", DELETES, since="0.11")
+def delete_to_offset(at: Surroundings) -> None:
+    """Records before an offset are deleted, also inside a batch, and the answer tells the new start."""
+    topic = _log(at)
+    told = _delete(at, topic, 4)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("low watermark", told.low_watermark, 4)
+    _expect(at, _at(at, topic, EARLIEST), 4)
+
+
+@case("offsets/delete/to-end", "KIP-107", DELETES, since="0.11")
+def delete_to_end(at: Surroundings) -> None:
+    """Offset -1 deletes all records."""
+    topic = _log(at)
+    told = _delete(at, topic, -1)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("low watermark", told.low_watermark, 6)
+    _expect(at, _at(at, topic, EARLIEST), 6)
+    _expect(at, _at(at, topic, LATEST), 6)
+
+
+@case("offsets/delete/beyond-end", "KIP-107", DELETES, since="0.11")
+def delete_beyond(at: Surroundings) -> None:
+    """An offset beyond the end is refused with OFFSET_OUT_OF_RANGE, and nothing is deleted."""
+    topic = _log(at)
+    at.expect("error code", _delete(at, topic, 7).error_code, ErrorCode.offset_out_of_range)
+    _expect(at, _at(at, topic, EARLIEST), 0)
+
+
+@case("offsets/delete/already", "KIP-107", DELETES, since="0.11")
+def delete_again(at: Surroundings) -> None:
+    """To delete what is deleted already is no error, and the start does not go back."""
+    topic = _log(at)
+    _delete(at, topic, 4)
+    told = _delete(at, topic, 2)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("low watermark", told.low_watermark, 4)
+
+
+@case("offsets/delete/unknown-partition", "KIP-107", DELETES, since="0.11")
+def delete_unknown(at: Surroundings) -> None:
+    """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
+    told = _delete(at, _log(at), 1, 9)
+    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)

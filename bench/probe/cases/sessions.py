@@ -1,0 +1,362 @@
+"""Fetch sessions (KIP-227): every row of its table, and what changes in a session."""
+
+import time
+from itertools import pairwise
+from typing import Any
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
+from bench.probe.session import CLOSE, OPEN, Session
+from bench.probe.surroundings import Surroundings, Topic
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchResponse
+
+NEEDS = {FETCH: since_version(7), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
+BY_NAME = {**NEEDS, FETCH: (7, 12)}
+BY_ID = {**NEEDS, FETCH: since_version(13)}
+KIP_227 = "KIP-227"
+WAIT_MS, LONG_MS = 400, 5_000
+SOON_S = 2.0
+BEYOND_DEFAULT_SLOTS = 1_100
+
+
+def _alone(at: Surroundings, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
+    """One fetch with this pair."""
+    topics = [(topic, [wanted()])] if topic else []
+    answer = at.ask(FETCH, fetch_request(at, topics, session_id=session_id, session_epoch=epoch))
+    assert isinstance(answer, FetchResponse)
+    return answer
+
+
+def _is_gone(at: Surroundings, session: Session) -> None:
+    answer = session.next(epoch=session.epoch)
+    at.expect("error code of the old session", answer.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect("session ID of that answer", answer.session_id, 0)
+
+
+def _empty(at: Surroundings, answer: FetchResponse) -> None:
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("partitions in the answer", sorted(rows(answer)), [])
+
+
+# The table
+
+
+@case("fetch/session/none", KIP_227, NEEDS, since="1.1")
+def none(at: Surroundings) -> None:
+    """Session ID 0 and epoch -1: a full fetch, and no session is made."""
+    answer = _alone(at, 0, CLOSE, at.topic())
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("session ID", answer.session_id, 0)
+    at.expect("partitions in the answer", sorted(rows(answer)), [0])
+
+
+@case("fetch/session/open", KIP_227, NEEDS, since="1.1")
+def opened(at: Surroundings) -> None:
+    """Session ID 0 and epoch 0: a full fetch, and a session with a positive ID is made."""
+    session = Session(at, at.topic(2), wanted(0), wanted(1))
+    at.expect("the ID is positive", session.id > 0, True)
+    at.expect("partitions in the answer", sorted(rows(session.first)), [0, 1])
+
+
+@case("fetch/session/ids-differ", KIP_227, NEEDS, since="1.1")
+def ids_differ(at: Surroundings) -> None:
+    """No two sessions have the same ID, and IDs are not counted."""
+    topic = at.topic()
+    ids = [Session(at, topic).id for _ in range(5)]
+    at.expect("number of different IDs", len(set(ids)), 5)
+    counted = all(second - first == 1 for first, second in pairwise(ids))
+    at.expect("each ID is that of the session before it plus one", counted, False)
+
+
+@case("fetch/session/incremental", KIP_227, NEEDS, since="1.1")
+def incremental(at: Surroundings) -> None:
+    """The session's ID and next epoch: only what changed is told, and the answer repeats the ID."""
+    topic = at.topic(3)
+    session = Session(at, topic, *(wanted(each) for each in range(3)))
+    _empty(at, session.next())
+    write(at, topic, batch(b"new"), partition=1)
+    answer = session.next()
+    at.expect("the session ID is repeated", answer.session_id == session.id, True)
+    at.expect("partitions in the answer", sorted(rows(answer)), [1])
+    at.expect("values", values(rows(answer)[1]), [b"new"])
+
+
+@case("fetch/session/close", KIP_227, NEEDS, since="1.1")
+def close(at: Surroundings) -> None:
+    """The session's ID and epoch -1: a full fetch, and the session is closed."""
+    topic = at.topic()
+    session = Session(at, topic)
+    answer = session.next(wanted(), epoch=CLOSE)
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("session ID", answer.session_id, 0)
+    at.expect("partitions in the answer", sorted(rows(answer)), [0])
+    _is_gone(at, session)
+
+
+@case("fetch/session/replace", KIP_227, NEEDS, since="1.1")
+def replace(at: Surroundings) -> None:
+    """The session's ID and epoch 0: a full fetch, the session is closed, and a new one is made."""
+    session = Session(at, at.topic())
+    answer = session.next(wanted(), epoch=OPEN)
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("a session with another ID is made", answer.session_id not in (0, session.id), True)
+    _is_gone(at, session)
+
+
+@case("fetch/session/close-unknown", KIP_227, NEEDS, since="1.1")
+def close_unknown(at: Surroundings) -> None:
+    """An unknown ID and epoch -1 or 0: a full fetch, and no error."""
+    topic = at.topic()
+    closed = _alone(at, 123_456, CLOSE, topic)
+    at.expect("error code with epoch -1", closed.error_code, ErrorCode.none)
+    at.expect("session ID with epoch -1", closed.session_id, 0)
+    replaced = _alone(at, 123_456, OPEN, topic)
+    at.expect("error code with epoch 0", replaced.error_code, ErrorCode.none)
+    at.expect("partitions in the answer", sorted(rows(replaced)), [0])
+
+
+@case("fetch/session/unknown-id", KIP_227, NEEDS, since="1.1")
+def unknown_id(at: Surroundings) -> None:
+    """An unknown ID and a positive epoch: FETCH_SESSION_ID_NOT_FOUND, no session and no partitions."""
+    answer = _alone(at, 123_456, 1, at.topic())
+    at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
+    at.expect("session ID", answer.session_id, 0)
+    at.expect("number of topics", len(answer.responses), 0)
+
+
+@case("fetch/session/no-id", KIP_227, NEEDS, since="1.1")
+def no_id(at: Surroundings) -> None:
+    """ID 0 and a positive epoch: FETCH_SESSION_ID_NOT_FOUND."""
+    answer = _alone(at, 0, 5, at.topic())
+    at.expect("error code", answer.error_code, ErrorCode.fetch_session_id_not_found)
+
+
+@case("fetch/session/wrong-epoch", KIP_227, NEEDS, since="1.1")
+def wrong_epoch(at: Surroundings) -> None:
+    """An epoch that is too high: INVALID_FETCH_SESSION_EPOCH. The session stays, and its right epoch still works."""
+    session = Session(at, at.topic())
+    answer = session.next(epoch=5)
+    at.expect("error code", answer.error_code, ErrorCode.invalid_fetch_session_epoch)
+    at.expect("session ID", answer.session_id, 0)
+    at.expect("number of topics", len(answer.responses), 0)
+    _empty(at, session.next())
+
+
+@case("fetch/session/repeated-epoch", KIP_227, NEEDS, since="1.1")
+def repeated_epoch(at: Surroundings) -> None:
+    """An epoch that was used already: INVALID_FETCH_SESSION_EPOCH. The session stays."""
+    session = Session(at, at.topic())
+    _empty(at, session.next())
+    at.expect("error code", session.next(epoch=1).error_code, ErrorCode.invalid_fetch_session_epoch)
+    _empty(at, session.next())
+
+
+@case("fetch/session/negative-epoch", KIP_227, NEEDS, since="1.1")
+def negative_epoch(at: Surroundings) -> None:
+    """An epoch below -1 is refused. The session stays."""
+    session = Session(at, at.topic())
+    codes = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_found)
+    at.expect("error code", session.next(epoch=-7).error_code, *codes)
+    _empty(at, session.next())
+
+
+# What is told
+
+
+@case("fetch/session/told/nothing-new", "KIP-227; redpanda#1123", NEEDS, since="1.1")
+def nothing_new(at: Surroundings) -> None:
+    """An incremental fetch with nothing to tell waits for max_wait_ms, and then tells no partitions."""
+    session = Session(at, at.topic())
+    began = time.monotonic()
+    answer = session.next(max_wait_ms=WAIT_MS)
+    at.expect("max_wait_ms was waited", time.monotonic() - began >= 0.9 * WAIT_MS / 1000, True)
+    _empty(at, answer)
+
+
+@case("fetch/session/told/woken", KIP_227, NEEDS, since="1.1")
+def woken(at: Surroundings) -> None:
+    """An incremental fetch that waits is answered when records arrive."""
+    topic = at.topic(2)
+    session = Session(at, topic, wanted(0), wanted(1))
+    fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1, "max_wait_ms": LONG_MS}
+    asked = at.send(FETCH, fetch_request(at, [], **fields))
+    began = time.monotonic()
+    time.sleep(0.1)
+    produce(at, topic, batch(b"wake"), 1, on=at.connect())
+    answer = at.main.receive(asked)
+    at.expect("partitions in the answer", sorted(rows(answer)), [1])
+    at.expect("values", values(rows(answer)[1]), [b"wake"])
+    at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
+
+
+@case("fetch/session/told/same-offset", KIP_227, NEEDS, since="1.1")
+def same_offset(at: Surroundings) -> None:
+    """A fetcher that does not move its offset gets the same records again."""
+    topic = at.topic()
+    write(at, topic, batch(b"a"))
+    session = Session(at, topic)
+    for _ in range(2):
+        at.expect("values", values(rows(session.next())[0]), [b"a"])
+
+
+@case("fetch/session/told/moved-offset", KIP_227, NEEDS, since="1.1")
+def moved_offset(at: Surroundings) -> None:
+    """A partition that is named again has the new offset from then on."""
+    topic = at.topic()
+    write(at, topic, batch(b"a"), batch(b"b"))
+    session = Session(at, topic)
+    at.expect("values", values(rows(session.next(wanted(offset=1)))[0]), [b"b"])
+    at.expect("values without naming it", values(rows(session.next())[0]), [b"b"])
+    _empty(at, session.next(wanted(offset=2)))
+
+
+@case("fetch/session/told/moved-limit", KIP_227, NEEDS, since="1.1")
+def moved_limit(at: Surroundings) -> None:
+    """A partition that is named again has the new limit from then on."""
+    topic = at.topic()
+    write(at, topic, batch(b"a"), batch(b"b"))
+    session = Session(at, topic, wanted(max_bytes=1))
+    at.expect("batches within the small limit", len(headers(rows(session.first)[0])), 1)
+    at.expect("batches within the large limit", len(headers(rows(session.next(wanted()))[0])), 2)
+    at.expect("batches without naming it", len(headers(rows(session.next())[0])), 2)
+
+
+@case("fetch/session/told/added", KIP_227, NEEDS, since="1.1")
+def added(at: Surroundings) -> None:
+    """A partition that is new to the session is always told, and then only when it changes."""
+    session = Session(at, at.topic(2), wanted(0))
+    answer = session.next(wanted(1))
+    at.expect("partitions in the answer", sorted(rows(answer)), [1])
+    _empty(at, session.next())
+
+
+@case("fetch/session/told/log-start", "KIP-227, KIP-107", {**NEEDS, ApiKey.DELETE_RECORDS: ANY}, since="1.1")
+def log_start(at: Surroundings) -> None:
+    """A log start that moves is told, though there are no records."""
+    topic = at.topic()
+    write(at, topic, batch(b"a", b"b"))
+    session = Session(at, topic, wanted(offset=2))
+    partitions = [{"partition_index": 0, "offset": 1}]
+    at.ask(ApiKey.DELETE_RECORDS, {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000})
+    told = rows(session.next())
+    at.expect("partitions in the answer", sorted(told), [0])
+    at.expect("log start offset", told[0].log_start_offset, 1)
+    _empty(at, session.next())
+
+
+@case("fetch/session/told/error-stays", KIP_227, NEEDS, since="1.1")
+def error_stays(at: Surroundings) -> None:
+    """A partition with an error is told in each answer, and when it has none any more."""
+    session = Session(at, at.topic(), wanted(offset=9))
+    for answer in (session.first, session.next(), session.next()):
+        codes = {index: data.error_code for index, data in rows(answer).items()}
+        at.expect("error code of the partition", codes.get(0), ErrorCode.offset_out_of_range)
+    told = {index: data.error_code for index, data in rows(session.next(wanted(offset=0))).items()}
+    at.expect("error code when the offset is right", told.get(0), ErrorCode.none)
+    _empty(at, session.next())
+
+
+@case("fetch/session/told/no-starving", "KIP-227, KAFKA-12330", NEEDS, since="1.1")
+def no_starving(at: Surroundings) -> None:
+    """Where each answer has room for one partition, all get their turn."""
+    topic = at.topic(3)
+    session = Session(at, topic, *(wanted(each) for each in range(3)))
+    for index in range(3):
+        write(at, topic, batch(b"v"), partition=index)
+    served = set()
+    for _ in range(3):
+        served |= {index for index, data in rows(session.next(max_bytes=1)).items() if data.records}
+    at.expect("partitions that were served", sorted(served), [0, 1, 2])
+
+
+# What is forgotten
+
+
+@case("fetch/session/forgotten/one", "KIP-227; platformatic/kafka#321", NEEDS, since="1.1")
+def forget_one(at: Surroundings) -> None:
+    """A partition that is forgotten is not told any more."""
+    topic = at.topic(2)
+    session = Session(at, topic, wanted(0), wanted(1))
+    _empty(at, session.next(forget=[0]))
+    for index in range(2):
+        write(at, topic, batch(), partition=index)
+    at.expect("partitions in the answer", sorted(rows(session.next())), [1])
+
+
+@case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1")
+def forget_all(at: Surroundings) -> None:
+    """A session whose last partition is forgotten is closed, and the answer has session ID 0."""
+    session = Session(at, at.topic(2), wanted(0), wanted(1))
+    answer = session.next(forget=[0, 1])
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("session ID", answer.session_id, 0)
+    _is_gone(at, session)
+
+
+@case("fetch/session/forgotten/stranger", KIP_227, NEEDS, since="1.1")
+def forget_stranger(at: Surroundings) -> None:
+    """To forget a partition that the session does not have is no error."""
+    session = Session(at, at.topic(2), wanted(0))
+    _empty(at, session.next(forget=[1]))
+
+
+@case("fetch/session/forgotten/and-back", KIP_227, NEEDS, since="1.1")
+def and_back(at: Surroundings) -> None:
+    """A partition that was forgotten and is named again is new to the session."""
+    session = Session(at, at.topic(2), wanted(0), wanted(1))
+    _empty(at, session.next(forget=[0]))
+    at.expect("partitions in the answer", sorted(rows(session.next(wanted(0)))), [0])
+
+
+@case("fetch/session/forgotten/and-named", "FetchSession.scala", NEEDS, since="1.1", level=SHOULD)
+def and_named(at: Surroundings) -> None:
+    """Of a partition that one request both names and forgets, it is forgotten."""
+    topic = at.topic(2)
+    session = Session(at, topic, wanted(0), wanted(1))
+    session.next(wanted(0), forget=[0])
+    write(at, topic, batch())
+    at.expect("partitions in the answer", sorted(rows(session.next())), [])
+
+
+# Sessions side by side
+
+
+@case("fetch/session/other-connection", KIP_227, NEEDS, since="1.1")
+def other_connection(at: Surroundings) -> None:
+    """A session belongs to no connection."""
+    session = Session(at, at.topic())
+    _empty(at, session.next(on=at.connect()))
+    _empty(at, session.next())
+
+
+@case("fetch/session/side-by-side", KIP_227, NEEDS, since="1.1")
+def side_by_side(at: Surroundings) -> None:
+    """Each session tells a change once for itself."""
+    topic = at.topic()
+    one, two = Session(at, topic), Session(at, topic)
+    write(at, topic, batch(b"v"))
+    for session in (one, two):
+        at.expect("values", values(rows(session.next())[0]), [b"v"])
+    _empty(at, one.next(wanted(offset=1)))
+    at.expect("values of the other session", values(rows(two.next())[0]), [b"v"])
+
+
+@case("fetch/session/slots", KIP_227, NEEDS, since="1.1", alone=True, limit_s=30.0)
+def slots(at: Surroundings) -> None:
+    """Where no slot is free, a session is declined with ID 0, and the data is told all the same."""
+    topic = at.topic()
+    write(at, topic, batch(b"v"))
+    version = at.version(FETCH)
+    quiet = at.connect()
+    request = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
+    answers = [quiet.ask(FETCH, version, request) for _ in range(BEYOND_DEFAULT_SLOTS)]
+    del at.lines[6:-6]  # They are all the same.
+    for session_id in {each.session_id for each in answers} - {0}:
+        quiet.ask(FETCH, version, fetch_request(at, [], session_id=session_id, session_epoch=CLOSE))
+        at.lines.pop()
+        at.lines.pop()
+    at.expect("error codes", sorted({each.error_code for each in answers}), [0])
+    told = all(values(each.responses[0].partitions[0]) == [b"v"] for each in answers)
+    at.expect("each answer has the record", told, True)

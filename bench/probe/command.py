@@ -1,0 +1,102 @@
+"""``crucible probe``: plays cases against a target and tells what came of them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.probe import kafka_answers
+from bench.probe.baseline import read, worse
+from bench.probe.broker import Address, meet
+from bench.probe.oracle import differences
+from bench.probe.play import play
+from bench.probe.registry import chosen
+from bench.probe.told import as_json, junit, page, text
+from bench.probe.verdict import Outcome
+
+PASSED, FAILED = 0, 1
+
+
+class UsageError(Exception):
+    """The words of the command do not fit together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line asks for. ``oracle`` is a second broker, as HOST:PORT."""
+
+    target: str
+    sections: Sequence[str] = ()
+    cases: Sequence[str] = ()
+    strict: bool = False
+    dry_run: bool = False
+    hostile: bool = False
+    oracle: str | None = None
+    baseline: Path | None = None
+    json: Path | None = None
+    junit: Path | None = None
+    page: Path | None = None
+
+
+def run(wanted: Wanted, say: Callable[[str], None]) -> int:
+    """Returns the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
+    is 1 if something got worse. ``say`` takes a line for people.
+
+    Raises UsageError, UnknownCase, NoBaseline and NotKafka, which are one sentence each.
+    """
+    cases = chosen(wanted.sections, wanted.cases)
+    if wanted.dry_run:
+        for case in cases:
+            say(text.listed(case))
+        say(f"{len(cases)} cases")
+        return PASSED
+    before = read(wanted.baseline) if wanted.baseline else None
+    broker = meet(address_of(wanted.target))
+    second = meet(address_of(wanted.oracle)) if wanted.oracle else None
+    began = time.monotonic()
+    outcomes = play(broker, cases, wanted.hostile, say)
+    summary = text.summary(outcomes, time.monotonic() - began)
+    red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
+    _tell(wanted, outcomes, red, say)
+    if second is not None:
+        differ = list(differences(outcomes, play(second, cases, wanted.hostile, say)))
+        for line in differ:
+            say(f"differs from the oracle: {line}")
+        say(f"{len(cases) - len(differ)} of {len(cases)} cases are answered as {wanted.oracle} does")
+    say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
+    _write(wanted, outcomes, summary)
+    return FAILED if red else PASSED
+
+
+def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
+    """One line for each case; all about those that are red, and about those that were asked for by ID."""
+    kafka = kafka_answers.told()
+    for outcome in outcomes:
+        name = outcome.case.id
+        if outcome in red or name in wanted.cases:
+            for line in text.in_full(outcome, repeat(wanted.target, name), kafka.get(name, "")):
+                say(line)
+        else:
+            say(text.line(outcome))
+
+
+def _write(wanted: Wanted, outcomes: Sequence[Outcome], summary: str) -> None:
+    kafka = kafka_answers.told()
+    if wanted.json is not None:
+        wanted.json.write_text(as_json.document(wanted.target, outcomes, kafka), encoding="utf-8")
+    if wanted.junit is not None:
+        wanted.junit.write_text(junit.document(wanted.target, outcomes, wanted.strict), encoding="utf-8")
+    if wanted.page is not None:
+        wanted.page.write_text(page.document(wanted.target, outcomes, summary, kafka), encoding="utf-8")
+
+
+def repeat(target: str, case_id: str) -> str:
+    return f"./crucible probe {target} --case {case_id}"
+
+
+def address_of(target: str) -> Address:
+    """``HOST:PORT``, also with an IPv6 host in brackets. Raises UsageError."""
+    host, separator, port = target.rpartition(":")
+    if not separator or not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+        raise UsageError(f"{target!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,176 @@
+"""Producing and fetching, which many cases need: batches with few words, and requests for one topic."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.probe.conversation import Asked, Conversation
+from bench.probe.surroundings import Surroundings, Topic
+from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
+from reference_broker.records.builder import Compression, build
+from reference_broker.records.reader import read_records
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import (
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from reference_broker.wire.produce import ProducePartition, ProducePartitionResponse, ProduceRequest, ProduceTopic
+
+PRODUCE, FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+ALL_REPLICAS = -1
+PLENTY = 1 << 20
+TIMEOUT_MS = 5_000
+IDS_SINCE = 13
+"""From this version on, Produce and Fetch name topics by their IDs."""
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def batch(*values: bytes, timestamp_ms: int | None = None, compression: int = 0, **options: Any) -> bytes:
+    """One batch with a record for each value, all with one timestamp (None: now). ``options``: of ``build``."""
+    at_ms = now_ms() if timestamp_ms is None else timestamp_ms
+    records = [Record(timestamp_ms=at_ms, value=value) for value in values or (b"value",)]
+    return build(records, compression=Compression(compression), **options)
+
+
+def altered(data: bytes, **fields: int) -> bytes:
+    """The batch with other values in its header, and a checksum that is right unless it is given."""
+    header = read_header(data)._replace(**fields)
+    plain = write_header(header)[CRC_FROM:] + data[61:]
+    crc = fields.get("crc", checksum(plain))
+    return write_header(header._replace(crc=crc))[:CRC_FROM] + plain
+
+
+def named(topic: Topic, version: int) -> tuple[str, bytes]:
+    """The topic's name or its ID, whichever the version has, and nothing for the other."""
+    return ("", topic.id) if version >= IDS_SINCE else (topic.name, NO_TOPIC_ID)
+
+
+# Produce
+
+
+def produce_request(
+    topic: Topic, version: int, batches: Mapping[int, bytes], acks: int = ALL_REPLICAS
+) -> ProduceRequest:
+    """``batches``: by partition."""
+    partitions = [ProducePartition(index, data) for index, data in batches.items()]
+    return ProduceRequest(acks, TIMEOUT_MS, [ProduceTopic(*named(topic, version), partitions)])
+
+
+def produce(
+    at: Surroundings,
+    topic: Topic,
+    data: bytes,
+    partition: int = 0,
+    acks: int = ALL_REPLICAS,
+    on: Conversation | None = None,
+) -> ProducePartitionResponse:
+    """Writes one batch and returns what is told of its partition."""
+    version = at.version(PRODUCE)
+    answer = at.ask(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
+    (told,) = answer.responses[0].partitions
+    assert isinstance(told, ProducePartitionResponse)
+    return told
+
+
+def write(at: Surroundings, topic: Topic, *batches: bytes, partition: int = 0) -> None:
+    """Writes batches that the broker must take."""
+    for data in batches:
+        at.expect(
+            "error code of a produce that prepares", produce(at, topic, data, partition).error_code, ErrorCode.none
+        )
+
+
+# Fetch
+
+
+def wanted(partition: int = 0, offset: int = 0, max_bytes: int = PLENTY, **more: Any) -> FetchPartition:
+    return FetchPartition(partition, offset, max_bytes, **more)
+
+
+def fetch_request(
+    at: Surroundings,
+    topics: Iterable[tuple[Topic, Sequence[FetchPartition]]],
+    forgotten: Iterable[tuple[Topic, Sequence[int]]] = (),
+    **fields: Any,
+) -> FetchRequest:
+    """Does not wait, if ``fields`` do not say so."""
+    version = at.version(FETCH)
+    return FetchRequest(
+        topics=[FetchTopic(*named(topic, version), list(partitions)) for topic, partitions in topics],
+        forgotten=[ForgottenTopic(*named(topic, version), list(partitions)) for topic, partitions in forgotten],
+        **{"max_wait_ms": 0, **fields},
+    )
+
+
+def fetch(
+    at: Surroundings, topic: Topic, *partitions: FetchPartition, on: Conversation | None = None, **fields: Any
+) -> FetchResponse:
+    """Fetches partitions of one topic; its first one from the start if none is named."""
+    request = fetch_request(at, [(topic, partitions or (wanted(),))], **fields)
+    answer = at.ask(FETCH, request, on=on)
+    assert isinstance(answer, FetchResponse)
+    return answer
+
+
+def send_fetch(at: Surroundings, topic: Topic, *partitions: FetchPartition, **fields: Any) -> Asked:
+    """Sends a fetch on the case's own connection, whose answer is taken with ``at.main.receive``."""
+    return at.send(FETCH, fetch_request(at, [(topic, partitions or (wanted(),))], **fields))
+
+
+def fetch_one(at: Surroundings, topic: Topic, partition: FetchPartition | None = None, **fields: Any) -> PartitionData:
+    """Fetches one partition and returns what is told of it."""
+    answer = fetch(at, topic, partition or wanted(), **fields)
+    at.expect("error code of the answer", answer.error_code, ErrorCode.none)
+    rows = [data for each in answer.responses for data in each.partitions]
+    at.expect("number of partitions in the answer", len(rows), 1)
+    return rows[0]
+
+
+def rows(answer: FetchResponse) -> dict[int, PartitionData]:
+    """What is told of each partition, in an answer about one topic."""
+    return {data.partition: data for each in answer.responses for data in each.partitions}
+
+
+def headers(data: PartitionData) -> list[BatchHeader]:
+    """The headers of the whole batches. A batch that is cut off at the end is left out, as clients do."""
+    found, position, raw = [], 0, bytes(data.records or b"")
+    while len(raw) - position >= 61:
+        header = read_header(raw, position)
+        if position + header.size_bytes > len(raw) or header.size_bytes < 61:
+            break
+        found.append(header)
+        position += header.size_bytes
+    return found
+
+
+def records(data: PartitionData) -> list[Record]:
+    """The records of the whole batches. Bytes that are none give an empty list."""
+    found: list[Record] = []
+    position, raw = 0, bytes(data.records or b"")
+    try:
+        for header in headers(data):
+            found += read_records(raw[position : position + header.size_bytes])
+            position += header.size_bytes
+    except InvalidRecords:
+        return []
+    return found
+
+
+def values(data: PartitionData) -> list[bytes | None]:
+    return [each.value for each in records(data)]
+
+
+def log_end(at: Surroundings, topic: Topic, partition: int = 0) -> int:
+    """The high watermark of a partition, which is where its log ends on one node."""
+    told = fetch_one(at, topic, wanted(partition, 0, 1))
+    return told.high_watermark

@@ -1,0 +1,42 @@
+"""What Apache Kafka answers to each case, as it was recorded: one file for each release in ``kafka_answers``."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from bench.probe.surroundings import PREFIX
+from bench.probe.verdict import Outcome
+
+FOLDER = Path(__file__).resolve().parent / "kafka_answers"
+_BETWEEN = " | "
+_OF_RUN = re.compile(rf"{PREFIX}-[0-9a-f]+-\d+-")
+"""The part of a name that differs from run to run."""
+
+
+def releases() -> list[str]:
+    """The releases that were recorded, oldest first."""
+    names = (each.stem for each in FOLDER.glob("*.txt"))
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+
+
+def recorded(release: str) -> dict[str, tuple[str, str]]:
+    """The verdict of each case on that release, and the field that decided with its value."""
+    rows = (FOLDER / f"{release}.txt").read_text(encoding="utf-8").splitlines()
+    parts = (row.split(_BETWEEN, 2) for row in rows if row and not row.startswith("#"))
+    return {name: (verdict, decided) for name, verdict, decided in parts}
+
+
+def told() -> Mapping[str, str]:
+    """What each release answers, by the case's ID, in words."""
+    words: dict[str, list[str]] = {}
+    for release in releases():
+        for name, (verdict, decided) in recorded(release).items():
+            words.setdefault(name, []).append(f"{release}: {verdict}" + (f", {decided}" if decided else ""))
+    return {name: "; ".join(each) for name, each in words.items()}
+
+
+def lines(release: str, outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """The file of a release."""
+    yield f"# Apache Kafka {release}: case | verdict | the field that decides. Written by bench.probe.record."
+    for each in outcomes:
+        yield _BETWEEN.join((each.case.id, each.verdict.value, _OF_RUN.sub("", each.decided_by)))

@@ -1,0 +1,75 @@
+"""Lays the answers of two brokers to the same case side by side, and finds the first field that differs.
+
+What must differ between two brokers is compared only by whether it is set: IDs, addresses, and times of the broker. The
+wording of error messages, and what a broker advertises, is not compared.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from bench.probe.surroundings import PREFIX
+from bench.probe.transcript import RECEIVED, flattened, told
+from bench.probe.verdict import Outcome
+
+OWN = frozenset(
+    (
+        *("topic_id", "session_id", "producer_id", "cluster_id", "controller_id", "member_id", "leader"),
+        *("node_id", "broker_id", "leader_id", "host", "port", "coordinator", "client_host", "generation_id"),
+        *("throttle_time", "throttle_time_ms", "log_append_time_ms", "replica_nodes", "isr_nodes", "rack"),
+    )
+)
+"""Fields that each broker fills in its own way."""
+LEFT_OUT = frozenset(
+    ("error_message", "api_keys", "supported_features", "finalized_features", "finalized_features_epoch")
+)
+_NAME = re.compile(rf"{PREFIX}-[0-9a-f]+-\d+-")
+_INDEX = re.compile(r"\[\d+\]")
+NOTHING = (None, 0, -1, "", b"", bytes(16), UUID(int=0))
+
+
+def first_difference(ours: Outcome, theirs: Outcome) -> str:
+    """One sentence about the first field that differs; empty if the brokers answer alike."""
+    answers, others = list(_answers(ours)), list(_answers(theirs))
+    for number, ((what, fields), (_, their_fields)) in enumerate(zip(answers, others, strict=False), 1):
+        where = f"answer {number} ({what})"
+        for path in dict.fromkeys((*fields, *their_fields)):
+            here, there = fields.get(path, "not there"), their_fields.get(path, "not there")
+            if here != there:
+                return f"{where}, {path}: {here}, and {there} at the oracle"
+    if len(answers) != len(others):
+        return f"{len(answers)} answers, and {len(others)} at the oracle"
+    if ours.verdict is not theirs.verdict:
+        return f"{ours.verdict.value} ({ours.reason}), and {theirs.verdict.value} at the oracle ({theirs.reason})"
+    return ""
+
+
+def differences(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterator[str]:
+    """A line for each case that the brokers answer differently. Both have the same cases."""
+    for one, other in zip(ours, theirs, strict=True):
+        found = first_difference(one, other)
+        if found:
+            yield f"{one.case.id}: {found}"
+
+
+def _answers(outcome: Outcome) -> Iterator[tuple[str, dict[str, str]]]:
+    """What was answered, and each field of the answer in words, by its path."""
+    for line in outcome.lines:
+        if line.direction == RECEIVED and line.body is not None:
+            fields = {path: _plain(path, value) for path, value in flattened(line.body) if _counts(path, value)}
+            yield line.words.partition(" {")[0], fields
+
+
+def _counts(path: str, value: object) -> bool:
+    """Whether a field is compared. An empty list and null say the same, and so does a field that is not there."""
+    is_empty = value is None or (path.endswith(".count") and value == 0)
+    return not is_empty and LEFT_OUT.isdisjoint(_INDEX.sub("", path).split("."))
+
+
+def _plain(path: str, value: object) -> str:
+    names = _INDEX.sub("", path).split(".")
+    if names[-1] in OWN or "brokers" in names:
+        return "not set" if value in NOTHING else "set"
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
+    return _NAME.sub("", told(value))

@@ -1,0 +1,255 @@
+"""What a case may ask for: topics and groups of its own, connections, versions, and a place to say what it expects."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from bench.probe.broker import Address, Broker
+from bench.probe.case import ANY, Case
+from bench.probe.conversation import Asked, Broken, Conversation
+from bench.probe.transcript import Line, told
+from bench.probe.verdict import NotAdvertised, Observation, Unexpected, Unsupported
+from reference_broker.wire.apis import ApiKey, api_name
+from reference_broker.wire.errors import ErrorCode, error_name
+
+PREFIX = "crucible-probe"
+AGAIN_AFTER_S = 0.02
+SETUP_LIMIT_S = 30.0
+TIMEOUT_MS = 10_000
+BY_NAME_AND_ID = (1, 12)
+"""Metadata names topics there, and from version 10 on it tells their IDs, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of one case. ``id`` has 16 bytes, which are zero where the broker has no topic IDs."""
+
+    name: str
+    id: bytes
+    partitions: int
+
+
+@dataclass(slots=True)
+class Belongings:
+    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``."""
+
+    prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
+    topics: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    _count: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def name(self, words: str) -> str:
+        """A name that nobody else has."""
+        with self._lock:
+            self._count += 1
+            return f"{self.prefix}-{self._count}-{words}"
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """The broker as one case sees it. All that is asked and answered lands in ``lines``, and each field that the case
+    looks at in ``observations``."""
+
+    case: Case
+    broker: Broker
+    belongings: Belongings
+    lines: list[Line] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    _opened: list[Conversation] = field(default_factory=list)
+    _main: Conversation | None = None
+    _deadline: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.case.limit_s
+
+    def left_s(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def end(self) -> None:
+        for each in self._opened:
+            each.close()
+
+    # Connections and requests
+
+    def connect(self, address: Address | None = None, client_id: str | None = "crucible-probe") -> Conversation:
+        """Opens a connection to the node that leads the case's topics, or to another address."""
+        opened = Conversation(address or self.broker.leader, self.lines, self.left_s, len(self._opened) + 1, client_id)
+        self._opened.append(opened)
+        return opened
+
+    @property
+    def main(self) -> Conversation:
+        """The case's own connection, which is opened when it is first used."""
+        if self._main is None:
+            self._main = self.connect()
+        return self._main
+
+    def version(self, api_key: int) -> int:
+        """The version in which the case speaks: the highest that it and the broker have. Raises NotAdvertised."""
+        return self.broker.version(api_key, self.case.needs.get(api_key, ANY))
+
+    def ask(
+        self,
+        api_key: int,
+        values: object,
+        version: int | None = None,
+        on: Conversation | None = None,
+        limit_s: float | None = None,
+    ) -> Any:
+        """Sends a request on the case's own connection, or ``on`` another one, and returns the body of its answer.
+        ``values`` are plain, see ``bodies.body``."""
+        spoken = self.version(api_key) if version is None else version
+        return (on or self.main).ask(api_key, spoken, values, limit_s)
+
+    def send(self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None) -> Asked:
+        """Sends a request, whose answer is taken with ``receive`` of the same connection."""
+        return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)
+
+    # Expectations
+
+    def expect(self, what: str, seen: object, *wanted: object) -> None:
+        """The field ``what`` must have one of the ``wanted`` values. Numbers are told as error codes where one is
+        wanted."""
+        codes = any(isinstance(each, ErrorCode) for each in wanted)
+        name: Callable[[Any], str] = (lambda each: error_name(int(each))) if codes else told
+        self._look(what, name(seen), " or ".join(map(name, wanted)))
+        if seen in wanted:
+            return
+        if codes and seen == ErrorCode.unsupported_version:
+            raise Unsupported(f"{what} is UNSUPPORTED_VERSION, although the version is advertised")
+        raise Unexpected(f"{what} is {name(seen)}, not {' or '.join(map(name, wanted))}")
+
+    def expect_that(self, what: str, seen: object, is_so: bool, wanted: str) -> None:
+        """The field ``what`` must be so as the words ``wanted`` say."""
+        self._look(what, told(seen), wanted)
+        if not is_so:
+            raise Unexpected(f"{what} is {told(seen)}, not {wanted}")
+
+    def _look(self, what: str, seen: str, wanted: str) -> None:
+        self.observations.append(Observation(what, seen, wanted))
+
+    # What a case may own
+
+    def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+        """Makes a topic for this case alone, led by ``broker.leader``, and waits until it can be used."""
+        name = self.topic_name()
+        return self.create(name, partitions, configs)
+
+    def topic_name(self) -> str:
+        """A name for a topic that does not exist yet. It is removed at the end all the same."""
+        name = self.belongings.name("topic")
+        self.belongings.topics.append(name)
+        self.names.append(name)
+        return name
+
+    def create(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+        """Makes a topic with this name. Raises NotAdvertised if the broker makes none, or not with these settings."""
+        if len(self.broker.nodes) > 1:
+            placed = [{"partition_index": each, "broker_ids": [self.broker.node_id]} for each in range(partitions)]
+            size: dict[str, object] = {"num_partitions": -1, "replication_factor": -1, "assignments": placed}
+        else:
+            size = {"num_partitions": partitions, "replication_factor": 1, "assignments": []}
+        settings = [{"name": key, "value": value} for key, value in (configs or {}).items()]
+        wanted = {"topics": [{"name": name, "configs": settings, **size}], "timeout": TIMEOUT_MS}
+        answer = self._of_setup(self.broker.controller, ApiKey.CREATE_TOPICS, wanted)
+        (code,) = [int(each.error_code) for each in answer.topics]
+        if code == ErrorCode.invalid_config and configs:
+            raise NotAdvertised(f"a topic's {', '.join(configs)} cannot be set to what the case needs")
+        if code:
+            raise Unsupported(f"no topic can be made: {error_name(code)}")
+        return self._when_led(name, partitions)
+
+    def delete(self, topic: Topic) -> None:
+        """Deletes a topic and waits until the leader no longer knows it."""
+        asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
+        answer = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, asked)
+        (code,) = [int(each.error_code) for each in answer.responses]
+        if code:
+            raise Unsupported(f"no topic can be deleted: {error_name(code)}")
+        self._until(lambda: self._described(topic.name).error_code == ErrorCode.unknown_topic_or_partition)
+
+    def group(self) -> str:
+        """The ID of a group that does not exist yet."""
+        group_id = self.belongings.name("group")
+        self.belongings.groups.append(group_id)
+        self.names.append(group_id)
+        return group_id
+
+    def coordinator(self, group_id: str) -> Conversation:
+        """Opens a connection to the coordinator of a group, once there is one."""
+        wanted = {"coordinator_keys": [group_id]}
+        found: list[Any] = []
+
+        def is_there() -> bool:
+            answer = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, wanted)
+            found[:] = answer.coordinators
+            return bool(found[0].error_code == ErrorCode.none)
+
+        self._until(is_there)
+        if len(self.broker.nodes) == 1:
+            return self.connect()
+        return self.connect((str(found[0].host), int(found[0].port)))
+
+    def _when_led(self, name: str, partitions: int) -> Topic:
+        seen: list[Any] = []
+
+        def is_led() -> bool:
+            seen[:] = [self._described(name)]
+            return len([each for each in seen[0].partitions if int(each.leader_id) >= 0]) == partitions
+
+        self._until(is_led)
+        self._until(lambda: self._answers(name, partitions))
+        topic_id = getattr(seen[0], "topic_id", None)
+        return Topic(name, topic_id.bytes if topic_id else bytes(16), partitions)
+
+    def _described(self, name: str) -> Any:
+        asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
+        answer = self._of_setup(self.broker.leader, ApiKey.METADATA, asked, BY_NAME_AND_ID)
+        return answer.topics[0]
+
+    def _answers(self, name: str, partitions: int) -> bool:
+        """Whether the leader serves the topic: in Apache Kafka it does so a moment after it has told its metadata."""
+        if ApiKey.LIST_OFFSETS not in self.broker.versions:
+            return True
+        wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
+        asked = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
+        answer = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, asked)
+        return all(int(each.error_code) == ErrorCode.none for each in answer.topics[0].partitions)
+
+    def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
+        """Asks for what the case needs, on a connection that its transcript does not show."""
+        version = self.broker.version(api_key, versions)
+        with Conversation(address, [], lambda: max(self.left_s(), SETUP_LIMIT_S)) as conversation:
+            return conversation.ask(api_key, version, values)
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            if self.left_s() <= 0:
+                raise Unexpected("what the case needs was not there in time")
+            time.sleep(AGAIN_AFTER_S)
+
+
+def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
+    """Deletes the topics and groups of a run as well as the broker lets us. Returns what could not be asked for."""
+    failed = []
+    asked: dict[int, tuple[Address, object]] = {
+        ApiKey.DELETE_TOPICS: (
+            broker.controller,
+            {"topics": [{"name": each} for each in belongings.topics], "timeout": TIMEOUT_MS},
+        ),
+        ApiKey.DELETE_GROUPS: (broker.leader, {"groups_names": belongings.groups}),
+    }
+    deadline = time.monotonic() + SETUP_LIMIT_S
+    for api_key, (address, values) in asked.items():
+        try:
+            version = broker.version(api_key, ANY)
+            with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
+                conversation.ask(api_key, version, values)
+        except (Broken, NotAdvertised) as error:
+            failed.append(f"{api_name(api_key)}: {error}")
+    return failed

@@ -1,0 +1,59 @@
+"""What holds of all cases: IDs, words, sources, sections."""
+
+import pytest
+
+from bench.probe import kafka_answers
+from bench.probe.case import Level
+from bench.probe.registry import UnknownCase, all_cases, chosen
+from bench.probe.verdict import Verdict
+from reference_broker.wire.apis import VERSIONS
+
+CASES = all_cases()
+
+
+def test_there_are_at_least_150_cases() -> None:
+    assert len(CASES) >= 150
+
+
+def test_each_case_says_what_must_hold_and_who_says_so() -> None:
+    for each in CASES:
+        assert each.words.endswith("."), each.id
+        assert each.source, each.id
+        assert each.since[0].isdigit(), each.id
+        assert all(key in VERSIONS for key in each.needs), each.id
+
+
+def test_ids_have_a_section_and_a_name() -> None:
+    for each in CASES:
+        assert each.section, each.id
+        assert each.id == each.id.strip("/ "), each.id
+
+
+def test_a_section_holds_those_below_it() -> None:
+    sections = {each.section for each in chosen(["fetch"], [])}
+    assert {"fetch/session", "fetch/limits"} <= sections
+    assert all(each.startswith("fetch") for each in sections)
+
+
+def test_a_single_case_is_chosen_by_its_id() -> None:
+    (only,) = chosen([], ["fetch/session/wrong-epoch"])
+    assert only.level is Level.MUST
+
+
+def test_names_that_nothing_has_are_told() -> None:
+    with pytest.raises(UnknownCase, match="no case 'fetch/nothing'"):
+        chosen([], ["fetch/nothing"])
+    with pytest.raises(UnknownCase, match="no section 'fet'"):
+        chosen(["fet"], [])
+
+
+@pytest.mark.parametrize("release", kafka_answers.releases())
+def test_every_must_holds_of_apache_kafka(release: str) -> None:
+    """A MUST that Kafka's current release breaks would be our own invention."""
+    levels = {each.id: each.level for each in CASES}
+    broken = [
+        name
+        for name, (verdict, _) in kafka_answers.recorded(release).items()
+        if levels.get(name) is Level.MUST and verdict in (Verdict.FAIL.value, Verdict.INCONSISTENT.value)
+    ]
+    assert not broken

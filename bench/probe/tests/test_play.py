@@ -1,0 +1,200 @@
+"""Verdicts about servers that do not answer, and what is told of them."""
+
+import json
+import socket
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench.probe.baseline import NoBaseline, read, worse
+from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
+from bench.probe.case import Case, Level, case
+from bench.probe.command import UsageError, address_of
+from bench.probe.oracle import first_difference
+from bench.probe.play import play, play_one
+from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.tests.answering import answering
+from bench.probe.told import as_json, junit, page
+from bench.probe.transcript import RECEIVED, Line
+from bench.probe.verdict import Outcome, Verdict
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.messages import empty_response
+
+KEY = int(ApiKey.LIST_GROUPS)
+
+
+@case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", limit_s=0.3)
+def asks_for_groups(at: Surroundings) -> None:
+    """An answer has no error."""
+    at.expect("error code", at.ask(KEY, {}).error_code, ErrorCode.none)
+
+
+@case("handshake/of-test", "a test", {KEY: (0, 0)}, since="0.9", level=Level.SHOULD)
+def may_differ(at: Surroundings) -> None:
+    """One is two."""
+    at.expect("one", 1, 2)
+
+
+@case("handshake/of-test", "a test", {}, since="0.9")
+def stumbles(at: Surroundings) -> None:
+    """An empty list has a first item."""
+    at.expect("first item", at.names[0], "")
+
+
+@case("handshake/of-test", "a test", {}, since="0.9", hostile=True)
+def harms(at: Surroundings) -> None:
+    """Nobody plays this."""
+    at.connect()
+
+
+def _broker(address: Address) -> Broker:
+    return Broker(address, 0, address, address, {0: address}, {KEY: (0, 3)})
+
+
+def _verdict(played: Case, address: Address) -> Outcome:
+    return play_one(_broker(address), played, Belongings())
+
+
+def test_silence_is_inconsistent() -> None:
+    with answering(lambda _: time.sleep(0.6)) as address:
+        outcome = _verdict(asks_for_groups, address)
+    assert (outcome.verdict, outcome.reason) == (Verdict.INCONSISTENT, "the broker does not answer ListGroups 0")
+
+
+def test_a_closed_connection_is_inconsistent() -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+
+    with answering(serve) as address:
+        outcome = _verdict(asks_for_groups, address)
+    assert outcome.verdict is Verdict.INCONSISTENT
+    assert "closed the connection instead of answering ListGroups 0" in outcome.reason
+
+
+@pytest.mark.parametrize("frame", [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x05\0\0\0\x01\x09"])
+def test_garbage_is_inconsistent(frame: bytes) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+        connection.sendall(frame)
+        connection.recv(1024)
+
+    with answering(serve) as address:
+        outcome = _verdict(asks_for_groups, address)
+    assert outcome.verdict is Verdict.INCONSISTENT, outcome.reason
+    assert outcome.reason.startswith("the answer to ListGroups 0")
+
+
+def _answering_with(code: ErrorCode) -> Outcome:
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1024)
+        body = int(code).to_bytes(2, "big", signed=True) + b"\0\0\0\0"
+        connection.sendall(b"\0\0\0\x0a\0\0\0\x01" + body)
+        connection.recv(1024)
+
+    with answering(serve) as address:
+        return _verdict(asks_for_groups, address)
+
+
+def test_the_right_answer_passes_and_a_wrong_one_fails() -> None:
+    assert _answering_with(ErrorCode.none).verdict is Verdict.PASS
+    failed = _answering_with(ErrorCode.coordinator_not_available)
+    assert (failed.verdict, failed.is_red(False)) == (Verdict.FAIL, True)
+    assert failed.reason == "error code is COORDINATOR_NOT_AVAILABLE, not NONE"
+    assert failed.decided_by == "error code: COORDINATOR_NOT_AVAILABLE"
+
+
+def test_an_advertised_version_that_is_refused_is_inconsistent() -> None:
+    assert _answering_with(ErrorCode.unsupported_version).verdict is Verdict.INCONSISTENT
+
+
+def test_what_is_not_advertised_is_no_failure() -> None:
+    stranger = Broker(("127.0.0.1", 1), 0, ("127.0.0.1", 1), ("127.0.0.1", 1), {}, {})
+    outcome = play_one(stranger, asks_for_groups, Belongings())
+    assert (outcome.verdict, outcome.is_red(True)) == (Verdict.NOT_ADVERTISED, False)
+
+
+def test_a_should_is_red_only_if_strict() -> None:
+    outcome = _verdict(may_differ, ("127.0.0.1", 1))
+    assert outcome.verdict is Verdict.DIFFERS
+    assert (outcome.is_red(False), outcome.is_red(True)) == (False, True)
+
+
+def test_an_answer_that_lacks_what_a_case_looks_at_fails() -> None:
+    outcome = _verdict(stumbles, ("127.0.0.1", 1))
+    assert outcome.verdict is Verdict.FAIL
+    assert "lacks what the case looks at: IndexError" in outcome.reason
+
+
+def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.probe.play.is_loopback", lambda _: False)
+    (outcome,) = play(_broker(("127.0.0.1", 1)), [harms])
+    assert outcome.verdict is Verdict.NOT_PLAYED
+
+
+def test_loopback_is_known() -> None:
+    assert is_loopback("127.0.0.1")
+    assert is_loopback("::1")
+    assert not is_loopback("192.0.2.1")
+
+
+def test_a_target_that_is_no_broker_is_one_sentence() -> None:
+    with answering(lambda _: None) as address, pytest.raises(NotKafka, match="does not answer like a Kafka"):
+        meet(address)
+
+
+@pytest.mark.parametrize("target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000"])
+def test_a_target_is_a_host_and_a_port(target: str) -> None:
+    with pytest.raises(UsageError):
+        address_of(target)
+    assert address_of("[::1]:9092") == ("::1", 9092)
+
+
+def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
+    return Outcome(asks_for_groups, verdict, "why", 0.1, (), lines)
+
+
+def test_only_what_got_worse_is_red_beside_a_baseline(tmp_path: Path) -> None:
+    file = tmp_path / "before.json"
+    file.write_text(as_json.document("host:1", [_outcome(Verdict.DIFFERS)], {}))
+    before = read(file)
+    assert worse(before, [_outcome(Verdict.FAIL)])
+    assert not worse(before, [_outcome(Verdict.DIFFERS)])
+    assert not worse(before, [_outcome(Verdict.PASS)])
+    assert not worse({}, [_outcome(Verdict.FAIL)])
+
+
+def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("[]")
+    with pytest.raises(NoBaseline, match="is no baseline"):
+        read(tmp_path / "bad.json")
+
+
+def test_junit_counts_what_fails_and_what_is_skipped() -> None:
+    outcomes = [_outcome(Verdict.PASS), _outcome(Verdict.FAIL), _outcome(Verdict.NOT_ADVERTISED)]
+    (suite,) = ElementTree.fromstring(junit.document("host:1", outcomes, False))
+    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "skipped")}
+    assert counts == {"name": "handshake", "tests": "3", "failures": "1", "skipped": "1"}
+    assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"]]
+
+
+def test_the_page_and_the_document_tell_everything() -> None:
+    line = Line(1, RECEIVED, "ListGroups 0 {<b>}", b"\x01\x02")
+    shown = page.document("host:1", [_outcome(Verdict.FAIL, line)], "1 case", {"handshake/of-test": "4.1.1: pass"})
+    assert "ListGroups 0 {&lt;b&gt;}" in shown
+    assert "0102" in shown
+    assert "4.1.1: pass" in shown
+    (told,) = json.loads(as_json.document("host:1", [_outcome(Verdict.FAIL, line)], {}))["cases"]
+    assert told["conversation"] == [{"connection": 1, "direction": "<", "words": "ListGroups 0 {<b>}", "bytes": "0102"}]
+
+
+def test_the_oracle_tells_the_first_field_that_differs() -> None:
+    def answered(code: ErrorCode) -> Outcome:
+        return _outcome(Verdict.PASS, Line(1, RECEIVED, "ListGroups 0 {}", b"", empty_response(KEY, 0, code)))
+
+    alike = first_difference(answered(ErrorCode.none), answered(ErrorCode.none))
+    other = first_difference(answered(ErrorCode.none), answered(ErrorCode.coordinator_not_available))
+    assert alike == ""
+    assert other == "answer 1 (ListGroups 0), error_code: NONE, and COORDINATOR_NOT_AVAILABLE at the oracle"

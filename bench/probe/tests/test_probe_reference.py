@@ -1,0 +1,74 @@
+"""The reference broker passes every case that is a MUST."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.peers.systems import REFERENCE
+from bench.probe.broker import Broker, meet
+from bench.probe.command import FAILED, PASSED, Wanted, run
+from bench.probe.conversation import Conversation
+from bench.probe.play import play
+from bench.probe.registry import all_cases, chosen
+from bench.probe.verdict import Verdict
+from reference_broker.wire.apis import ApiKey
+
+pytestmark = pytest.mark.live
+
+WITHIN_S = 60
+MAY_LACK = {
+    "produce/compression/by-topic": "the topic setting compression.type is not served",
+    "fetch/versions/zstd-too-old": "the topic setting compression.type is not served",
+    "produce/idempotence/wrap": "an unknown producer must begin at 0 (clause P-5), and 2^31 records take too long",
+    "produce/idempotence/wrap-in-batch": "as before",
+    "produce/idempotence/wrap-gap": "as before",
+}
+"""Cases that the reference broker does not claim to fulfil with its default settings."""
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with REFERENCE.launched(tmp_path_factory.mktemp("probed"), 1, {}) as cluster:
+        yield meet(("127.0.0.1", cluster.ports[0]))
+
+
+def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
+    said: list[str] = []
+    file = tmp_path / "told.json"
+    host, port = broker.address
+    began = time.monotonic()
+    code = run(Wanted(f"{host}:{port}", json=file), said.append)
+    took_s = time.monotonic() - began
+    told = json.loads(file.read_text())["cases"]
+    assert code == PASSED, "\n".join(line for line in said if not line.startswith("ok "))
+    assert len(told) == len(all_cases())
+    lacking = {each["id"] for each in told if each["verdict"] == Verdict.NOT_ADVERTISED.value}
+    assert lacking == MAY_LACK.keys()
+    assert took_s < WITHIN_S
+
+
+def test_the_end_of_the_sequence_where_unknown_producers_are_taken(tmp_path: Path) -> None:
+    policy = {"crucible.unknown.producer.id.policy": "accept"}
+    names = [name for name in MAY_LACK if "wrap" in name]
+    with REFERENCE.launched(tmp_path, 1, policy) as cluster:
+        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), chosen([], names))
+    assert {each.case.id: each.verdict for each in outcomes} == dict.fromkeys(names, Verdict.PASS)
+
+
+def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:
+    play(broker, chosen(["metadata"], []))
+    with Conversation(broker.address, [], lambda: 10.0) as conversation:
+        told = conversation.ask(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
+    assert not [each.name for each in told.topics if str(each.name).startswith("crucible-probe-")]
+
+
+def test_a_target_that_breaks_a_must_exits_with_1(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.probe.cases.metadata.NOT_ASKED", 0)
+    host, port = broker.address
+    said: list[str] = []
+    code = run(Wanted(f"{host}:{port}", cases=["metadata/topics/operations-not-asked"]), said.append)
+    assert code == FAILED
+    assert f"  again: ./crucible probe {host}:{port} --case metadata/topics/operations-not-asked" in said

@@ -1,0 +1,38 @@
+"""Outcomes as JUnit XML, one suite for each section."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from xml.etree import ElementTree
+
+from bench.probe.told.text import in_full
+from bench.probe.verdict import Outcome, Verdict
+
+
+def document(target: str, outcomes: Sequence[Outcome], strict: bool) -> str:
+    """What fails the run is a failure; what does not apply, or may differ, is skipped with the reason."""
+    suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
+    for section, found in groupby(outcomes, key=lambda each: each.case.section):
+        members = list(found)
+        suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
+        suite.set("failures", str(sum(each.is_red(strict) for each in members)))
+        suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
+        for each in members:
+            _add(suite, each, strict)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _is_skipped(outcome: Outcome, strict: bool) -> bool:
+    return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict)
+
+
+def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool) -> None:
+    name = outcome.case.id.rpartition("/")[2]
+    test = ElementTree.SubElement(suite, "testcase", classname=outcome.case.section.replace("/", "."), name=name)
+    test.set("time", f"{outcome.seconds:.3f}")
+    message = f"{outcome.verdict.value}: {outcome.reason}"
+    if outcome.is_red(strict):
+        failure = ElementTree.SubElement(test, "failure", message=message)
+        failure.text = "\n".join(in_full(outcome, "", ""))
+    elif _is_skipped(outcome, strict):
+        ElementTree.SubElement(test, "skipped", message=message)

@@ -1,0 +1,63 @@
+"""What came of a case."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bench.probe.case import Case, Level
+from bench.probe.transcript import Line
+
+
+class Verdict(Enum):
+    """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
+    to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
+    silent, answers bytes that are no answer, or says that the version is not supported. NOT_PLAYED: a hostile case and
+    a target that is not on loopback."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    DIFFERS = "differs"
+    NOT_ADVERTISED = "not advertised"
+    INCONSISTENT = "inconsistent"
+    NOT_PLAYED = "not played"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One field that decides: what it is, what the broker told, and what was wanted, in words."""
+
+    what: str
+    seen: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    case: Case
+    verdict: Verdict
+    reason: str
+    seconds: float
+    observations: Sequence[Observation] = ()
+    lines: Sequence[Line] = field(default_factory=list)
+
+    @property
+    def decided_by(self) -> str:
+        """The last field that was looked at, and its value."""
+        return f"{self.observations[-1].what}: {self.observations[-1].seen}" if self.observations else ""
+
+    def is_red(self, strict: bool) -> bool:
+        """Whether the run fails for this. With ``strict``, a SHOULD counts like a MUST."""
+        broken = self.verdict in (Verdict.FAIL, Verdict.DIFFERS, Verdict.INCONSISTENT)
+        return broken and (strict or self.case.level is Level.MUST)
+
+
+class Unexpected(Exception):  # noqa: N818  (what the broker told, not an error of ours)
+    """The broker's answer is not the one that the case wants."""
+
+
+class NotAdvertised(Exception):  # noqa: N818
+    """The broker does not claim to have what is needed."""
+
+
+class Unsupported(Exception):  # noqa: N818
+    """The broker does not do what it advertises: it answers UNSUPPORTED_VERSION, or it makes no topics."""

@@ -1,0 +1,94 @@
+"""Plays the cases of ``crucible probe`` on brokers with a planted defect, and tells which cases see it.
+
+``python -m chaos.probed`` prints a line for each broker, and then each MUST that no broker breaks. With names it plays
+these brokers only. ``python -m chaos.probed --serve NAME HOST:PORT FOLDER`` is the process of one such broker.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.children import ends_with_me
+from bench.ports import free_port
+from bench.probe.broker import Address, Broker, NotKafka, meet
+from bench.probe.case import MUST, Case
+from bench.probe.play import play
+from bench.probe.registry import all_cases, chosen
+from chaos.mutants.mutant import apply
+from chaos.mutants.wrong_habits import PLAYED, found
+
+READY_LIMIT_S = 60.0
+NO_DEFECT_YET: Mapping[str, str] = {
+    "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
+    "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",
+    "handshake/unknown/leaves-others": "it would need a driver that closes all connections",
+}
+"""Cases that no broker here breaks, with the reason."""
+
+
+def seen_by(name: str) -> list[str]:
+    """The IDs of the cases that are red on the broker with this defect."""
+    with _mutated(name) as broker:
+        return [each.case.id for each in play(broker, chosen(PLAYED[name], [])) if each.is_red(True)]
+
+
+def unproven(seen: Mapping[str, Sequence[str]]) -> list[Case]:
+    """The MUST cases that no broker turned red. ``seen``: the red cases of each broker."""
+    red = {each for cases in seen.values() for each in cases}
+    return [each for each in all_cases() if each.level is MUST and each.id not in red]
+
+
+@contextmanager
+def _mutated(name: str) -> Iterator[Broker]:
+    address = ("127.0.0.1", free_port())
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["--serve", name, f"{address[0]}:{address[1]}", folder]
+        command = [sys.executable, "-m", "chaos.probed", *words]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=ends_with_me()
+        )
+        try:
+            yield _met(address, process)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _met(address: Address, process: "subprocess.Popen[bytes]") -> Broker:
+    deadline = time.monotonic() + READY_LIMIT_S
+    while True:
+        try:
+            return meet(address)
+        except NotKafka:
+            assert process.poll() is None, "the broker ended"
+            assert time.monotonic() < deadline, "the broker does not answer"
+            time.sleep(0.05)
+
+
+def _serve(name: str, listen: str, folder: str) -> int:
+    """The mutant is applied before the node is built."""
+    from reference_broker.serve.main import run_broker
+
+    apply(found(name))
+    policy = {"crucible.unknown.producer.id.policy": "accept"}  # So that the end of the sequence is played.
+    return run_broker(listen, Path(folder) / "data", 0, policy)
+
+
+def main(words: list[str]) -> int:
+    if words[:1] == ["--serve"]:
+        return _serve(*words[1:])
+    seen = {}
+    for name in words or PLAYED:
+        seen[name] = seen_by(name)
+        print(f"{name}: {', '.join(seen[name]) or 'nothing'}", flush=True)  # noqa: T201
+    for each in unproven(seen) if not words else ():
+        print(f"no defect turns {each.id} red: {NO_DEFECT_YET.get(each.id, '')}")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""Each mutant was shown live, or is named with the reason why no live world shows it, or is said to be due."""
+
+from click.testing import CliRunner
+
+import crucible
+from chaos.live.errors import SetupError
+from chaos.live.runner import check_playable
+from chaos.mutants import all_mutants, catches
+from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY, told
+from reports.guarantees import GUARANTEES
+from scenarios import loader
+from scenarios.model import Scenario
+
+NAMES = {each.name for each in all_mutants()}
+KEPT = {each.mutant: each for each in catches.catches_in(catches.KEPT)}
+
+
+def is_playable(scenario: Scenario) -> bool:
+    try:
+        check_playable(scenario)
+    except SetupError:
+        return False
+    return True
+
+
+def test_a_mutant_that_no_live_scenario_has_is_named_with_its_reason() -> None:
+    live = {mutant for each in loader.load_all() if is_playable(each) for mutant in each.mutants}
+    assert set(SIMULATED_ONLY) >= NAMES - live
+    assert not set(SIMULATED_ONLY) - NAMES
+
+
+def test_a_mutant_that_live_plays_did_not_show_is_named_with_its_reason() -> None:
+    assert {each.mutant for each in KEPT.values() if not each.guarantees} == set(NOT_SEEN)
+    assert not set(SIMULATED_ONLY) & set(NOT_SEEN)
+
+
+def test_what_was_seen_live_is_no_mutant_that_cannot_be_seen_there() -> None:
+    assert not set(SIMULATED_ONLY) & set(KEPT)
+
+
+def test_what_was_seen_live_can_be_played_again() -> None:
+    assert KEPT
+    for each in KEPT.values():
+        assert each.world == "live"
+        assert each.mutant in loader.find(each.scenario).mutants
+        assert each.commit
+        assert set(each.guarantees) <= set(GUARANTEES)
+
+
+def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
+    shown = CliRunner().invoke(crucible.main, ["mutants"]).output.splitlines()
+    last = catches.last()
+    for name in NAMES:
+        at = next(number for number, line in enumerate(shown) if line.startswith(f"{name} | "))
+        word = told(name, last.get((name, "live")))
+        assert f"        {word}" in shown[at + 1 : at + 3]
+    assert told("no_rotation", None) == "live: not shown yet"

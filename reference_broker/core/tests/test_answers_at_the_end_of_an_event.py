@@ -1,0 +1,45 @@
+"""A fetch that waits is answered when the event that woke it is over, with all that the event did."""
+
+from typing import Any
+
+from reference_broker.core.tests.node_world import NodeWorld, batch, fetch_request
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchTopic
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+READER = 50
+"""The connection of the fetch."""
+
+
+def waiting(world: NodeWorld) -> int:
+    """A fetch of both partitions of a new topic."""
+    world.create("t", 2)
+    request = fetch_request("t", 0, 0, 60_000)
+    [other] = fetch_request("t", 1).topics[0].partitions
+    topic = FetchTopic("t", request.topics[0].topic_id, [*request.topics[0].partitions, other])
+    body = type(request)(max_wait_ms=60_000, min_bytes=1, topics=[topic])
+    number = world.send(ApiKey.FETCH, 12, body, READER)
+    assert number not in world.replies
+    return number
+
+
+def told(world: NodeWorld, number: int) -> dict[int, Any]:
+    body: Any = world.replies[number].body
+    return {one.partition: one for topic in body.responses for one in topic.partitions}
+
+
+def test_a_fetch_that_a_deletion_wakes_tells_that_all_its_partitions_are_gone() -> None:
+    world = NodeWorld()
+    number = waiting(world)
+    world.delete("t")
+    gone = ErrorCode.unknown_topic_or_partition
+    assert {index: one.error_code for index, one in told(world, number).items()} == {0: gone, 1: gone}
+
+
+def test_a_fetch_that_a_produce_wakes_has_what_was_appended_to_all_its_partitions() -> None:
+    world = NodeWorld()
+    number = waiting(world)
+    appended = [ProducePartition(index, batch()) for index in (0, 1)]
+    world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, [ProduceTopic("t", bytes(16), appended)]))
+    assert {index: bool(one.records) for index, one in told(world, number).items()} == {0: True, 1: True}

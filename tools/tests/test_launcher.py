@@ -1,0 +1,73 @@
+"""The launcher takes the interpreter that runs it, unless another one that can make environments is faster."""
+
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.live
+LAUNCHER = Path(__file__).parents[2] / "crucible"
+
+
+@pytest.fixture
+def launcher() -> Any:
+    loader = SourceFileLoader("crucible_launcher", str(LAUNCHER))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    found = module_from_spec(spec)
+    loader.exec_module(found)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH. Nothing in it but ``this`` is found at first, which runs the launcher."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", _python(tmp_path / "this", 0.1))
+    return tmp_path
+
+
+def _python(path: Path, seconds: float, version: str = "3 11", status: int = 0) -> str:
+    path.write_text(f"#!/bin/sh\necho {seconds} {version} {path}\nexit {status}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_interpreter_that_runs_it_is_taken_if_no_other_is_a_tenth_faster(launcher: Any, folder: Path) -> None:
+    _python(folder / "python3.11", 0.095)
+    assert launcher.suitable_python() == (str(folder / "this"), (3, 11))
+
+
+def test_a_faster_build_is_preferred(launcher: Any, folder: Path) -> None:
+    fast = _python(folder / "python3.12", 0.08, "3 12")
+    assert launcher.suitable_python() == (fast, (3, 12))
+
+
+def test_one_that_makes_no_environments_is_left_out(launcher: Any, folder: Path) -> None:
+    _python(folder / "python3.12", 0.05, "3 12", status=1)
+    slower = _python(folder / "python3.11", 0.08)
+    assert launcher.suitable_python() == (slower, (3, 11))
+
+
+def test_one_without_a_lock_file_is_left_out(
+    launcher: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", _python(folder / "this", 0.01, "3 10"))
+    with pytest.raises(SystemExit) as ended:
+        launcher.suitable_python()
+    assert ended.value.code == 2
+    assert "it runs on Python 3.11, 3.12, 3.13 with its venv module" in capsys.readouterr().err
+    other = _python(folder / "python3.13", 0.1, "3 13")
+    assert launcher.suitable_python() == (other, (3, 13))
+
+
+def test_it_measures_a_real_interpreter(launcher: Any) -> None:
+    seconds, path, version = launcher.measured(sys.executable)
+    assert (0 < seconds < 10, Path(path).resolve(), version) == (
+        True,
+        Path(sys.executable).resolve(),
+        sys.version_info[:2],
+    )

@@ -1,0 +1,90 @@
+"""Which mutants are played live, how often, and what is kept of it. Nothing is played here."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from chaos.mutants import all_mutants, catches
+from chaos.mutants.catches import Catch
+from chaos.mutants.live_worlds import SIMULATED_ONLY
+from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
+from scenarios import loader
+from tools.mutants_live import Search, search, searches
+
+NAME = "no_rotation"
+KEPT = {each.mutant: each for each in catches.catches_in(catches.KEPT)}
+
+
+def verdict(outcome: Outcome) -> Verdict:
+    status: Status = "broken" if outcome is Outcome.FAILED else "holds"
+    one = GuaranteeResult("lost-write", "", status, True, 1, "records", 0)
+    return Verdict(outcome, "", "", 7, "", Path(), "", (), (one,), "")
+
+
+def showing(*outcomes: Outcome | None) -> Callable[[Sequence[Search]], None]:
+    """Returns a judge whose plays show these, one after the other. None could not be set up."""
+    shown = iter(outcomes)
+
+    def judge(current: Sequence[Search]) -> None:
+        for one in current:
+            outcome = next(shown)
+            one.take(None if outcome is None else verdict(outcome))
+
+    return judge
+
+
+def a_search() -> Search:
+    return Search(NAME, loader.find("07-leader-moves-and-returns"))
+
+
+PASSED, FAILED, INVALID, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.INVALID, Outcome.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "plays", "tries", "caught"),
+    [
+        ((FAILED,), 1, 1, True),
+        ((PASSED, FAILED), 2, 2, True),
+        ((PASSED, PASSED, PASSED), 3, 3, False),
+        ((INVALID, CRASHED, None, FAILED), 4, 1, True),
+        ((INVALID, PASSED, PASSED, PASSED), 4, 3, False),
+    ],
+)
+def test_a_mutant_is_played_until_it_is_caught_and_what_shows_nothing_is_no_try(
+    outcomes: tuple[Outcome | None, ...], plays: int, tries: int, caught: bool
+) -> None:
+    one, kept = a_search(), list[Search]()
+    assert search([one], 3, 1.0, showing(*outcomes), kept.append) == 0
+    assert (one.plays, one.tries, bool(one.guarantees)) == (plays, tries, caught)
+    assert kept == [one]
+
+
+def test_a_mutant_of_which_no_play_showed_anything_keeps_what_was_known() -> None:
+    one, kept = a_search(), list[Search]()
+    assert search([one], 2, 1.0, showing(None, INVALID, CRASHED, INVALID), kept.append) == 0
+    assert (one.plays, kept) == (4, [])
+
+
+def test_nothing_begins_when_the_time_is_over() -> None:
+    assert search([a_search()], 3, 0.0, showing(), lambda _: None) == 1
+
+
+def test_every_mutant_is_played_but_those_that_a_live_world_cannot_show() -> None:
+    found = {one.mutant: one.scenario for one in searches(())}
+    assert set(found) == {each.name for each in all_mutants()} - set(SIMULATED_ONLY)
+    assert [one.mutant for one in searches([NAME])] == [NAME]
+    assert found["replaced_partitions_kept"].name == "04-forget-cut@first"
+
+
+def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catches, "KEPT", tmp_path / "kept.jsonl")
+    monkeypatch.setattr(catches, "FILE", tmp_path / "runs" / "mutants.jsonl")
+    other = Catch("answers_everything", "01-lost-response", "live", 1, ("fetch-gap",), "abc")
+    newer = Catch(NAME, "07-leader-moves-and-returns", "live", 2, ("no-starvation",), "abc")
+    for each in (Catch(NAME, "07-leader-moves-and-returns", "live", 3, ()), other, newer):
+        catches.keep(each)
+    assert list(catches.catches_in(catches.KEPT)) == [other, newer]
+    assert catches.last()[NAME, "live"] == newer
+    assert json.loads(catches.KEPT.read_text().splitlines()[1])["seeds"] == 2
