@@ -115,9 +115,10 @@ class NodeFront:
     def arrived(self, event: Request, label: Label) -> None:
         self._moment()
         for each in self._faults.arrived(event):
-            if each is event:
-                self.conversations[event.connection].forward(event, label)
-            else:
+            conversation = self.conversations.get(event.connection) if each is event else None
+            if conversation is not None:
+                conversation.forward(event, label)
+            elif each is not event:
                 self._do(each)
 
     def late(self, event: Event) -> None:
