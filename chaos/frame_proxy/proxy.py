@@ -27,11 +27,12 @@ KEPT_HITS: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``host`` and ``port`` are what the node tells clients."""
+    """``host`` and ``port`` are what the node tells clients. ``number`` is what rules call it, if not by its ID."""
 
     node_id: int
     host: str
     port: int
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,8 @@ class Proxy:
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
         self._last_connection = 0
+        self._load_from_us = 0
+        self._disarmed = False
         self._draws = random_for(plan.seed, "rules")
         self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
 
@@ -114,16 +117,18 @@ class Proxy:
     def _open(self, node: Node, port: int) -> tuple[str, int]:
         socket = listening_socket(self._plan.host, port, "--listen")
         key = (node.node_id, node.host, node.port)
-        # A node whose address changed keeps its rules and their counts: the number is what rules know it by.
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
-        front = NodeFront(self, node.node_id, Address(host.strip("[]"), int(dialled)), (), self._claims)
-        process = self._plan.processes.get(node.node_id, NO_PROCESS)
-        random = random_for(self._plan.seed, f"interceptor-{node.node_id}-0")
+        number = node.node_id if node.number is None else node.number
+        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
+        process = self._plan.processes.get(number, NO_PROCESS)
+        random = random_for(self._plan.seed, f"interceptor-{number}-0")
         front.take_powers(ProxyPowers(front, self._loop, process, self._report), random)
+        front.book.load_from(self._load_from_us)
+        if self._disarmed:
+            front.book.disarm()
         for rule in self._rules.values():
-            if rule.node in ("any", node.node_id):
-                front.book.add(rule)
+            front.book.add(rule)
         self._fronts[key] = front
         told = self._told[key] = (self._plan.host, bound_port(socket))
         self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
@@ -164,9 +169,12 @@ class Proxy:
 
     def load_from(self, at_us: int) -> None:
         """Rules count their times from here."""
+        self._load_from_us = at_us
         for front in self._fronts.values():
             front.book.load_from(at_us)
 
     def disarm(self) -> None:
+        """Ends all rules. What they have begun ends as planned."""
+        self._disarmed = True
         for front in self._fronts.values():
             front.book.disarm()

@@ -50,6 +50,8 @@ def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
     if fault.match.role is not None and fault.match.role not in CONNECTION_ROLES:
         return f"match.role is {fault.match.role!r}; a proxy does not know what role a node has"
+    if fault.match.role == "peer" or fault.match.from_node is not None:
+        return "other nodes do not come through the proxy, only clients do"
     if isinstance(fault.node, str) and fault.node != "any":
         return f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
     known = ", ".join(map(str, sorted(nodes)))

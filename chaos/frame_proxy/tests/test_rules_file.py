@@ -33,6 +33,8 @@ def test_a_rule_is_read_from_json() -> None:
         ({"kind": "node_powered_off"}, "there is no machine to switch off"),
         ({"node": "leader"}, "does not know what role a node has: give a node's number"),
         ({"match": {"role": "follower"}}, "match.role is 'follower'"),
+        ({"match": {"role": "peer"}}, "other nodes do not come through the proxy"),
+        ({"match": {"from_node": 1}}, "other nodes do not come through the proxy"),
         ({"node": 0}, "node 0 is not among the target's: 1, 2"),
         ({"node": 1, "kind": "node_killed"}, "give --process NODE=PID"),
         ({"node": 2, "kind": "node_killed"}, ""),

@@ -2,10 +2,10 @@
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
-from chaos.frame_proxy import powers
 from chaos.frame_proxy.conversation import LARGE_BYTES, START_BYTES
 from chaos.frame_proxy.tests.talk import Talk
 from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, produce, request
@@ -19,8 +19,8 @@ ONE, TWO = request(UNKNOWN_API, 0, 1, b"one"), request(UNKNOWN_API, 0, 2, b"two"
 FIRST, SECOND = answer(1, b"first"), answer(2, b"second")
 
 
-def talk(kind: str, on: str, **more: object) -> Talk:
-    return Talk(rule(kind, on, **more), process=int(str(more.pop("process", 0)))).connect()
+def talk(kind: str, on: str, **more: Any) -> Talk:
+    return Talk(rule(kind, on, **more)).connect()
 
 
 def kinds(of: Talk) -> list[str]:
@@ -127,8 +127,7 @@ def test_a_large_request_that_a_rule_may_strike_waits_until_it_is_whole(large: b
 )
 def test_a_process_is_struck(kind: str, on: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(powers.os, "kill", lambda process, number: sent.append((process, number)))
-    assert powers.os is os
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
     seen = Talk(rule(kind, on, duration_s=1.0), process=77).connect()
     seen.conversation.from_client(ONE)
     if on == "reply":
