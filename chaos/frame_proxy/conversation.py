@@ -107,9 +107,10 @@ class Conversation:
         for asked in self._asked:
             self._front.tell(self, "lost", asked.label, asked.at_us, asked.request_bytes, detail=why)
         self._asked.clear()
-        self._client.close()
-        if self._node is not None:
-            self._node.close()
+        for pipe in (self._client, self._node):
+            if pipe is not None:
+                pipe.close()
+                self._front.lingers(pipe)
         self._front.ended(self)
 
     # For the rules

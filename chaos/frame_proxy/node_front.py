@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 from chaos.claims import Claims
 from chaos.frame_faults import FrameFaults
-from chaos.frame_proxy.conversation import Conversation
+from chaos.frame_proxy.conversation import Conversation, Pipe
 from chaos.frame_proxy.frames import LENGTH_BYTES, MOST_FRAME_BYTES, Bytes, FrameCutter, NoFrameError
 from chaos.frame_proxy.labels import Label, error_of, label_of
 from chaos.frame_proxy.request_log import Entry, RequestLog
@@ -25,6 +25,8 @@ from reference_broker.wire.errors import error_name
 from reference_broker.wire.tags import Tag
 
 DIAL_LIMIT_S = 10.0
+LINGER_S = 10.0
+"""How long an ended connection may take to be read to its end."""
 WRITE_BEHIND_BYTES = 256 << 10
 """How many bytes one side may leave unread before the other side is no longer read."""
 
@@ -39,6 +41,7 @@ class House(Protocol):
     def told(self, node_id: int, host: str, port: int) -> tuple[str, int]: ...
     def next_connection(self) -> int: ...
     def complain(self, sentence: str) -> None: ...
+    def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,10 @@ class NodeFront:
         self.conversations.pop(conversation.connection, None)
         self._moment()
         self._faults.closed(conversation.connection)
+
+    def lingers(self, pipe: Pipe) -> None:
+        """Sees to it that a connection ends, even if nobody reads what was written."""
+        self._house.later(LINGER_S, pipe.abort)
 
     def close(self) -> None:
         for conversation in list(self.conversations.values()):

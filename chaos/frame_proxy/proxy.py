@@ -93,6 +93,9 @@ class Proxy:
     def complain(self, sentence: str) -> None:
         print(f"crucible proxy: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
 
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, action)
+
     # The course
 
     def start(self, nodes: Sequence[Node]) -> list[str]:

@@ -71,6 +71,7 @@ class House:
         self.log = RequestLog()
         self.most_frame_bytes = most_frame_bytes
         self.complaints: list[str] = []
+        self.lingering: list[tuple[float, Callable[[], None]]] = []
         self._last = 0
 
     def now_us(self) -> int:
@@ -85,6 +86,9 @@ class House:
 
     def complain(self, sentence: str) -> None:
         self.complaints.append(sentence)
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.lingering.append((delay_s, action))
 
 
 class Talk:
