@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from scenarios.model import Fault
 
 FAULT = "fault"
 READY = "ready"
+LOOK_EVERY_S = 0.05
 
 
 class Spec(msgspec.Struct):
@@ -50,9 +52,11 @@ class ProxyProcess(Child):
         self.fronts: list[str] = []
         words = [sys.executable, "-m", "chaos.frame_proxy.process", msgspec.json.encode(spec).decode()]
         super().__init__("the frame proxy", words, log, heard=self._take)
-        if not self._told.wait(READY_LIMIT_S) or not self.fronts:
-            self.terminate()
-            raise self._death(" before it was ready")
+        deadline = time.monotonic() + READY_LIMIT_S
+        while not self._told.wait(LOOK_EVERY_S):
+            if self.exit_status is not None or time.monotonic() > deadline:
+                self.terminate()
+                raise self._death(" before it was ready")
 
     def _take(self, line: dict[str, Any]) -> None:
         if READY in line:
