@@ -189,6 +189,50 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
     sys.exit(run_cluster(ClusterPlan(data, nodes, port, config, toxiproxy, restart), click.echo))
 
 
+def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[int, int]:
+    found = {}
+    for value in values:
+        node, _separator, process = value.partition("=")
+        if not (node.isdecimal() and process.isdecimal() and int(process) > 1):
+            raise click.BadParameter(f"{value!r} is not NODE=PID")
+        found[int(node)] = int(process)
+    return found
+
+
+@main.command(epilog=_examples("proxy --target 127.0.0.1:9092", "proxy --target HOST:PORT --rules lost.toml"))
+@click.option("--target", required=True, metavar="HOST:PORT", help="A node of the cluster to stand in front of.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where clients connect.",
+)
+@click.option("--rules", type=click.Path(path_type=Path), help="A TOML file with [[fault]] tables, as in scenarios.")
+@click.option(
+    "--control", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the HTTP interface is."
+)
+@click.option("--log", type=click.Path(path_type=Path), help="Write each request that passes here, as JSON lines.")
+@click.option(
+    "--process",
+    multiple=True,
+    callback=_processes,
+    metavar="NODE=PID",
+    help="Rules may kill or pause this process.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+def proxy(
+    target: str, listen: str, rules: Path | None, control: str, log: Path | None, process: dict[int, int], seed: int
+) -> None:
+    """Stands in front of a cluster and strikes requests and answers by rules, while unmodified clients use it.
+
+    It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
+    """
+    from chaos.frame_proxy.command import Wish, run_proxy
+
+    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed), click.echo))
+
+
 _SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
 _REVISION = click.option(

@@ -54,3 +54,8 @@ class Powers(Protocol):
         """Sends these bytes instead of the answer, without passing the hooks again. It is dropped if its connection is
         gone."""
         ...
+
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        """Sends these first bytes of the answer and then closes the connection, without passing the hooks again. It is
+        dropped if its connection is gone."""
+        ...

@@ -8,6 +8,8 @@ from scenarios.fields import ScenarioError
 from scenarios.model import Scenario
 from scenarios.vocabulary import DAMAGES
 
+LIES = "response_error"
+
 OF_STORED_EPOCHS = frozenset({"commit-regression"})
 """What compares the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
 
@@ -29,14 +31,15 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
 def is_judged(scenario: Scenario, guarantee: str) -> bool:
     """Returns whether a run of the simulator is judged for the guarantee.
 
-    All guarantees are judged, whatever the scenario lists, with two exceptions. Where a bit may be turned over in any
+    All guarantees are judged, whatever the scenario lists, with three exceptions. Where a bit may be turned over in any
     byte of a frame, a frame that can still be decoded says something else. Nobody can know, since frames have no
     checksum. Such a scenario is judged only for what it promises, and for what is ``always`` due: values do have a
-    checksum. Where the metadata epoch is switched off, offsets are stored without it (M-14), so what rests on stored
-    epochs is judged only if it is promised.
+    checksum. So is one in which answers tell errors that the node did not mean: clients then take for refused what was
+    done. Where the metadata epoch is switched off, offsets are stored without it (M-14), so what rests on stored epochs
+    is judged only if it is promised.
     """
     if guarantee in scenario.guarantees or GUARANTEES[guarantee].always:
         return True
-    anywhere = any(fault.kind in DAMAGES and fault.part == "anywhere" for fault in scenario.faults)
+    lies = any(fault.kind == LIES or (fault.kind in DAMAGES and fault.part == "anywhere") for fault in scenario.faults)
     switched_off = any(fault.kind == "feature_finalized" and fault.level == 0 for fault in scenario.faults)
-    return not anywhere and not (switched_off and guarantee in OF_STORED_EPOCHS)
+    return not lies and not (switched_off and guarantee in OF_STORED_EPOCHS)

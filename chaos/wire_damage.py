@@ -14,7 +14,6 @@ from reference_broker.records.batch import CRC_FROM, LENGTH_OVERHEAD_BYTES, Inva
 from reference_broker.serve.requests import decode
 from reference_broker.wire.fetch import FetchResponse
 from reference_broker.wire.frames import FrameReader
-from reference_broker.wire.messages import encode_request
 from reference_broker.wire.produce import ProduceRequest
 
 LENGTH_BYTES = 4
@@ -110,11 +109,3 @@ class RequestStream:
             if found is None:
                 return
             yield decode(connection, found, SERVED)
-
-
-def frame_of(request: Request) -> bytes:
-    """Returns the request as it stands on the wire."""
-    parts = encode_request(
-        request.api_key, request.api_version, request.correlation_id, request.client_id, request.body
-    )
-    return b"".join(bytes(part) for part in parts)

@@ -125,6 +125,12 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("config", f"means nothing for {fault.kind}; only for rolling_bounce")
     if fault.part != "anywhere" and fault.kind not in DAMAGES:
         raise reader.refusal("part", f"means nothing for {fault.kind}; only for {' and '.join(DAMAGES)}")
+    if (fault.kind == "response_error") != (fault.code != 0):
+        raise reader.refusal("code", "is of response_error, which needs it: Kafka's number of an error")
+    if fault.code_in != "either" and fault.kind != "response_error":
+        raise reader.refusal("code_in", f"means nothing for {fault.kind}; only for response_error")
+    if fault.kind == "response_truncated" and fault.cut_bytes.low < 1:
+        raise reader.refusal("cut_bytes", "is needed for response_truncated: the bytes that are still sent, at least 1")
     if fault.alone and not fault.timed:
         raise reader.refusal("alone", "means nothing at a state; give at_s")
     if fault.clients and fault.kind != "node_isolated":

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import DIRECTIONS, ERRORS, FRAME_PARTS, NEEDS, REVISIONS, SWARM_KINDS
+from scenarios.vocabulary import CODE_PLACES, DIRECTIONS, ERRORS, FRAME_PARTS, NEEDS, REVISIONS, SWARM_KINDS
 
 __all__ = ["Range"]
 
@@ -142,12 +142,16 @@ class Fault:
     jitter_ms: Natural = 0
     step_ms: int = 0
     cut_bytes: RangeFrom0 = NOTHING
-    """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept."""
+    """For link_truncated the bytes that still pass. At a disk_write the bytes of that write that are kept. For
+    response_truncated the bytes of the answer that are still sent."""
     part: Annotated[str, text(FRAME_PARTS)] = "anywhere"
     """For request_damaged and response_damaged: the part of the frame in which one bit is turned over."""
     bytes_per_s: Natural = 0
     error: Annotated[str, text(ERRORS)] = "EIO"
     """For disk_error: why the operation fails."""
+    code: Annotated[int, whole(-1, 32_767)] = 0
+    code_in: Annotated[str, text(CODE_PLACES)] = "either"
+    """For response_error: Kafka's number of the error that the answer tells, and where it stands."""
     undo_fails: bool = False
     """For a disk_error at a disk_write: what the write has left cannot be cut off again."""
     names_only: bool = False

@@ -23,7 +23,7 @@ LINK_ENDS = ("client", *NODE_ROLES, "all")
 _NODE_STRIKES = ("node_killed", "node_paused", "node_powered_off")
 
 _REQUESTS = ("request_dropped", "request_duplicated", "request_delayed", "request_damaged")
-_RESPONSES = ("response_dropped", "response_delayed", "response_damaged")
+_RESPONSES = ("response_dropped", "response_delayed", "response_damaged", "response_truncated", "response_error")
 
 PLACES: dict[str, tuple[str, ...]] = {
     "request": (*_REQUESTS, *_NODE_STRIKES, "clock_stepped"),
@@ -57,6 +57,13 @@ FRAME_PARTS = ("checksummed", "length", "anywhere")
 
 ``checksummed`` is what the CRC of a record batch covers, and the CRC itself; only requests to produce and answers to
 fetches have it. ``length`` is the frame's own length or the length of a batch. ``anywhere`` is any byte of the frame.
+"""
+
+CODE_PLACES = ("either", "answer", "items")
+"""Where ``response_error`` puts its code.
+
+``answer`` is the error code of the answer itself; nothing else is left in the answer then. ``items`` are all error
+codes below it, of partitions and the like. ``either`` is the first of the two that the answer has.
 """
 
 TIMED_KINDS = (

@@ -13,6 +13,7 @@ from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
+from chaos.live.foreign_frames import FAULT, ForeignFrames, has_frame_faults, lacking
 from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.links import Links
 from chaos.live.load.client_mutant import reached
@@ -113,10 +114,10 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
 
 
 def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
-    lacking = [each for each in scenario.needs if each != "proxy"]
-    if lacking:
+    needs = [each for each in scenario.needs if each not in ("proxy", "interceptor")]
+    if needs:
         raise SetupError(
-            f"--target {target} lacks what {scenario.name} needs: {', '.join(lacking)}; use --target {REFERENCE}."
+            f"--target {target} lacks what {scenario.name} needs: {', '.join(needs)}; use --target {REFERENCE}."
         )
     for fault in scenario.faults:
         if fault.kind == "node_isolated" or (fault.link is not None and not _from_clients(fault.link)):
@@ -127,7 +128,10 @@ def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
     if mutant:
         raise SetupError("A mutant changes the reference broker: leave --target out.")
     parse_target(target)
-    look(target)
+    nodes, _ = look(target)
+    wrong = lacking(scenario, nodes)
+    if wrong:
+        raise SetupError(f"--target {target} lacks what {scenario.name} needs: {wrong}; use --target {REFERENCE}.")
 
 
 def _from_clients(link: Link) -> bool:
@@ -155,6 +159,7 @@ class LiveRun:
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
         self._target_nodes: list[Member] = []
+        self._frames: ForeignFrames | None = None
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler = Sampler(self._crew.samples, self.now_us)
@@ -179,6 +184,8 @@ class LiveRun:
         fleet.load_begins()
         for node in self._crew.nodes:
             node.load_starts(load_start_us)
+        for frames in self._frame_proxies:
+            frames.load_starts(load_start_us)
         strikes.plan(load_start_us)
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
         self._progress(f"load for {self._scenario.load.seconds:g} s")
@@ -187,6 +194,8 @@ class LiveRun:
         self._progress("heal, final polls, final read")
         for node in self._crew.nodes:
             node.disarm()
+        for frames in self._frame_proxies:
+            frames.disarm()
         strikes.end_all()
         links.heal_all()
         self._crew.heal()
@@ -201,6 +210,9 @@ class LiveRun:
         self._duration_us = self._duration_us or self.now_us()
         if self._fleet is not None:
             self._fleet.close()
+        if self._frames is not None:
+            self._frames.close()
+            self._take_hits(self._frames)
         self._sampler.end()
         self._crew.close()
         self._servers.close()
@@ -264,7 +276,24 @@ class LiveRun:
         way = behind_proxies(self._target, links, f"crucible-{self._start_wall_us}-")
         for told, dialled in way.dial.items():
             self._progress(f"{told} is reached through {dialled}")
-        return way
+        if not has_frame_faults(self._scenario):
+            return way
+        frames = self._frames = ForeignFrames(
+            self._scenario, self._target, way, self._folder.logs, self._seed, self._origin_us
+        )
+        for told, dialled in frames.way.dial.items():
+            self._progress(f"before that, frames to {told} pass {dialled}")
+        return frames.way
+
+    @property
+    def _frame_proxies(self) -> tuple[ForeignFrames, ...]:
+        return () if self._frames is None else (self._frames,)
+
+    def _take_hits(self, frames: ForeignFrames) -> None:
+        assert self._strikes is not None
+        for row in frames.hits():
+            self._progress(f"fault {row.name} struck {row.target}")
+            self._strikes.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links."""
@@ -298,6 +327,9 @@ class LiveRun:
         for node in self._target_nodes:
             if node.child is not None:
                 node.child.check()
+        for frames in self._frame_proxies:
+            frames.check()
+            self._take_hits(frames)
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy.died() is not None:

@@ -56,3 +56,7 @@ class MachinePowers:
 
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
         self._machine.network.reply_bytes(reply, frame)
+
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        self._machine.network.reply_bytes(reply, start)
+        self._machine.network.close(reply.connection)

@@ -64,6 +64,9 @@ class Log:
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
         self.asked.append(("reply_bytes", reply, frame))
 
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        self.asked.append(("reply_cut", reply, start))
+
 
 def request(
     epoch: int = 3, connection: int = 1, client: str = "fetcher-1", session: int = 9, api: int = FETCH

@@ -6,10 +6,11 @@ import pytest
 
 from chaos.claims import SharedClaims
 from chaos.interceptor import Interceptor
+from chaos.raw_frames import request_frame
 from chaos.sim.codec_check import reply_bytes
 from chaos.sim.garbled import ReplyStream
 from chaos.tests.intercepted import NOW, Log, rule
-from chaos.wire_damage import RequestStream, damaged, frame_of, has_part
+from chaos.wire_damage import RequestStream, damaged, has_part
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.records.batch import InvalidRecords, validate
@@ -37,7 +38,7 @@ def fetched(correlation: int = 5) -> Reply:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_damage_inside_a_checksum_is_seen_by_the_checksum(seed: int) -> None:
-    struck = damaged(frame_of(produce()), PRODUCE, "checksummed", Random(seed))
+    struck = damaged(request_frame(produce()), PRODUCE, "checksummed", Random(seed))
     (request,) = RequestStream().arrived(1, struck.frame)
     assert isinstance(request.body, ProduceRequest)
     with pytest.raises(InvalidRecords) as seen:
@@ -47,8 +48,8 @@ def test_damage_inside_a_checksum_is_seen_by_the_checksum(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
-    struck = damaged(frame_of(produce()), PRODUCE, "length", Random(seed))
-    assert struck.position < 4 or struck.frame[:4] == frame_of(produce())[:4]
+    struck = damaged(request_frame(produce()), PRODUCE, "length", Random(seed))
+    assert struck.position < 4 or struck.frame[:4] == request_frame(produce())[:4]
     try:
         for request in RequestStream().arrived(1, struck.frame):
             assert isinstance(request.body, ProduceRequest)
@@ -59,7 +60,7 @@ def test_a_damaged_length_is_never_read_as_a_good_request(seed: int) -> None:
 
 
 def test_damage_is_one_bit_and_its_evidence_says_which_byte() -> None:
-    whole = frame_of(produce())
+    whole = request_frame(produce())
     struck = damaged(whole, PRODUCE, "anywhere", Random(3))
     (differs,) = [at for at, (old, new) in enumerate(zip(whole, struck.frame, strict=True)) if old != new]
     assert differs == struck.position
@@ -86,7 +87,7 @@ def test_a_node_gets_the_damaged_request_and_later_ones_of_the_connection() -> N
     assert isinstance(first, Request)
     assert first.body != PRODUCE
     (second,) = watch.before(NOW, produce(6))
-    assert second == produce(6)._replace(frame_bytes=len(frame_of(produce(6))))
+    assert second == produce(6)._replace(frame_bytes=len(request_frame(produce(6))))
     assert [row.kind for row in log.rows] == ["request_damaged"]
     assert "read as a request" in log.rows[0].detail
 

@@ -339,6 +339,14 @@ class Driver:
                 connection.send([frame])
             connection.done()
 
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        """Sends the first bytes of an answer, as a hook has cut them off, and closes the connection."""
+        connection = self.connections.get(reply.connection)
+        if connection is not None:
+            connection.closing = True
+            self.reply_bytes(reply, start)
+            connection.close()
+
     def _late_reply(self, reply: Reply) -> None:
         if not self.has_ended:
             self._guarded(lambda: self._answers.give(reply))

@@ -60,6 +60,9 @@ class DriverPowers:
     def reply_bytes(self, reply: Reply, frame: bytes) -> None:
         self._running().reply_bytes(reply, frame)
 
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        self._running().reply_cut(reply, start)
+
     def _running(self) -> Driver:
         assert self.driver is not None, "a hook asked for something before its node was started"
         return self.driver

@@ -54,6 +54,12 @@ def begins_at_once(frame: memoryview) -> bool:
     return int.from_bytes(frame[:2], "big") in (_FETCH, _PRODUCE)
 
 
+def sender_of(client_id: str) -> tuple[str, str]:
+    """Returns name and role for a tag. Whether a node's name is true does not matter: tags decide nothing."""
+    node_id = claimed_node(client_id)
+    return (client_id, "client") if node_id is None else (node_name(node_id), "peer")
+
+
 def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -> bool:
     """Raises ProtocolError for what is not served and cannot be answered."""
     key, version = header.api_key, header.api_version
@@ -67,8 +73,7 @@ def _is_served(header: RequestHeader, versions: Mapping[int, tuple[int, int]]) -
 
 def _request(connection: int, header: RequestHeader, body: object, frame: memoryview) -> Request:
     key, version, client_id = header.api_key, header.api_version, header.client_id or ""
-    node_id = claimed_node(client_id)  # Whether that is true does not matter: tags decide nothing.
-    who, role = (client_id, "client") if node_id is None else (node_name(node_id), "peer")
+    who, role = sender_of(client_id)
     if key == _FETCH and body.__class__ is FetchRequest:
         assert isinstance(body, FetchRequest)
         tag = Tag(key, version, who, body.session_id, body.session_epoch, role=role)

@@ -8,7 +8,7 @@ is built on the API's first use, when kio's module is loaded. The bodies of draf
 from collections.abc import Callable, Generator
 from functools import cache
 from importlib import import_module
-from struct import Struct
+from struct import Struct, calcsize
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from reference_broker.wire import reshape
@@ -47,7 +47,7 @@ from reference_broker.wire.items import LARGE_ANSWER_ITEMS, MOST_REQUEST_BYTES, 
 from reference_broker.wire.produce_requests import decode_produce_request, encode_produce_request
 from reference_broker.wire.produce_responses import decode_produce_response, encode_produce_response
 from reference_broker.wire.reading import BAD_BYTES, Frame, Reader, error_of_bad_bytes
-from reference_broker.wire.schema import schema_fields
+from reference_broker.wire.schema import FIXED, schema_fields
 from reference_broker.wire.writing import Buffers
 
 Direction: TypeAlias = Literal["request", "response"]
@@ -56,6 +56,7 @@ _FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH_ERROR_CODE_SINCE: Final = 7
+_THROTTLE_TIME_BYTES: Final = 4
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
 _LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
 """How many bytes may be left behind a request, by API. When librdkafka asks for all topics in a flexible version, it
@@ -235,6 +236,26 @@ def has_error_code(api_key: int, version: int) -> bool:
         any(each.name == "error_code" for each in schema_fields(layout))
         for layout in _body_and_wire(api_key, version, "response")
     )
+
+
+@cache
+def error_code_offset(api_key: int, version: int) -> int | None:
+    """How many bytes of a response's body stand before its own error code. None if it has none, or if what stands
+    before it has no fixed size."""
+    if version >= FIRST_DRAFT_VERSION or not has_error_code(api_key, version):
+        return None
+    if api_key == _FETCH:
+        return _THROTTLE_TIME_BYTES
+    before = 0
+    for each in schema_fields(_body_and_wire(api_key, version, "response")[1]):
+        if each.name == "error_code":
+            return before
+        if each.tag is not None:
+            continue
+        if each.is_array or each.struct is not None or each.kind not in FIXED:
+            return None
+        before += calcsize(f">{FIXED[each.kind]}")
+    return None
 
 
 def empty_response(api_key: int, version: int, error_code: ErrorCode) -> object:

@@ -144,6 +144,7 @@ class ReportingPowers:
         self.deliver_later = powers.deliver_later
         self.reply_later = powers.reply_later
         self.reply_bytes = powers.reply_bytes
+        self.reply_cut = powers.reply_cut
 
     def sync_fails(self, paths: Sequence[str]) -> None:
         """The real disk has not failed, so nothing is lost."""

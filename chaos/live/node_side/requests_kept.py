@@ -8,7 +8,8 @@ from pathlib import Path
 
 from chaos.node_requests import OF_NODES, Recorded
 from chaos.onlooker import Onlooker
-from chaos.wire_damage import RequestStream, frame_of
+from chaos.raw_frames import request_frame
+from chaos.wire_damage import RequestStream
 from reference_broker.core.events import Event, Request
 from reference_broker.ports.now import Now
 
@@ -28,7 +29,7 @@ class RequestsKept(Onlooker):
     def arrives(self, now: Now, event: Event) -> None:
         if isinstance(event, Request) and event.api_key in OF_NODES and event.tag.role == "peer":
             with self._path.open("a", encoding="ascii") as file:
-                file.write(f"{now.mono_us - self._origin_us} {frame_of(event).hex()}\n")
+                file.write(f"{now.mono_us - self._origin_us} {request_frame(event).hex()}\n")
 
 
 def recorded(claims: Path, node: int) -> Recorded:

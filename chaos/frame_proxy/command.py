@@ -1,0 +1,92 @@
+"""``crucible proxy``: runs the proxy until Ctrl-C or SIGTERM."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos.frame_proxy.control import Control
+from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.rules_file import read_rules
+from chaos.frame_proxy.target import nodes_of
+from chaos.live.errors import SetupError
+from reference_broker.serve.addresses import parse_address
+from reference_broker.serve.end_signals import await_end_signals
+from reference_broker.serve.errors import StartError
+from scenarios.fields import ScenarioError
+
+EXIT_CLEAN = 0
+EXIT_SETUP = 2
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person asked for."""
+
+    target: str
+    listen: str = "127.0.0.1:0"
+    rules: Path | None = None
+    control: str = "127.0.0.1:0"
+    log: Path | None = None
+    processes: Mapping[int, int] = field(default_factory=dict)
+    seed: int = 1
+
+
+def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
+    """Returns the exit code. ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``."""
+    try:
+        listen, control = parse_address(wish.listen, "--listen"), parse_address(wish.control, "--control")
+        for option, (host, _) in (("--listen", listen), ("--control", control)):
+            if host not in LOOPBACK:
+                raise SetupError(f"{option}: {host} is not the loopback interface, and nothing protects the proxy.")
+        rules = () if wish.rules is None else read_rules(wish.rules)
+        nodes = nodes_of(wish.target)
+        plan = ProxyPlan(*listen, rules, processes=wish.processes, log=wish.log, seed=wish.seed)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(plan, nodes, control, announce))
+    except (SetupError, StartError, ScenarioError) as wrong:
+        print(f"crucible proxy: {wrong}", file=sys.stderr)  # noqa: T201
+        return EXIT_SETUP
+    except OSError as wrong:
+        print(f"crucible proxy: --log {wish.log}: {wrong.strerror}.", file=sys.stderr)  # noqa: T201
+        return EXIT_SETUP
+    return EXIT_CLEAN
+
+
+async def _serve(
+    plan: ProxyPlan, nodes: Sequence[Node], control: tuple[str, int], announce: Callable[[str], None]
+) -> None:
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+
+    def end() -> None:
+        with suppress(RuntimeError):  # The loop is closed already.
+            loop.call_soon_threadsafe(ending.set)
+
+    await_end_signals(end)
+    proxy = Proxy(plan)
+    try:
+        fronts = proxy.start(nodes)
+        served = Control(proxy, loop, *control)
+        try:
+            announce(json.dumps({"ready": True, "bootstrap_servers": ",".join(fronts), "control": served.url}))
+            sys.stdout.flush()
+            await ending.wait()
+        finally:
+            await loop.run_in_executor(None, served.close)
+    finally:
+        proxy.close()
+        await asyncio.sleep(0)
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

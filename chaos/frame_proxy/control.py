@@ -1,0 +1,139 @@
+"""A small HTTP interface, by which rules come and go while the proxy runs."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from chaos.frame_proxy.proxy import Proxy
+from chaos.frame_proxy.rules_file import read_rule
+from chaos.rules import Rule
+from reference_broker.serve.addresses import bound_port, listening_socket, shown_address
+from scenarios.fields import ScenarioError
+
+T = TypeVar("T")
+LIMIT_S: Final = 5.0
+MOST_BODY_BYTES: Final = 1 << 20
+HELP: Final = """crucible proxy
+
+GET    /rules        the rules, as JSON
+POST   /rules        adds a rule: JSON with the keys of a [[fault]] in a scenario file (scenarios/README.md)
+DELETE /rules/NAME   removes a rule
+GET    /hits         what the rules have struck so far
+GET    /log?since=N  what passed: entries with a greater number than N, at most 1000 at once
+"""
+
+
+class Control:
+    """Serves in threads of its own, and does what is asked in the proxy's loop. Raises StartError."""
+
+    def __init__(self, proxy: Proxy, loop: asyncio.AbstractEventLoop, host: str, port: int) -> None:
+        socket = listening_socket(host, port, "--control")
+        socket.setblocking(True)
+        self._server = ThreadingHTTPServer((host, 0), _handler(proxy, loop), bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = socket
+        self._server.daemon_threads = True
+        self.url = f"http://{shown_address(host, bound_port(socket))}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="control", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(LIMIT_S)
+
+
+def shown_rule(rule: Rule) -> dict[str, Any]:
+    """Returns what differs from a rule with all defaults."""
+    default = asdict(Rule(rule.name, ""))
+    shown = {key: value for key, value in asdict(rule).items() if key == "name" or value != default[key]}
+    if "match" in shown:
+        shown["match"] = {key: value for key, value in shown["match"].items() if value not in (None, ())}
+    return shown
+
+
+def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
+    def in_loop(work: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except Exception as failure:
+                done.set_exception(failure)
+
+        loop.call_soon_threadsafe(run)
+        return done.result(LIMIT_S)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = urlsplit(self.path)
+            if asked.path == "/":
+                self._send(200, HELP.encode(), "text/plain; charset=utf-8")
+            elif asked.path == "/rules":
+                self._json(200, in_loop(lambda: [shown_rule(rule) for rule in proxy.rules]))
+            elif asked.path == "/hits":
+                self._json(200, in_loop(lambda: [asdict(row) for row in proxy.hits]))
+            elif asked.path == "/log":
+                self._log(parse_qs(asked.query).get("since", ["0"])[0])
+            else:
+                self._refuse(404, f"there is no {asked.path}; GET / tells what there is")
+
+        def do_POST(self) -> None:
+            size = int(self.headers.get("Content-Length") or 0)
+            if urlsplit(self.path).path != "/rules":
+                self._refuse(404, "rules are posted to /rules")
+                return
+            try:
+                table = json.loads(self.rfile.read(min(size, MOST_BODY_BYTES)))
+                if not isinstance(table, dict):
+                    raise ScenarioError("a rule is a JSON object with the keys of a [[fault]]")
+                rule = read_rule(table)
+                in_loop(lambda: proxy.add(rule))
+            except ScenarioError as wrong:
+                self._refuse(400, str(wrong))
+            except ValueError as wrong:
+                self._refuse(400, f"the rule is not JSON: {wrong}")
+            else:
+                self._json(201, shown_rule(rule))
+
+        def do_DELETE(self) -> None:
+            _, _, name = urlsplit(self.path).path.partition("/rules/")
+            name = unquote(name)
+            if in_loop(lambda: proxy.remove(name)):
+                self._json(200, {"removed": name})
+            else:
+                self._refuse(404, f"there is no rule {name!r}")
+
+        def _log(self, since: str) -> None:
+            if not since.isdecimal():
+                self._refuse(400, f"since is {since!r}; give the number of an entry")
+                return
+            entries = in_loop(lambda: proxy.log.since(int(since)))
+            self._send(200, msgspec.json.encode(entries), "application/json")
+
+        def _refuse(self, status: int, sentence: str) -> None:
+            self._json(status, {"error": sentence})
+
+        def _json(self, status: int, value: object) -> None:
+            self._send(status, json.dumps(value, default=str).encode(), "application/json")
+
+        def _send(self, status: int, body: bytes, kind: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Tells nobody: stderr is for what goes wrong."""
+
+    return Handler

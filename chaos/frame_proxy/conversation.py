@@ -1,0 +1,315 @@
+"""One client's connection and the one to its node: frames are read, judged and passed on, in both directions.
+
+Answers come in the order of their requests, so the oldest request without an answer says what an answer is. A small
+frame is looked at as a whole. A large one is passed on while it arrives, unless a rule may strike it or it may carry an
+address. Where something comes that is no frame, or an answer to nothing that was asked, the rest of the connection is
+passed on as it is.
+
+Each direction stops reading while the other side takes nothing, so a connection holds at most one whole frame and some
+read-ahead in each direction.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from chaos.frame_proxy.addresses import API_VERSIONS, must_read, refuses_version, rewritten
+from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, NoFrameError
+from chaos.frame_proxy.labels import Label, error_of, label_of
+from chaos.raw_frames import RawFrame, reply_frame
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.apis import is_known
+from reference_broker.wire.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from chaos.frame_proxy.node_front import NodeFront
+
+LARGE_BYTES: Final = 128 << 10
+"""A larger frame is passed on while it arrives, unless it must be looked at."""
+START_BYTES: Final = 4 << 10
+"""So much of a large frame is there before its header is read."""
+
+
+class Pipe(Protocol):
+    """What a conversation needs of a transport. ``asyncio.Transport`` has all of it."""
+
+    def write(self, data: Bytes) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def is_closing(self) -> bool: ...
+
+
+class Asked:
+    """A request that went to the node and has no answer yet."""
+
+    __slots__ = ("at_us", "label", "request_bytes")
+
+    def __init__(self, label: Label, at_us: int, request_bytes: int) -> None:
+        self.label = label
+        self.at_us = at_us
+        self.request_bytes = request_bytes
+
+
+class Conversation:
+    """``connection`` is its number. Bytes come in by ``from_client`` and ``from_node``."""
+
+    def __init__(self, front: "NodeFront", connection: int, client: Pipe) -> None:
+        self.connection = connection
+        self.closed = False
+        self._front = front
+        self._client = client
+        self._node: Pipe | None = None
+        self._requests = FrameCutter(front.most_frame_bytes)
+        self._answers = FrameCutter(front.most_frame_bytes)
+        self._asked: deque[Asked] = deque()
+        self._passing_up = self._passing_down = 0
+        """How much of a large frame is still to be passed on."""
+        self._gathers_up = self._gathers_down = False
+        """Whether the large frame that arrives must be whole before it goes on."""
+        self._held_up = self._held_down = False
+        """Whether a rule holds a request or an answer back. All that follows waits behind it."""
+        self._client_full = self._node_full = False
+        self._opaque = False
+        self._reads_client = self._reads_node = True
+        self._update_reading()
+
+    # From the transports
+
+    def reached_node(self, node: Pipe) -> None:
+        self._node = node
+        self._pump_up()
+
+    def from_client(self, data: bytes) -> None:
+        if not self.closed:
+            self._requests.feed(data)
+            self._pump_up()
+
+    def from_node(self, data: bytes) -> None:
+        if not self.closed:
+            self._answers.feed(data)
+            self._pump_down()
+
+    def client_full(self, is_full: bool) -> None:
+        self._client_full = is_full
+        self._pump_down()
+
+    def node_full(self, is_full: bool) -> None:
+        self._node_full = is_full
+        self._pump_up()
+
+    def end(self, why: str) -> None:
+        """Ends both connections, after what was written. Each request without an answer is told as lost."""
+        if self.closed:
+            return
+        self.closed = True
+        for asked in self._asked:
+            self._front.tell(self, "lost", asked.label, asked.at_us, asked.request_bytes, detail=why)
+        self._asked.clear()
+        for pipe in (self._client, self._node):
+            if pipe is not None:
+                pipe.close()
+                self._front.lingers(pipe)
+        self._front.ended(self)
+
+    # For the rules
+
+    def discard(self) -> None:
+        """Ends both connections at once. What is under way is lost."""
+        if not self.closed:
+            self._client.abort()
+            if self._node is not None:
+                self._node.abort()
+            self.end("a rule ended the connection")
+
+    def hold_request(self) -> None:
+        self._held_up = True
+
+    def release_request(self) -> None:
+        """What was held is given again by whoever held it; what waited behind it may go on."""
+        self._held_up = False
+        self._pump_up()
+
+    def hold_answer(self) -> None:
+        self._held_down = True
+
+    def release_answer(self, frame: Bytes) -> None:
+        self._held_down = False
+        if not self.closed:
+            self._client.write(frame)
+            self._pump_down()
+
+    def forward(self, request: Request, label: Label) -> None:
+        """Passes a request on."""
+        if self.closed or self._node is None:
+            return
+        assert isinstance(request.body, RawFrame)
+        self._went_up(label, len(request.body.data))
+        self._node.write(request.body.data)
+
+    def write(self, frame: Bytes) -> None:
+        """Sends bytes to the client in place of an answer."""
+        if not self.closed:
+            self._client.write(frame)
+
+    # Requests
+
+    def _pump_up(self) -> None:
+        while not (self.closed or self._held_up or self._node_full or self._node is None):
+            try:
+                if not self._step_up():
+                    break
+            except (NoFrameError, ProtocolError) as wrong:
+                self._let_all_pass(f"the client sent what is no request: {wrong}")
+        self._update_reading()
+
+    def _step_up(self) -> bool:
+        """Handles the next frame, or what has arrived of it. Returns whether there may be more to do."""
+        assert self._node is not None
+        cutter = self._requests
+        if self._opaque or self._passing_up:
+            count = cutter.arrived_bytes if self._opaque else min(self._passing_up, cutter.arrived_bytes)
+            if count:
+                self._node.write(cutter.take(count))
+                self._passing_up = max(0, self._passing_up - count)
+            return count > 0
+        size = cutter.size()
+        if size is None:
+            return False
+        if cutter.arrived_bytes >= size:
+            self._gathers_up = False
+            self._arrived(cutter.take(size))
+            return True
+        if size <= LARGE_BYTES or self._gathers_up or cutter.arrived_bytes < START_BYTES:
+            return False
+        label = label_of(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
+        if self._front.may_strike("request", label.tag):
+            self._gathers_up = True
+            return False
+        self._went_up(label, size)
+        self._passing_up = size
+        return True
+
+    def _arrived(self, data: Bytes) -> None:
+        frame = memoryview(data)[LENGTH_BYTES:]
+        api_key, version = int.from_bytes(frame[:2], "big", signed=True), int.from_bytes(frame[2:4], "big", signed=True)
+        raw = RawFrame(data, api_key, version, is_request=True)
+        label = label_of(frame, raw)
+        header, tag = label.header, label.tag
+        if api_key == API_VERSIONS and not is_known(api_key, version) and not self._asked:
+            self._client.write(refuses_version(header.correlation_id))
+            at_us = self._front.now_us()
+            self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
+            return
+        number = self.connection
+        event = Request(number, header.correlation_id, api_key, version, header.client_id or "", raw, tag, len(data))
+        self._front.arrived(event, label)
+
+    def _went_up(self, label: Label, size: int) -> None:
+        asked = Asked(label, self._front.now_us(), size)
+        if label.is_answered:
+            self._asked.append(asked)
+        else:
+            self._front.tell(self, "unanswered", label, asked.at_us, size)
+
+    # Answers
+
+    def _pump_down(self) -> None:
+        while not (self.closed or self._held_down or self._client_full):
+            try:
+                if not self._step_down():
+                    break
+            except (NoFrameError, ProtocolError) as wrong:
+                self._let_all_pass(f"the node sent what is no answer: {wrong}")
+        self._update_reading()
+
+    def _step_down(self) -> bool:
+        cutter = self._answers
+        if self._opaque or self._passing_down:
+            count = cutter.arrived_bytes if self._opaque else min(self._passing_down, cutter.arrived_bytes)
+            if count:
+                self._client.write(cutter.take(count))
+                self._passing_down = max(0, self._passing_down - count)
+            return count > 0
+        size = cutter.size()
+        if size is None:
+            return False
+        is_whole = cutter.arrived_bytes >= size
+        if not is_whole and (size <= LARGE_BYTES or self._gathers_down or cutter.arrived_bytes < START_BYTES):
+            return False
+        asked = self._asked_for(cutter.start(LENGTH_BYTES * 2)[LENGTH_BYTES:])
+        if is_whole:
+            self._gathers_down = False
+            self._asked.popleft()
+            self._answered(asked, cutter.take(size))
+            return True
+        header = asked.label.header
+        error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
+        is_needed = must_read(header.api_key, header.api_version)
+        if is_needed or self._front.may_strike("reply", asked.label.tag._replace(error=error)):
+            self._gathers_down = True
+            return False
+        self._asked.popleft()
+        self._front.tell(self, "answered", asked.label, asked.at_us, asked.request_bytes, size, error)
+        self._passing_down = size
+        return True
+
+    def _asked_for(self, correlation: bytes) -> Asked:
+        """Returns the request that the next answer is for. Raises NoFrameError if there is none."""
+        found = int.from_bytes(correlation, "big", signed=True)
+        if not self._asked:
+            raise NoFrameError("an answer to nothing")
+        asked = self._asked[0]
+        if len(correlation) < 4 or found != asked.label.header.correlation_id:
+            raise NoFrameError(f"an answer to request {found}, not {asked.label.header.correlation_id}")
+        return asked
+
+    def _answered(self, asked: Asked, data: Bytes) -> None:
+        header = asked.label.header
+        key, version, correlation = header.api_key, header.api_version, header.correlation_id
+        raw = RawFrame(data, key, version, is_request=False)
+        if must_read(key, version):
+            moved = rewritten(key, version, correlation, raw, self._front.told)
+            if moved is None:
+                self._front.tell(self, "addresses_unread", asked.label, asked.at_us, detail="passed on as they are")
+            raw = moved or raw
+        error = error_of(key, version, memoryview(raw.data)[LENGTH_BYTES:], raw)
+        reply = Reply(self.connection, correlation, key, version, raw, asked.label.tag._replace(error=error))
+        sent = self._front.answered(reply)
+        what = "struck" if sent is None else "answered"
+        self._front.tell(self, what, asked.label, asked.at_us, asked.request_bytes, len(data), error)
+        if sent is not None:
+            self.write(bytes_of(sent))
+
+    # Common
+
+    def _let_all_pass(self, why: str) -> None:
+        self._opaque = True
+        self._asked.clear()
+        self._passing_up = self._passing_down = 0
+        self._front.tell(self, "opaque", None, self._front.now_us(), detail=f"{why}; the rest passes as it is")
+        self._pump_up()
+        self._pump_down()
+
+    def _update_reading(self) -> None:
+        """Reads from a side only while what it sends can go on."""
+        if self.closed:
+            return
+        reads = not (self._node_full or self._held_up or self._node is None)
+        if reads != self._reads_client:
+            self._reads_client = reads
+            _read(self._client, reads)
+        reads = not (self._client_full or self._held_down)
+        if reads != self._reads_node and self._node is not None:
+            self._reads_node = reads
+            _read(self._node, reads)
+
+
+def bytes_of(reply: Reply) -> Bytes:
+    return reply.body.data if isinstance(reply.body, RawFrame) else reply_frame(reply)
+
+
+def _read(pipe: Pipe, reads: bool) -> None:
+    if not pipe.is_closing():
+        (pipe.resume_reading if reads else pipe.pause_reading)()

@@ -1,0 +1,84 @@
+"""What the proxy does for the rules of one node (``chaos.powers.Powers``)."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from chaos.frame_proxy.conversation import Conversation, bytes_of
+from chaos.frame_proxy.node_front import NodeFront
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Event, Request
+from reports.rows import FaultRow
+
+NO_PROCESS: Final = 0
+
+
+class ProxyPowers:
+    """``process`` is the process of the node, or NO_PROCESS. ``report`` takes the evidence."""
+
+    def __init__(
+        self, front: NodeFront, loop: asyncio.AbstractEventLoop, process: int, report: Callable[[FaultRow], None]
+    ) -> None:
+        self._front = front
+        self._loop = loop
+        self._process = process
+        self.report = report
+
+    def kill(self) -> None:
+        """SIGKILL. What the node had not answered, or what struck it, is lost with its connections."""
+        self._signal(signal.SIGKILL)
+        self._front.close()
+
+    def pause(self, for_us: int) -> None:
+        self._signal(signal.SIGSTOP)
+        self._loop.call_later(for_us / 1e6, self._signal, signal.SIGCONT)
+
+    def discard_connection(self, connection: int) -> None:
+        found = self._front.conversations.get(connection)
+        if found is not None:
+            found.discard()
+
+    def deliver_later(self, event: Event, delay_us: int) -> None:
+        if isinstance(event, Request):
+            held = self._front.conversations.get(event.connection)
+            if held is not None:
+                held.hold_request()
+        self._loop.call_later(delay_us / 1e6, self._front.late, event)
+
+    def reply_later(self, reply: Reply, delay_us: int) -> None:
+        conversation = self._front.conversations.get(reply.connection)
+        if conversation is not None:
+            conversation.hold_answer()
+            self._loop.call_later(delay_us / 1e6, conversation.release_answer, bytes_of(reply))
+
+    def reply_bytes(self, reply: Reply, frame: bytes) -> None:
+        self._write(reply, frame)
+
+    def reply_cut(self, reply: Reply, start: bytes) -> None:
+        conversation = self._write(reply, start)
+        if conversation is not None:
+            conversation.end("a rule truncated the answer")
+
+    # No rule of the proxy may ask for what follows (``rules_file``).
+
+    def power_off(self) -> None:
+        raise AssertionError("a proxy has no machine to switch off")
+
+    def step_clock(self, by_ms: int) -> None:
+        raise AssertionError(f"a proxy has no clock to step by {by_ms} ms")
+
+    def sync_fails(self, paths: Sequence[str]) -> None:
+        raise AssertionError(f"a proxy has no disk with {len(paths)} files")
+
+    def _write(self, reply: Reply, frame: bytes) -> Conversation | None:
+        conversation = self._front.conversations.get(reply.connection)
+        if conversation is not None:
+            conversation.write(frame)
+        return conversation
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self._process, number)

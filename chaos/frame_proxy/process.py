@@ -1,0 +1,127 @@
+"""The proxy as a process of a run: ``python -m chaos.frame_proxy.process SPEC``, where SPEC is a ``Spec`` as JSON.
+
+It prints one JSON line when it is ready (``ready``: HOST:PORT for each node), and one for each hit (``fault``) before
+the hit's action. It takes orders as JSON lines on stdin, and ends with stdin or at SIGTERM.
+"""
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from chaos.frame_proxy.command import new_loop
+from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.rules_file import PLACES
+from chaos.live.casting import cast
+from chaos.live.processes import READY_LIMIT_S, Child
+from reference_broker.serve.end_signals import await_end_signals
+from reports.rows import FaultRow
+from scenarios import loader
+from scenarios.model import Fault
+
+FAULT = "fault"
+READY = "ready"
+LOOK_EVERY_S = 0.05
+
+
+class Spec(msgspec.Struct):
+    """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
+    ``dial`` is as in ProxyPlan. The rules are those of the ``scenario`` for the ``seed``; empty means none."""
+
+    nodes: list[tuple[int, str, int]]
+    dial: dict[str, str]
+    scenario: str = ""
+    seed: int = 1
+    origin_us: int = 0
+    log: str = ""
+
+
+class ProxyProcess(Child):
+    """Starts the process. ``fronts`` are HOST:PORT before each node. Raises SetupError, NodeDied."""
+
+    def __init__(self, spec: Spec, log: Path, hit: Callable[[FaultRow], None]) -> None:
+        self._hit = hit
+        self._told = threading.Event()
+        self.fronts: list[str] = []
+        words = [sys.executable, "-m", "chaos.frame_proxy.process", msgspec.json.encode(spec).decode()]
+        super().__init__("the frame proxy", words, log, heard=self._take)
+        deadline = time.monotonic() + READY_LIMIT_S
+        while not self._told.wait(LOOK_EVERY_S):
+            if self.exit_status is not None or time.monotonic() > deadline:
+                self.terminate()
+                raise self._death(" before it was ready")
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if READY in line:
+            self.fronts = line[READY]
+            self._told.set()
+        if FAULT in line:
+            self._hit(FaultRow(*line[FAULT]))
+
+
+def frame_faults(scenario: str, seed: int) -> Sequence[Fault]:
+    """Returns the faults of a scenario that strike requests and replies."""
+    return [fault for fault in cast(loader.find(scenario), seed).faults if fault.on in PLACES]
+
+
+def main() -> None:
+    spec = msgspec.json.decode(sys.argv[1], type=Spec)
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(spec))
+
+
+async def _serve(spec: Spec) -> None:
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+
+    def in_loop(work: Callable[..., None], *words: object) -> None:
+        with suppress(RuntimeError):  # The loop is closed already.
+            loop.call_soon_threadsafe(work, *words)
+
+    await_end_signals(lambda: in_loop(ending.set))
+    plan = ProxyPlan(
+        dial=spec.dial,
+        rules=frame_faults(spec.scenario, spec.seed) if spec.scenario else (),
+        log=Path(spec.log) if spec.log else None,
+        seed=spec.seed,
+        origin_us=spec.origin_us,
+    )
+    proxy = Proxy(plan, lambda row: _tell({FAULT: list(row.values())}))
+    proxy.load_from(2**62)  # Nothing strikes before the load.
+
+    def listen() -> None:
+        for line in sys.stdin:
+            in_loop(_obey, proxy, msgspec.json.decode(line))
+        in_loop(ending.set)
+
+    try:
+        nodes = [Node(*each, number=number) for number, each in enumerate(spec.nodes)]
+        _tell({READY: proxy.start(nodes)})
+        threading.Thread(target=listen, name="orders", daemon=True).start()
+        await ending.wait()
+    finally:
+        proxy.close()
+        await asyncio.sleep(0)
+
+
+def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
+    if "load_from_us" in order:
+        proxy.load_from(order["load_from_us"])
+    if order.get("disarm"):
+        proxy.disarm()
+
+
+def _tell(line: object) -> None:
+    """Writes at once and past all buffers, so that the evidence is out before what it is about."""
+    os.write(1, msgspec.json.encode(line) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

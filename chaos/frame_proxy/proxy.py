@@ -1,0 +1,183 @@
+"""The proxy: one front for each node of the target, the rules of all, and what they struck."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from chaos.claims import SharedClaims
+from chaos.frame_proxy.frames import MOST_FRAME_BYTES
+from chaos.frame_proxy.node_front import Address, NodeFront
+from chaos.frame_proxy.powers import NO_PROCESS, ProxyPowers
+from chaos.frame_proxy.request_log import RequestLog
+from chaos.frame_proxy.rules_file import settled, why_not
+from chaos.rules import Rule
+from chaos.seeds import random_for
+from reference_broker.serve.addresses import bound_port, listening_socket, shown_address
+from reports.rows import FaultRow
+from scenarios.fields import ScenarioError
+from scenarios.model import Fault
+
+FLUSH_EVERY_S: Final = 0.5
+KEPT_HITS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``host`` and ``port`` are what the node tells clients. ``number`` is what rules call it, if not by its ID."""
+
+    node_id: int
+    host: str
+    port: int
+    number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyPlan:
+    """``host`` is where the proxy listens. The front of the first node has ``port``, the next one has the port above
+    it, and so on; 0 means free ports.
+
+    ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
+    of nodes. ``origin_us`` is what times count from, on the monotonic clock.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    rules: Sequence[Fault] = ()
+    dial: Mapping[str, str] = field(default_factory=dict)
+    processes: Mapping[int, int] = field(default_factory=dict)
+    log: Path | None = None
+    seed: int = 1
+    origin_us: int | None = None
+    most_frame_bytes: int = MOST_FRAME_BYTES
+
+
+class Proxy:
+    """Lives in one event loop, and is called only there. ``heard`` gets each hit, before its action."""
+
+    def __init__(self, plan: ProxyPlan, heard: Callable[[FaultRow], None] = lambda _: None) -> None:
+        self.log = RequestLog(plan.log)
+        self.most_frame_bytes = plan.most_frame_bytes
+        self.hits: list[FaultRow] = []
+        self._plan = plan
+        self._heard = heard
+        self._origin_us = time.monotonic_ns() // 1000 if plan.origin_us is None else plan.origin_us
+        self._loop = asyncio.get_running_loop()
+        self._rules: dict[str, Rule] = {}
+        self._claims = SharedClaims()
+        self._fronts: dict[tuple[int, str, int], NodeFront] = {}
+        self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
+        self._servers: set[asyncio.Task[asyncio.Server]] = set()
+        self._last_connection = 0
+        self._load_from_us = 0
+        self._disarmed = False
+        self._draws = random_for(plan.seed, "rules")
+        self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
+
+    # What fronts share
+
+    def now_us(self) -> int:
+        return time.monotonic_ns() // 1000 - self._origin_us
+
+    def next_connection(self) -> int:
+        self._last_connection += 1
+        return self._last_connection
+
+    def told(self, node_id: int, host: str, port: int) -> tuple[str, int]:
+        """Returns what clients are told for a node's address. A node that nobody has met gets a front now."""
+        return self._told.get((node_id, host, port)) or self._open(Node(node_id, host, port), 0)
+
+    def complain(self, sentence: str) -> None:
+        print(f"crucible proxy: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._loop.call_later(delay_s, action)
+
+    # The course
+
+    def start(self, nodes: Sequence[Node]) -> list[str]:
+        """Opens a front for each node. Returns HOST:PORT of each. Raises StartError, ScenarioError."""
+        for number, node in enumerate(nodes):
+            self._open(node, self._plan.port + number if self._plan.port else 0)
+        for rule in self._plan.rules:
+            self.add(rule)
+        return [shown_address(*self._told[node.node_id, node.host, node.port]) for node in nodes]
+
+    def close(self) -> None:
+        self._flushes.cancel()
+        for server in self._servers:
+            if server.done() and not server.cancelled() and server.exception() is None:
+                server.result().close()
+            else:
+                server.cancel()
+        for front in self._fronts.values():
+            front.close()
+        self.log.close()
+
+    def _open(self, node: Node, port: int) -> tuple[str, int]:
+        socket = listening_socket(self._plan.host, port, "--listen")
+        key = (node.node_id, node.host, node.port)
+        upstream = self._plan.dial.get(shown_address(node.host, node.port))
+        host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
+        number = node.node_id if node.number is None else node.number
+        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
+        process = self._plan.processes.get(number, NO_PROCESS)
+        random = random_for(self._plan.seed, f"interceptor-{number}-0")
+        front.take_powers(ProxyPowers(front, self._loop, process, self._report), random)
+        front.book.load_from(self._load_from_us)
+        if self._disarmed:
+            front.book.disarm()
+        for rule in self._rules.values():
+            front.book.add(rule)
+        self._fronts[key] = front
+        told = self._told[key] = (self._plan.host, bound_port(socket))
+        self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
+        return told
+
+    def _report(self, row: FaultRow) -> None:
+        if len(self.hits) < KEPT_HITS:
+            self.hits.append(row)
+        self._heard(row)
+
+    def _flush(self) -> None:
+        self.log.flush()
+        self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
+
+    # Rules
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        return tuple(self._rules.values())
+
+    def add(self, fault: Fault) -> None:
+        """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
+        nodes = {front.node: self._plan.processes.get(front.node, NO_PROCESS) for front in self._fronts.values()}
+        wrong = why_not(fault, nodes)
+        if fault.name in self._rules:
+            wrong = "the name is taken; give each rule one of its own, or remove the other first"
+        if wrong:
+            raise ScenarioError(f"rule {fault.name!r}: {wrong}")
+        rule = self._rules[fault.name] = settled(fault, self._draws)
+        for front in self._fronts.values():
+            front.book.add(rule)
+
+    def remove(self, name: str) -> bool:
+        """Returns whether there was such a rule. What it has begun ends as planned."""
+        for front in self._fronts.values():
+            front.book.remove(name)
+        return self._rules.pop(name, None) is not None
+
+    def load_from(self, at_us: int) -> None:
+        """Rules count their times from here."""
+        self._load_from_us = at_us
+        for front in self._fronts.values():
+            front.book.load_from(at_us)
+
+    def disarm(self) -> None:
+        """Ends all rules. What they have begun ends as planned."""
+        self._disarmed = True
+        for front in self._fronts.values():
+            front.book.disarm()

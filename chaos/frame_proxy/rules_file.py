@@ -1,0 +1,69 @@
+"""Reads the rules of a proxy: the ``[[fault]]`` tables of a scenario file, or one of them as JSON."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from chaos.rules import Rule
+from scenarios.fault_tables import read_fault
+from scenarios.fields import Range, Reader, ScenarioError
+from scenarios.model import Fault
+from scenarios.vocabulary import CONNECTION_ROLES
+
+PLACES = ("request", "reply")
+NEED_A_PROCESS = ("node_killed", "node_paused")
+INSIDE_ONLY = {
+    "request_damaged": "what a node makes of damaged bytes is known only inside the node",
+    "node_powered_off": "there is no machine to switch off",
+    "clock_stepped": "there is no clock to step",
+}
+"""Kinds that a proxy cannot do, with the reason."""
+
+
+def read_rules(path: Path) -> tuple[Fault, ...]:
+    """Reads a file. All tables but ``[[fault]]`` are left alone. Raises ScenarioError."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: is not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError(f"{path.name}: is not valid TOML: {error}") from error
+    return tuple(read_fault(reader) for reader in Reader(table, path.name, "").tables("fault"))
+
+
+def read_rule(table: Mapping[str, object]) -> Fault:
+    """Reads one rule, with the keys of a ``[[fault]]``. Raises ScenarioError."""
+    return read_fault(Reader(table, "the rule", ""))
+
+
+def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
+    """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes, 0 for
+    none."""
+    if fault.on not in PLACES:
+        place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
+        return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
+    if fault.kind in INSIDE_ONLY:
+        return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
+    if fault.match.role is not None and fault.match.role not in CONNECTION_ROLES:
+        return f"match.role is {fault.match.role!r}; a proxy does not know what role a node has"
+    if fault.match.role == "peer" or fault.match.from_node is not None:
+        return "other nodes do not come through the proxy, only clients do"
+    if isinstance(fault.node, str) and fault.node != "any":
+        return f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+    known = ", ".join(map(str, sorted(nodes)))
+    if isinstance(fault.node, int) and fault.node not in nodes:
+        return f"node {fault.node} is not among the target's: {known}; give one of them or 'any'"
+    struck = nodes.values() if fault.node == "any" else (nodes[int(fault.node)],)
+    if fault.kind in NEED_A_PROCESS and not all(struck):
+        return f"{fault.kind} needs the node's process: give --process NODE=PID"
+    return ""
+
+
+def settled(fault: Fault, random: Random) -> Rule:
+    """Draws what the rule leaves to chance, as ``chaos.rules.rules_for`` does."""
+    nth = random.randint(*fault.nth)
+    return replace(fault, nth=Range(nth, nth))

@@ -1,0 +1,128 @@
+"""Clients are told the proxy's addresses: golden answers of each API that carries one, in each version of it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
+
+from chaos.frame_proxy.tests.talk import SHOWN_PORT, Talk
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, NodeEndpoint, PartitionData
+from reference_broker.wire.messages import decode_response, encode_response
+from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
+
+make: Any = {each.__name__: each for each in (MetadataResponse, MetadataResponseBroker, FindCoordinatorResponse)}
+make |= {each.__name__: each for each in (Coordinator, DescribeClusterResponse, DescribeClusterBroker)}
+make |= {each.__name__: each for each in (ApiVersion, ApiVersionsResponse)}
+NOW: Any = {"throttle_time": timedelta(0)}
+
+
+def metadata(host: str, port: int) -> object:
+    brokers = (make["MetadataResponseBroker"](node_id=2, host=host, port=port, rack=None),)
+    return make["MetadataResponse"](**NOW, brokers=brokers, topics=(), error_code=ErrorCode.none)
+
+
+def coordinator(host: str, port: int) -> object:
+    found = make["Coordinator"](key="", node_id=2, host=host, port=port, error_code=ErrorCode.none, error_message=None)
+    return make["FindCoordinatorResponse"](**NOW, coordinators=(found,))
+
+
+def cluster(host: str, port: int) -> object:
+    brokers = (make["DescribeClusterBroker"](broker_id=2, host=host, port=port, rack="r", is_fenced=False),)
+    return make["DescribeClusterResponse"](**NOW, error_code=ErrorCode.none, cluster_id="c", brokers=brokers)
+
+
+def fetched(host: str, port: int) -> object:
+    data = [PartitionData(0, 6, 2, records=b"records" * 1000)]
+    topics = [FetchTopicResponse("", bytes(range(16)), data)]
+    return FetchResponse(responses=topics, node_endpoints=[NodeEndpoint(2, host, port)])
+
+
+def produced(host: str, port: int) -> object:
+    topics = [ProduceTopicResponse("hot", bytes(16), [ProducePartitionResponse(0, 6)])]
+    return ProduceResponse(topics, node_endpoints=[NodeEndpoint(2, host, port)])
+
+
+CARRIERS = [
+    *((ApiKey.METADATA, version, metadata) for version in range(14)),
+    *((ApiKey.FIND_COORDINATOR, version, coordinator) for version in range(7)),
+    *((ApiKey.DESCRIBE_CLUSTER, version, cluster) for version in range(3)),
+    *((ApiKey.FETCH, version, fetched) for version in (16, 17, 18)),
+    *((ApiKey.PRODUCE, version, produced) for version in (10, 11, 12)),
+]
+
+
+def asked(talk: Talk, api: int, version: int) -> None:
+    flexible = b"\0" if VERSIONS[api][2] <= version else b""
+    head = b"".join(number.to_bytes(2, "big") for number in (api, version))
+    body = head + (5).to_bytes(4, "big") + (1).to_bytes(2, "big") + b"c" + flexible + b"\0\0\x01" + bytes(20)
+    talk.conversation.from_client(len(body).to_bytes(4, "big") + body)
+
+
+def frame(api: int, version: int, body: object) -> bytes:
+    return b"".join(bytes(part) for part in encode_response(api, version, 5, body))
+
+
+@pytest.mark.parametrize(("api", "version", "body"), CARRIERS)
+def test_an_address_becomes_the_proxys(api: int, version: int, body: Any) -> None:
+    talk = Talk().connect()
+    asked(talk, api, version)
+    talk.conversation.from_node(frame(api, version, body("broker.example", 9092)))
+    assert talk.client.got == frame(api, version, body("proxy", SHOWN_PORT + 2))
+
+
+def test_an_answer_of_nobody_stays() -> None:
+    talk = Talk().connect()
+    asked(talk, ApiKey.FIND_COORDINATOR, 6)
+    nobody = frame(ApiKey.FIND_COORDINATOR, 6, coordinator("", -1))
+    talk.conversation.from_node(nobody)
+    assert talk.client.got == nobody
+
+
+def test_an_answer_that_may_carry_an_address_and_cannot_be_read_passes_with_one_line() -> None:
+    talk = Talk().connect()
+    asked(talk, ApiKey.METADATA, 14)
+    unread = b"\0\0\0\x08\0\0\0\x05what"
+    talk.conversation.from_node(unread)
+    assert talk.client.got == unread
+    assert talk.told == ["addresses_unread", "answered"]
+
+
+def versions(*offered: tuple[int, int]) -> object:
+    keys = tuple(make["ApiVersion"](api_key=key, min_version=0, max_version=most) for key, most in offered)
+    return make["ApiVersionsResponse"](**NOW, error_code=ErrorCode.none, api_keys=keys)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_what_carries_addresses_is_offered_only_as_far_as_it_can_be_read(version: int) -> None:
+    offered = versions((ApiKey.METADATA, 20), (ApiKey.HEARTBEAT, 20), (ApiKey.FETCH, 12), (ApiKey.SHARE_FETCH, 1))
+    talk = Talk().connect()
+    asked(talk, ApiKey.API_VERSIONS, version)
+    talk.conversation.from_node(frame(ApiKey.API_VERSIONS, version, offered))
+    _, seen = decode_response(ApiKey.API_VERSIONS, version, memoryview(talk.client.got)[4:])
+    found = {int(each.api_key): int(each.max_version) for each in seen.api_keys}  # type: ignore[attr-defined]
+    assert found == {ApiKey.METADATA: 13, ApiKey.HEARTBEAT: 20, ApiKey.FETCH: 12}
+
+
+def test_an_offer_that_can_be_read_passes_as_it_is() -> None:
+    talk = Talk().connect()
+    asked(talk, ApiKey.API_VERSIONS, 4)
+    offered = frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, 13), (999, 7)))
+    talk.conversation.from_node(offered)
+    assert talk.client.got == offered
+
+
+def test_api_versions_of_an_unknown_version_is_answered_as_an_older_broker_does() -> None:
+    talk = Talk().connect()
+    asked(talk, ApiKey.API_VERSIONS, 9)
+    correlation, seen = decode_response(ApiKey.API_VERSIONS, 0, memoryview(talk.client.got)[4:])
+    body: Any = seen
+    assert (correlation, body.error_code, talk.node.got) == (5, ErrorCode.unsupported_version, b"")
+    assert [(int(each.api_key), int(each.max_version)) for each in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
+    asked(talk, ApiKey.API_VERSIONS, 4)
+    assert talk.node.got

@@ -1,0 +1,32 @@
+"""What the command refuses before it starts anything."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.frame_proxy.command import Wish, run_proxy
+from chaos.live import foreign_target
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (Wish(NOBODY), f"No broker answers at {NOBODY}"),
+        (Wish("nowhere"), "give HOST:PORT"),
+        (Wish(NOBODY, listen="0.0.0.0:0"), "not the loopback interface"),
+        (Wish(NOBODY, control="everywhere"), "--control is 'everywhere'"),
+        (Wish(NOBODY, rules=Path("missing.toml")), "cannot be read"),
+    ],
+)
+def test_a_start_that_cannot_be_is_one_sentence(
+    wish: Wish, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.frame_proxy.target.PATIENCE_S", 0.0)
+    assert foreign_target.PATIENCE_S
+    assert run_proxy(wish) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert told in shown.err
+    assert shown.err.count("\n") == 1

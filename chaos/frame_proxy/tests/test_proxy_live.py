@@ -1,0 +1,223 @@
+"""The proxy in front of three reference nodes, with unmodified clients behind it."""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.children import ends_with_me
+from chaos.live.cluster import ClusterPlan, addresses_of, started
+
+pytestmark = [pytest.mark.live]
+LOOK_S = 0.05
+LIMIT_S = 20.0
+
+
+class Running:
+    """``crucible proxy`` as a process."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "crucible", "proxy", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=ends_with_me(),
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            return
+        told = json.loads(line)
+        self.bootstrap: str = told["bootstrap_servers"]
+        self.control: str = told["control"]
+
+    def ask(self, verb: str, path: str, body: object = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.control + path, data, method=verb)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code, json.loads(refused.read())
+
+    def hits(self, name: str) -> list[dict[str, Any]]:
+        return [row for row in self.ask("GET", "/hits")[1] if row["name"] == name]
+
+    def log(self) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", self.ask("GET", "/log?since=0")[1])
+
+    def end(self) -> tuple[int, str]:
+        self.process.terminate()
+        _, errors = self.process.communicate(timeout=10)
+        return self.process.returncode, errors
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    with started(ClusterPlan(tmp_path_factory.mktemp("cluster"), nodes=3)) as members:
+        yield members
+
+
+@contextmanager
+def proxy(*words: str) -> Iterator[Running]:
+    running = Running(*words)
+    try:
+        yield running
+    finally:
+        assert running.end() == (0, "")
+
+
+def rule(name: str, kind: str, on: str, **more: object) -> dict[str, object]:
+    return {"name": name, "kind": kind, "on": on, "node": "any", **more}
+
+
+def connected_to(ports: set[int]) -> bool:
+    """Returns whether this process has a connection to one of these ports."""
+    rows = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
+    mine = {Path(f"/proc/self/fd/{each}").readlink().name for each in _descriptors()}
+    return any(
+        int(row.split()[2].rpartition(":")[2], 16) in ports and f"socket:[{row.split()[9]}]" in mine for row in rows
+    )
+
+
+def _descriptors() -> list[str]:
+    return [each.name for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+
+
+def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: list[Any]) -> None:
+    nodes = {int(each.rpartition(":")[2]) for each in addresses_of(target)}
+    with proxy("--target", addresses_of(target)[0]) as running:
+        client: dict[str, Any] = {"bootstrap.servers": running.bootstrap, "log_level": 0}
+        admin = AdminClient(client)
+        for done in admin.create_topics([NewTopic("rd", 6, 3)]).values():
+            done.result(10)
+        shown = {f"{each.host}:{each.port}" for each in admin.list_topics(timeout=10).brokers.values()}
+        assert shown == set(running.bootstrap.split(","))
+        for wanted in (
+            rule("lost", "response_dropped", "reply", match={"api": "produce"}, nth=2, total=1),
+            rule("late", "response_delayed", "reply", match={"api": "produce"}, nth=4, total=1, delay_ms=50),
+            rule("torn", "response_truncated", "reply", match={"api": "produce"}, nth=5, total=1, cut_bytes=7),
+            rule("moved", "response_error", "reply", match={"api": "fetch"}, total=1, code=6, code_in="items"),
+            rule("twice", "request_duplicated", "request", match={"api": "find_coordinator"}, total=1),
+        ):
+            assert running.ask("POST", "/rules", wanted)[0] == 201
+        producer = Producer({**client, "enable.idempotence": True})
+        for number in range(400):
+            producer.produce("rd", b"%d" % number)
+            if number % 20 == 0:
+                producer.flush(LIMIT_S)
+        assert producer.flush(LIMIT_S) == 0
+        consumer = Consumer({**client, "group.id": "rd", "auto.offset.reset": "earliest"})
+        with closing(consumer):
+            consumer.subscribe(["rd"])
+            seen: list[int] = []
+            deadline = time.monotonic() + LIMIT_S
+            while len(seen) < 400 and time.monotonic() < deadline:
+                message = consumer.poll(0.2)
+                if message is not None and not message.error():
+                    seen.append(int(message.value() or b""))
+        assert sorted(seen) == list(range(400))
+        for name in ("lost", "late", "torn", "moved", "twice"):
+            assert running.hits(name), f"{name} never fired"
+        assert {row["kind"] for row in running.hits("twice")} == {"request_duplicated", "request_duplicated_answered"}
+        assert not connected_to(nodes)
+        assert {"Produce", "Fetch", "JoinGroup", "Metadata"} <= {entry.get("api") for entry in running.log()}
+
+
+def test_kafka_python_lives_behind_the_proxy(target: list[Any]) -> None:
+    from kafka import KafkaConsumer, KafkaProducer
+
+    nodes = {int(each.rpartition(":")[2]) for each in addresses_of(target)}
+    with proxy("--target", addresses_of(target)[1]) as running:
+        servers = running.bootstrap.split(",")
+        assert (
+            running.ask("POST", "/rules", rule("lost", "request_dropped", "request", match={"api": "fetch"}, nth=3))[0]
+            == 201
+        )
+        with closing(KafkaProducer(bootstrap_servers=servers, acks="all")) as producer:
+            for number in range(100):
+                producer.send("kp", b"%d" % number)
+            producer.flush(LIMIT_S)
+        consumer = KafkaConsumer(
+            "kp", bootstrap_servers=servers, group_id="kp", auto_offset_reset="earliest", consumer_timeout_ms=8000
+        )
+        with closing(consumer):
+            seen = []
+            for message in consumer:
+                seen.append(int(message.value))
+                if len(seen) == 100:
+                    break
+            assert not connected_to(nodes)
+        assert sorted(seen) == list(range(100))
+        deadline = time.monotonic() + 5
+        while not running.hits("lost") and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+
+def test_rules_come_and_go_and_wrong_ones_are_refused_in_one_sentence(target: list[Any], tmp_path: Path) -> None:
+    file, log = tmp_path / "rules.toml", tmp_path / "log.jsonl"
+    file.write_text(
+        "[[fault]]\nname = 'first'\nkind = 'request_dropped'\non = 'request'\nmatch = { client_id = 'x' }\n"
+    )
+    with proxy("--target", addresses_of(target)[0], "--rules", str(file), "--log", str(log)) as running:
+        assert [each["name"] for each in running.ask("GET", "/rules")[1]] == ["first"]
+        assert running.ask("POST", "/rules", rule("first", "request_dropped", "request"))[0] == 400
+        status, told = running.ask("POST", "/rules", rule("second", "node_killed", "request"))
+        assert (status, "--process NODE=PID" in told["error"]) == (400, True)
+        assert running.ask("POST", "/rules", {"name": "second"})[0] == 400
+        assert running.ask("DELETE", "/rules/first") == (200, {"removed": "first"})
+        assert running.ask("DELETE", "/rules/first")[0] == 404
+        assert running.ask("GET", "/rules")[1] == []
+        assert running.ask("GET", "/log?since=x")[0] == 400
+        AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0}).list_topics(timeout=10)
+    assert {json.loads(line)["api"] for line in log.read_text().splitlines()} >= {"ApiVersions", "Metadata"}
+
+
+def test_a_dead_target_closes_clients_and_is_told_once(tmp_path: Path) -> None:
+    with started(ClusterPlan(tmp_path / "one", nodes=1)) as (only,):
+        running = Running("--target", only.listen)
+        assert only.child is not None
+        only.child.kill()
+        host, _, port = running.bootstrap.partition(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(port)), timeout=5) as client, suppress(ConnectionError):
+                assert client.recv(1) == b""
+        assert [entry["what"] for entry in running.log()] == ["not_reached"] * 3
+        status, errors = running.end()
+        assert status == 0
+        assert errors.count("\n") == 1
+        assert "node 0 cannot be reached" in errors
+
+
+def test_half_frames_huge_lengths_and_resets_leave_nothing_behind(target: list[Any]) -> None:
+    async def bother(host: str, port: int) -> None:
+        for data in (b"\0\0", b"\x7f\xff\xff\xffGET", b"\0\0\x10\0\0\3", b"\xff\xff\xff\xff", b"\0\0\0\2\0\0"):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+            del reader
+
+    with proxy("--target", addresses_of(target)[0]) as running:
+        host, _, port = running.bootstrap.split(",")[0].partition(":")
+        asyncio.run(bother(host, int(port)))
+        AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0}).list_topics(timeout=10)
+        time.sleep(0.2)
+        rows = Path(f"/proc/{running.process.pid}/fd").iterdir()
+        assert sum(1 for each in rows if "socket" in str(each.readlink())) < 30
+        assert [entry["what"] for entry in running.log() if "what" in entry].count("opaque") == 3

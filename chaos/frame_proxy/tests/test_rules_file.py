@@ -1,0 +1,71 @@
+"""Rules come from the [[fault]] tables of a scenario file or from JSON, and are refused in one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.frame_proxy.rules_file import read_rule, read_rules, why_not
+from scenarios import loader
+from scenarios.fields import Range, ScenarioError
+
+NODES = {1: 0, 2: 77}
+LOST = {"name": "lost", "kind": "response_dropped", "on": "reply", "node": "any"}
+
+
+def test_the_faults_of_a_scenario_are_a_rules_file() -> None:
+    scenario = loader.find("01-lost-response")
+    assert read_rules(Path(scenario.path)) == scenario.faults
+
+
+def test_a_rule_is_read_from_json() -> None:
+    rule = read_rule({**LOST, "match": {"api": "fetch", "session_epoch": [1, 3]}, "nth": 2})
+    assert (rule.match.api, rule.match.session_epoch, rule.nth) == (1, Range(1, 3), Range(2, 2))
+    assert why_not(rule, NODES) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"on": "disk", "kind": "node_killed"}, "on = 'disk' needs what a proxy does not see"),
+        ({"on": "note", "kind": "node_killed", "match": {"note": "x"}}, "on = 'note' needs"),
+        ({"on": "peer_reply", "kind": "response_delayed"}, "on = 'peer_reply' needs"),
+        ({"on": "request", "kind": "request_damaged"}, "request_damaged cannot be done by a proxy"),
+        ({"kind": "node_powered_off"}, "there is no machine to switch off"),
+        ({"node": "leader"}, "does not know what role a node has: give a node's number"),
+        ({"match": {"role": "follower"}}, "match.role is 'follower'"),
+        ({"match": {"role": "peer"}}, "other nodes do not come through the proxy"),
+        ({"match": {"from_node": 1}}, "other nodes do not come through the proxy"),
+        ({"node": 0}, "node 0 is not among the target's: 1, 2"),
+        ({"node": 1, "kind": "node_killed"}, "give --process NODE=PID"),
+        ({"node": 2, "kind": "node_killed"}, ""),
+        ({"match": {"role": "client"}}, ""),
+    ],
+)
+def test_what_a_proxy_cannot_know_is_refused(changes: dict[str, object], told: str) -> None:
+    wrong = why_not(read_rule({**LOST, **changes}), NODES)
+    assert told in wrong
+    assert bool(wrong) is bool(told)
+
+
+def test_a_time_is_refused() -> None:
+    fault = read_rule({"name": "later", "kind": "node_killed", "at_s": 3})
+    assert "at_s" in why_not(fault, NODES)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[[fault]]\nname = 'a'\n", "rules.toml"),
+        ("[[fault]\n", "is not valid TOML"),
+        ("[[fault]]\nname='a'\nkind='response_error'\non='reply'\n", "code is of response_error"),
+        ("[[fault]]\nname='a'\nkind='response_truncated'\non='reply'\n", "cut_bytes is needed for response_truncated"),
+    ],
+)
+def test_a_wrong_file_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "rules.toml"
+    file.write_text(text)
+    with pytest.raises(ScenarioError) as wrong:
+        read_rules(file)
+    assert told in str(wrong.value)
+    with pytest.raises(ScenarioError):
+        read_rules(tmp_path / "missing.toml")
