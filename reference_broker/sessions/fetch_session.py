@@ -223,7 +223,7 @@ class FetchSession:
         """
         start = self.revision.start(self)
         while (cached := self._with_data.take(start)) is not None:
-            if not cached.live:
+            if cached.home is not self.partitions:
                 continue
             cached.queued = False
             if cached.available_bytes:
@@ -256,7 +256,7 @@ class FetchSession:
         because it changed while this answer was made. The cached
         fetch offset stays the requested one, so what the fetcher does not confirm is sent again.
         """
-        changed_again = cached in self.changed
+        changed_again = bool(self.changed) and cached in self.changed
         if sent is None:
             self.revision.left_out(self, cached)
         else:

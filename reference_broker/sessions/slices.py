@@ -16,11 +16,16 @@ Left: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be given to ``leave``."""
 
 
-def in_slices(items: list[ItemT], do: Callable[[list[ItemT]], object]) -> Slices:
-    """Calls ``do`` with all items, as many at a time as a slice may look at."""
+def in_slices(items: list[ItemT], do: Callable[[list[ItemT]], object]) -> Iterable[None]:
+    """Calls ``do`` with all items, as many at a time as a slice may look at: those of one slice now, and more as the
+    caller goes on with what is returned."""
     if len(items) <= A_SLICE:
         do(items)
-        return
+        return ()
+    return _piece_by_piece(items, do)
+
+
+def _piece_by_piece(items: list[ItemT], do: Callable[[list[ItemT]], object]) -> Slices:
     for some in _pieces(items):
         do(some)
         yield

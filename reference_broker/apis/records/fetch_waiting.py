@@ -25,7 +25,6 @@ from reference_broker.apis.records.fetch_reading import (
     told_of,
 )
 from reference_broker.apis.records.fetch_work import FetchWork
-from reference_broker.apis.sliced import Sliced
 from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
 from reference_broker.sessions.slices import in_order, in_slices
@@ -227,7 +226,11 @@ class Fetch(FetchWork):
         answers: dict[CachedPartition, PartitionData] = {}
         if session.available_bytes:
             yield from self._read_within_limits(answers)
-        told = (yield from self._collect(marked, answers)) if marked or answers else []
+        if marked:
+            yield from in_slices(list(marked), partial(self._add_news, answers))
+        told = list(answers.items())
+        if len(told) > 1:
+            told = yield from in_order(told, lambda said: session.revision.place(session, said[0]))
         telling = Telling(self.call.api_version, session)
         if told:
             yield from in_slices(told, telling.add)
@@ -237,7 +240,13 @@ class Fetch(FetchWork):
         kept = self._keep()
         self.call.respond(response(self.broker, self.call, telling))
         if kept:
-            yield from self._settle(told, marked, answers)
+            session.answered()
+            if told:
+                yield from in_slices(told, self._settle_told)
+            if marked:
+                yield from in_slices([one for one in marked if one not in answers], self._settle_others)
+            if session.answers_full:
+                yield from session.settled()
         elif not session.session_id:
             self.broker.fetch_sessions.release(session)
 
@@ -263,20 +272,14 @@ class Fetch(FetchWork):
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look(cached)
 
-    def _collect(self, marked: dict[CachedPartition, None], answers: Answers) -> Sliced[list[Said]]:
-        """Adds all that is news to what was read. Returns what the answer tells, in list order."""
-        session, revision = self.session, self.session.revision
-
-        def add_news(some: list[CachedPartition]) -> None:
-            for cached in some:
-                if cached not in answers:
-                    data = told_of(cached, self.looks[cached], self.reader)
-                    if revision.reports(session, cached, data):
-                        answers[cached] = data
-
-        if marked:
-            yield from in_slices(list(marked), add_news)
-        return (yield from in_order(list(answers.items()), lambda said: revision.place(session, said[0])))
+    def _add_news(self, answers: Answers, marked: list[CachedPartition]) -> None:
+        """Adds all that is news to what was read."""
+        session, reports = self.session, self.session.revision.reports
+        for cached in marked:
+            if cached not in answers:
+                data = told_of(cached, self.looks[cached], self.reader)
+                if reports(session, cached, data):
+                    answers[cached] = data
 
     def _read_within_limits(self, answers: Answers) -> Slices:
         """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
@@ -287,9 +290,9 @@ class Fetch(FetchWork):
         have been cut.
         """
         missed: list[CachedPartition] = []
-        left, first, misses, reads = self.max_bytes, True, 0, 0
-        while (left > 0 or first) and misses < MAX_MISSES and self.session.available_bytes:
-            cached = self.session.take_with_data()
+        session, left, first, misses, reads = self.session, self.max_bytes, True, 0, 0
+        while (left > 0 or first) and misses < MAX_MISSES and session.available_bytes:
+            cached = session.take_with_data()
             if cached is None:
                 break
             if reads == READS_A_SLICE:
@@ -301,7 +304,7 @@ class Fetch(FetchWork):
                 missed.append(cached)
                 continue
             found = self.looks.get(cached)
-            if found is None or cached in self.session.changed:
+            if found is None or (session.changed and cached in session.changed):
                 found = look(self.broker, cached, self.reader, self.rack)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
@@ -315,24 +318,15 @@ class Fetch(FetchWork):
                 missed.append(cached)
                 misses += 1
         for cached in missed:
-            self.session.queue(cached)
+            session.queue(cached)
 
-    def _settle(self, told: list[Said], marked: dict[CachedPartition, None], answers: Answers) -> Slices:
+    def _settle_told(self, told: list[Said]) -> None:
         """Settles in list order, so that partitions that move to the end of the list keep their order."""
-        partitions, session = self.broker.partitions, self.session
+        settle, partitions = self.session.settle, self.broker.partitions
+        for cached, data in told:
+            settle(cached, data, partitions)
 
-        def settle_told(some: list[Said]) -> None:
-            for cached, data in some:
-                session.settle(cached, data, partitions)
-
-        def settle_others(some: list[CachedPartition]) -> None:
-            for cached in some:
-                session.settle(cached, None, partitions)
-
-        session.answered()
-        if told:
-            yield from in_slices(told, settle_told)
-        if marked:
-            yield from in_slices([cached for cached in marked if cached not in answers], settle_others)
-        if session.answers_full:
-            yield from session.settled()
+    def _settle_others(self, marked: list[CachedPartition]) -> None:
+        """Settles what the answer says nothing of."""
+        for cached in marked:
+            self.session.settle(cached, None, self.broker.partitions)

@@ -46,7 +46,6 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from reference_broker.apis.api import Api
@@ -58,7 +57,7 @@ from reference_broker.ports.timing import Slices
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
-from reference_broker.sessions.slices import steps_in_slices
+from reference_broker.sessions.slices import A_SLICE
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
@@ -141,7 +140,7 @@ def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSessio
 
 def _named(fetch: Fetch) -> Slices:
     """Takes up what the request names, and goes on with the fetch."""
-    yield from steps_in_slices(_naming(fetch))
+    yield from _naming(fetch)
     if fetch.session.session_id:
         fetch.broker.fetch_sessions.resized(fetch.session)
     yield from fetch.begin()
@@ -163,8 +162,9 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
 def _changed(fetch: Fetch) -> Slices:
     """Takes up what the request names and forgets, and goes on with the fetch if that leaves a session."""
     sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
-    yield from steps_in_slices(_naming(fetch))
-    yield from steps_in_slices(_forgetting(fetch))
+    yield from _naming(fetch)
+    if request.forgotten:
+        yield from _forgetting(fetch)
     sessions.resized(session)
     if sessions.is_too_large(session):
         session.waiter = None
@@ -179,22 +179,29 @@ def _changed(fetch: Fetch) -> Slices:
         yield from _named(fetch)
 
 
-def _naming(fetch: Fetch) -> Iterator[None]:
-    """Takes up one partition after the other that the request names."""
-    session, with_ids = fetch.session, fetch.call.api_version >= TOPIC_IDS_FROM
+def _naming(fetch: Fetch) -> Slices:
+    """Takes up what the request names."""
+    session, with_ids, left = fetch.session, fetch.call.api_version >= TOPIC_IDS_FROM, A_SLICE
     for topic in fetch.request.topics:
         topic_id = topic.topic_id if with_ids else NO_TOPIC_ID
         for wanted in topic.partitions:
             session.name(topic.topic, topic_id, wanted)
-            yield
+            left -= 1
+            if not left:
+                left = A_SLICE
+                yield
 
 
-def _forgetting(fetch: Fetch) -> Iterator[None]:
-    """Drops one partition after the other that the request forgets."""
+def _forgetting(fetch: Fetch) -> Slices:
+    """Drops what the request forgets."""
+    left = A_SLICE
     for topic in fetch.request.forgotten:
         for index in topic.partitions:
             fetch.session.forget(topic.topic, topic.topic_id, (index,))
-            yield
+            left -= 1
+            if not left:
+                left = A_SLICE
+                yield
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
