@@ -10,7 +10,7 @@ Marks are change numbers: the upcoming request's number, as in the KIP's first r
 as a bit, marked or not. What differs between the revisions is behind ``sessions.revision``.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.arrivals import Arrivals
 from reference_broker.sessions.cached_partition import CachedPartition, PartitionKey
 from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
-from reference_broker.sessions.slices import Left, in_slices
+from reference_broker.sessions.slices import Left, Work, in_slices
 from reference_broker.wire.fetch import FetchPartition, PartitionData
 
 
@@ -30,9 +30,11 @@ class Waiter(Protocol):
     __slots__ = ()
 
     at_work: bool
-    """True while it is handled in slices. The next request of its session comes after it (``then``)."""
-    then: list[Callable[[], None]]
-    """Called in later events once it is no longer at work."""
+    """True while it is handled in slices."""
+
+    def add_next(self, request: Callable[[], None]) -> None:
+        """The next request of its session: to be called in a later event once it is no longer at work."""
+        ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
         """A partition of the session changed; the fetch may have become answerable."""
@@ -187,7 +189,7 @@ class FetchSession:
         """Makes the next answer look at the partition although nothing has changed."""
         self.changed[cached] = None
 
-    def read_as(self, reader: object, rack: str | None = None) -> Slices:
+    def read_as(self, reader: object, rack: str | None = None) -> Work:
         """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end. A
         consumer with another rack may have to read elsewhere; ``rack`` is None for who reads from leaders only.
 
@@ -195,9 +197,9 @@ class FetchSession:
         such a change within a session.
         """
         self.reader, self.rack = reader, rack
-        yield from in_slices(list(self.partitions.values()), self._mark_for_new_reader)
+        return in_slices(self.partitions.values(), self._mark_for_new_reader)
 
-    def _mark_for_new_reader(self, some: list[CachedPartition]) -> None:
+    def _mark_for_new_reader(self, some: Collection[CachedPartition]) -> None:
         for cached in some:
             cached.read_from_leader()
             self.mark(cached)
@@ -235,7 +237,7 @@ class FetchSession:
         self._with_data = self.revision.queue()
         rank = 0
 
-        def rank_next(some: list[CachedPartition]) -> None:
+        def rank_next(some: Collection[CachedPartition]) -> None:
             nonlocal rank
             for cached in some:
                 cached.order = rank
@@ -253,10 +255,9 @@ class FetchSession:
         """Called after an answer that held ``sent`` about it, or None if it was looked at and left out.
 
         The partition is registered on its Partition again unless the next answer must look at it anyway, for instance
-        because it changed while this answer was made. The cached
-        fetch offset stays the requested one, so what the fetcher does not confirm is sent again.
+        because it changed while this answer was made. The cached fetch offset stays the requested one, so what the
+        fetcher does not confirm is sent again.
         """
-        changed_again = bool(self.changed) and cached in self.changed
         if sent is None:
             self.revision.left_out(self, cached)
         else:
@@ -264,7 +265,7 @@ class FetchSession:
             self.revision.sent(self, cached, sent, cached.there_bytes > len(sent.records or b""))
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
-        if changed_again or (sent is not None and is_lasting(sent)):
+        if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
         elif self.revision.stays_marked(self, cached):
             self.look_at(cached)
@@ -279,17 +280,17 @@ class FetchSession:
         marked, self.changed = self.changed, {}
         return marked
 
-    def put_back(self, marked: dict[CachedPartition, None], read: list[CachedPartition]) -> Slices:
+    def put_back(self, marked: dict[CachedPartition, None], read: list[CachedPartition]) -> Work:
         """The answer that took these marks, and read these partitions, was not sent."""
         marked.update(self.changed)
         self.changed = marked
 
-        def queue_again(some: list[CachedPartition]) -> None:
+        def queue_again(some: Collection[CachedPartition]) -> None:
             for cached in some:
                 if cached.available_bytes and not cached.queued:
                     self.queue(cached)
 
-        yield from in_slices(read, queue_again)
+        return in_slices(read, queue_again)
 
     def answered(self) -> None:
         """The answer to the latest request is complete. What it told and what it took as marked is settled next."""

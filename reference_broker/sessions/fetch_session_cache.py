@@ -169,9 +169,11 @@ class FetchSessionCache:
         knows which of the two answers will arrive (G-3). Returns False while that takes slices. Then this request is
         not accepted yet, and must come again.
         """
-        self._overtaken(session, session.is_waiting_for(request_epoch), now)
-        if session.is_at_work:
-            return False
+        if session.waiter is not None:
+            self._overtaken(session, session.is_waiting_for(request_epoch))
+            if session.is_at_work:
+                return False
+        self._note_steps_back(session, now)
         session.accept(request_epoch, now)
         return True
 
@@ -181,9 +183,11 @@ class FetchSessionCache:
         ``repeats`` says that it is the same request as one that waits. Full requests have no number that tells it.
         ``resized`` must follow. Returns the same as ``accept``.
         """
-        self._overtaken(session, repeats, now)
-        if session.is_at_work:
-            return False
+        if session.waiter is not None:
+            self._overtaken(session, repeats)
+            if session.is_at_work:
+                return False
+        self._note_steps_back(session, now)
         self._leave(session.accept_full(now))
         return True
 
@@ -196,11 +200,14 @@ class FetchSessionCache:
         """A draft that was answered, or is not to be answered, and is no session."""
         self._leave(draft.empty())
 
-    def _overtaken(self, session: FetchSession, repeated: bool, now: Now) -> None:
+    def _overtaken(self, session: FetchSession, repeated: bool) -> None:
         if session.waiter is not None and repeated:
             session.waiter.respond()
         elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
+
+    def _note_steps_back(self, session: FetchSession, now: Now) -> None:
+        """A session that goes back in time may become one that can be evicted."""
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
 

@@ -11,7 +11,7 @@ from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import RingQueue
 from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
-from reference_broker.sessions.slices import in_order
+from reference_broker.sessions.slices import sort
 from reference_broker.wire.errors import DraftError
 from reference_broker.wire.fetch import PartitionData
 
@@ -113,4 +113,5 @@ class FirstRevision(Revision):
         """From now on partitions are ordered by name and index. A repeated answer is built from their numbers."""
         session.last_told = {}
         cached = list(session.partitions.values())
-        yield from session.rank((yield from in_order(cached, lambda one: (one.topic, one.index))))
+        yield from sort(cached, lambda one: (one.topic, one.index))
+        yield from session.rank(cached)

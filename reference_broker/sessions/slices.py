@@ -1,6 +1,6 @@
 """Work on very many cached partitions, done in slices. Work on up to A_SLICE of them is one slice."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import merge
 from typing import TypeAlias, TypeVar
 
@@ -12,23 +12,45 @@ ItemT = TypeVar("ItemT")
 A_SLICE = 2000
 """A slice of the work looks at so many partitions, which takes 1 to 4 ms."""
 
+Work: TypeAlias = Slices | tuple[()]
+"""What is left of some work. Most work is small: all of it is done at once, and () is left."""
+
 Left: TypeAlias = dict[PartitionKey, CachedPartition]
 """Partitions that a session no longer caches. They must be given to ``leave``."""
 
 
-def in_slices(items: list[ItemT], do: Callable[[list[ItemT]], object]) -> Iterable[None]:
-    """Calls ``do`` with all items, as many at a time as a slice may look at: those of one slice now, and more as the
-    caller goes on with what is returned."""
+def in_slices(items: Collection[ItemT], do: Callable[[Collection[ItemT]], object]) -> Work:
+    """Calls ``do`` with all items now, or leaves the work if there are more than a slice may look at."""
     if len(items) <= A_SLICE:
         do(items)
         return ()
-    return _piece_by_piece(items, do)
+    return _piece_by_piece(list(items), do)
 
 
-def _piece_by_piece(items: list[ItemT], do: Callable[[list[ItemT]], object]) -> Slices:
+def _piece_by_piece(items: list[ItemT], do: Callable[[Collection[ItemT]], object]) -> Slices:
     for some in _pieces(items):
         do(some)
         yield
+
+
+def after(work: Work, go_on: Callable[[], Work]) -> Work:
+    """Goes on once the work is done, which is now if nothing is left of it."""
+    return _both(work, go_on) if work else go_on()
+
+
+def in_turn(steps: Iterable[Callable[[ItemT], Work]], item: ItemT) -> Work:
+    """Takes one step after the other, all of them now if nothing is left of any."""
+    following = iter(steps)
+    for step in following:
+        work = step(item)
+        if work:
+            return _both(work, lambda: in_turn(following, item))
+    return ()
+
+
+def _both(work: Work, go_on: Callable[[], Work]) -> Slices:
+    yield from work
+    yield from go_on()
 
 
 def _pieces(items: list[ItemT]) -> Iterator[list[ItemT]]:
@@ -46,17 +68,21 @@ def steps_in_slices(steps: Iterable[object]) -> Slices:
             yield
 
 
-def in_order(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Generator[None, None, list[ItemT]]:
-    """Returns the items sorted by their place."""
+def sort(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Work:
+    """Sorts the items by their place."""
     if len(items) <= A_SLICE:
-        return sorted(items, key=place)
+        items.sort(key=place)
+        return ()
+    return _sort_piece_by_piece(items, place)
+
+
+def _sort_piece_by_piece(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Slices:
     runs = []
     for some in _pieces(items):
         runs.append(sorted(some, key=place))
         yield
-    ordered: list[ItemT] = []
-    yield from steps_in_slices(map(ordered.append, merge(*runs, key=place)))
-    return ordered
+    items.clear()
+    yield from steps_in_slices(map(items.append, merge(*runs, key=place)))
 
 
 def leave(all_left: Iterable[Left]) -> Slices:

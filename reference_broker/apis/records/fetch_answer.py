@@ -1,6 +1,6 @@
 """Puts fetch responses together."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -26,7 +26,7 @@ LEADERS_FROM = 16
 """The version from which an answer tells the leader where the fetcher was wrong about it (KIP-951)."""
 
 
-Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
+Told: TypeAlias = Collection[tuple[CachedPartition, PartitionData]]
 """What an answer tells of each partition, in its order."""
 
 
@@ -40,15 +40,16 @@ class Telling:
     api_version: int
     session: FetchSession
     topics: list[FetchTopicResponse] = field(default_factory=list)
-    leaders: dict[int, None] = field(default_factory=dict)
+    leaders: dict[int, None] | None = None
     _topic: tuple[str, bytes] | None = None
-    _partitions: list[PartitionData] = field(default_factory=list)
+    _partitions: list[PartitionData] = field(init=False)
     """Those of the last topic."""
 
     def add(self, told: Told) -> None:
         """Topics and partitions come in the answer's order."""
         names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
-        uses_topic_ids, topic, partitions = self.session.uses_topic_ids, self._topic, self._partitions
+        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
+        partitions = [] if topic is None else self._partitions
         for cached, data in told:
             name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
             if name != topic:
@@ -59,6 +60,7 @@ class Telling:
                 partitions.append(data)
             elif names_leaders:
                 partitions.append(data)
+                self.leaders = self.leaders or {}
                 self.leaders[data.current_leader.leader_id] = None
             else:
                 partitions.append(replace(data, current_leader=None))

@@ -6,6 +6,7 @@ only that partition is looked at. An answer costs what is marked plus what is se
 Its work is done in slices; what may happen between them is in ``fetch_work``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -27,7 +28,7 @@ from reference_broker.apis.records.fetch_reading import (
 from reference_broker.apis.records.fetch_work import FetchWork
 from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.slices import in_order, in_slices
+from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
 from reference_broker.wire.errors import known_error
 from reference_broker.wire.fetch import FetchRequest, PartitionData
 
@@ -55,6 +56,11 @@ class Fetch(FetchWork):
     at the end of this event. ``rack`` is None if the fetcher may read from leaders only. Each connection has at most
     one fetch that waits.
 
+    From when the answer begins, ``marked`` are the partitions that it settles, and ``answers`` what it says; ``told`` is
+    the same in its order, and ``telling`` as it is sent. ``kept`` says that a session caches it.
+    While it reads, ``left`` bytes may still be sent, partitions with ``unread_bytes`` are still to be read, and
+    ``missed`` are those whose next batch was too large; ``misses`` counts those of them that were tried.
+
     ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
     begins. ``listening`` says that all that are looked at are told of changes.
     """
@@ -67,44 +73,56 @@ class Fetch(FetchWork):
     timer: int | None = None
     looking: bool = False
     listening: bool = False
-    begun_us: int = field(init=False)
     reader: Reader = field(init=False)
     rack: str | None = field(init=False)
     max_bytes: int = field(init=False)
     min_bytes: int = field(init=False)
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
+    marked: dict[CachedPartition, None] = field(init=False)
+    answers: Answers = field(init=False)
+    told: list[Said] = field(init=False)
+    telling: Telling = field(init=False)
+    kept: bool = field(init=False)
+    left: int = field(init=False)
+    unread_bytes: int = field(init=False)
+    missed: list[CachedPartition] = field(init=False)
+    misses: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.begun_us = self.broker.now.mono_us
-        self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
-        self.rack = rack_of(self.broker.config, self.call.api_version, self.request)
-        config = self.broker.config
+        config, request = self.broker.config, self.request
+        self.reader = reader_of(request.replica_id >= 0, request.isolation_level)
+        self.rack = rack_of(config, self.call.api_version, request)
         limit = config.fetch_max_bytes
         if self.reader is Reader.FOLLOWER:
             limit = max(limit, config.replica_fetch_response_max_bytes)
-        self.max_bytes = min(max(self.request.max_bytes, 0), limit)
-        self.min_bytes = min(self.request.min_bytes, self.max_bytes)
+        self.max_bytes = min(max(request.max_bytes, 0), limit)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
 
     @property
     def is_waiting(self) -> bool:
         return self.timer is not None
 
-    def begin(self) -> Slices:
-        """Answers, or waits and responds later."""
+    def begin(self) -> Work:
+        """Looks at what is marked, and then answers, or waits and responds later."""
         session = self.session
         if session.reader is not self.reader or session.rack != self.rack:
-            yield from session.read_as(self.reader, self.rack)
-        self.looking = True
-        if session.changed:
-            yield from in_slices(list(session.changed), self._look_at)
-        if self.call.closed:
-            return
-        if self._is_answerable() or self.request.max_wait_ms <= 0 or not session.partitions:
-            yield from self._answer()
-        else:
-            self._wait()
+            return after(session.read_as(self.reader, self.rack), self._look_at_marked)
+        return self._look_at_marked()
 
-    def _look_at(self, marked: list[CachedPartition]) -> None:
+    def _look_at_marked(self) -> Work:
+        self.looking = True
+        changed = self.session.changed
+        return after(in_slices(changed, self._look_at), self._answer_or_wait) if changed else self._answer_or_wait()
+
+    def _answer_or_wait(self) -> Work:
+        if self.call.closed:
+            return ()
+        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
+            return self._answer()
+        self._wait()
+        return ()
+
+    def _look_at(self, marked: Collection[CachedPartition]) -> None:
         for cached in marked:
             self._look(cached)
         if self.listening:
@@ -113,7 +131,7 @@ class Fetch(FetchWork):
         if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
             self.abandon(self.session.revision.unknown_id)
 
-    def _count_progress(self, marked: list[CachedPartition]) -> bool:
+    def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
         """Tells the leader how far a follower has these marked partitions. It has all that it asks beyond (F-22).
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time. If
@@ -186,7 +204,7 @@ class Fetch(FetchWork):
         wait_ms = self.request.max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        self.timer = self.broker.outside.set_timer(self.begun_us + wait_ms * 1000, self.respond)
+        self.timer = self.broker.outside.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._forget)
 
     def listen(self) -> None:
@@ -213,42 +231,72 @@ class Fetch(FetchWork):
 
     def respond(self) -> None:
         """Answers now with what there is, because the time is over or a follower is to ask anew."""
-        self.call.contain(lambda: self.run(self._answer()))
+        self.call.contain(lambda: self.run(self._answer))
 
-    def _answer(self) -> Slices:
-        """Answers, and settles what was told. Partitions that change from now on are marked for the next answer."""
-        session = self.session
-        if self.is_waiting:
-            self._stop_waiting()
-            yield from in_slices(list(self.looks.items()), self._refresh_problems)
+    def _answer(self) -> Work:
+        """Answers, and settles what was told."""
+        return in_turn(_ANSWERING, self)
+
+    def _refresh(self) -> Work:
+        if self.timer is None:
+            return ()
+        self._stop_waiting()
+        return in_slices(self.looks.items(), self._refresh_problems)
+
+    def _read(self) -> Work:
+        """Partitions that change from now on are marked for the next answer."""
         self.looking = False
-        marked = session.take_marks()
-        answers: dict[CachedPartition, PartitionData] = {}
-        if session.available_bytes:
-            yield from self._read_within_limits(answers)
-        if marked:
-            yield from in_slices(list(marked), partial(self._add_news, answers))
-        told = list(answers.items())
-        if len(told) > 1:
-            told = yield from in_order(told, lambda said: session.revision.place(session, said[0]))
-        telling = Telling(self.call.api_version, session)
-        if told:
-            yield from in_slices(told, telling.add)
+        self.marked, self.answers = self.session.take_marks(), {}
+        self.unread_bytes = self.session.available_bytes
+        if not self.unread_bytes:
+            return ()
+        self.left, self.missed, self.misses = self.max_bytes, [], 0
+        return () if self._read_within_limits() else self._read_on()
+
+    def _read_on(self) -> Slices:
+        while True:
+            yield
+            if self._read_within_limits():
+                return
+
+    def _add_news(self) -> Work:
+        return in_slices(self.marked, self._add_news_of) if self.marked else ()
+
+    def _order(self) -> Work:
+        session, answers = self.session, self.answers
+        self.told = list(answers.items())
+        if len(answers) < 2:
+            return ()
+        return sort(self.told, lambda said: session.revision.place(session, said[0]))
+
+    def _tell(self) -> Work:
+        self.telling = Telling(self.call.api_version, self.session)
+        return in_slices(self.told, self.telling.add) if self.told else ()
+
+    def _respond(self) -> Work:
+        session = self.session
         if self.call.closed:
-            yield from session.put_back(marked, list(answers))
-            return
-        kept = self._keep()
-        self.call.respond(response(self.broker, self.call, telling))
-        if kept:
+            self.kept = False
+            return session.put_back(self.marked, list(self.answers))
+        self.kept = self._keep()
+        self.call.respond(response(self.broker, self.call, self.telling))
+        if self.kept:
             session.answered()
-            if told:
-                yield from in_slices(told, self._settle_told)
-            if marked:
-                yield from in_slices([one for one in marked if one not in answers], self._settle_others)
-            if session.answers_full:
-                yield from session.settled()
         elif not session.session_id:
             self.broker.fetch_sessions.release(session)
+        return ()
+
+    def _settle(self) -> Work:
+        return in_slices(self.told, self._settle_told) if self.kept and self.told else ()
+
+    def _settle_rest(self) -> Work:
+        if not self.kept or not self.marked:
+            return ()
+        answers = self.answers
+        return in_slices([one for one in self.marked if one not in answers], self._settle_others)
+
+    def _settle_full(self) -> Work:
+        return self.session.settled() if self.kept and self.session.answers_full else ()
 
     def _keep(self) -> bool:
         """Returns whether a session caches what was asked for. A draft becomes a session if there is room."""
@@ -264,7 +312,7 @@ class Fetch(FetchWork):
             return False
         return not session.denied
 
-    def _refresh_problems(self, looked_at: list[tuple[CachedPartition, Look]]) -> None:
+    def _refresh_problems(self, looked_at: Collection[tuple[CachedPartition, Look]]) -> None:
         """Looks again at partitions in error, or with a preferred read replica. One that is led elsewhere is not marked
         when its leader changes, nor is one when a broker changes."""
         for cached, found in looked_at:
@@ -272,36 +320,38 @@ class Fetch(FetchWork):
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look(cached)
 
-    def _add_news(self, answers: Answers, marked: list[CachedPartition]) -> None:
+    def _add_news_of(self, marked: Collection[CachedPartition]) -> None:
         """Adds all that is news to what was read."""
-        session, reports = self.session, self.session.revision.reports
+        session, answers, reports = self.session, self.answers, self.session.revision.reports
         for cached in marked:
             if cached not in answers:
                 data = told_of(cached, self.looks[cached], self.reader)
                 if reports(session, cached, data):
                     answers[cached] = data
 
-    def _read_within_limits(self, answers: Answers) -> Slices:
-        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
+    def _read_within_limits(self) -> bool:
+        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits. Returns
+        whether that is done, or a slice is over.
 
         A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
         is not read again before there is more room for it, or it has changed. So the next answer looks further, where
         this one had MAX_MISSES. A partition that changed since the answer began is looked at again, since its log may
         have been cut.
         """
-        missed: list[CachedPartition] = []
-        session, left, first, misses, reads = self.session, self.max_bytes, True, 0, 0
-        while (left > 0 or first) and misses < MAX_MISSES and session.available_bytes:
+        session, answers, left, reads = self.session, self.answers, self.left, 0
+        first = left == self.max_bytes
+        while (left > 0 or first) and self.misses < MAX_MISSES and self.unread_bytes > 0:
+            if reads == READS_A_SLICE:
+                self.left = left
+                return False
             cached = session.take_with_data()
             if cached is None:
                 break
-            if reads == READS_A_SLICE:
-                reads = 0
-                yield
+            self.unread_bytes -= cached.available_bytes
             reads += 1
             limit = min(cached.max_bytes, left)
             if limit <= cached.too_small_bytes and not first:
-                missed.append(cached)
+                self.missed.append(cached)
                 continue
             found = self.looks.get(cached)
             if found is None or (session.changed and cached in session.changed):
@@ -315,18 +365,33 @@ class Fetch(FetchWork):
                 answers[cached] = data
             else:
                 cached.too_small_bytes = limit
-                missed.append(cached)
-                misses += 1
-        for cached in missed:
+                self.missed.append(cached)
+                self.misses += 1
+        for cached in self.missed:
             session.queue(cached)
+        return True
 
-    def _settle_told(self, told: list[Said]) -> None:
+    def _settle_told(self, told: Collection[Said]) -> None:
         """Settles in list order, so that partitions that move to the end of the list keep their order."""
         settle, partitions = self.session.settle, self.broker.partitions
         for cached, data in told:
             settle(cached, data, partitions)
 
-    def _settle_others(self, marked: list[CachedPartition]) -> None:
+    def _settle_others(self, marked: Collection[CachedPartition]) -> None:
         """Settles what the answer says nothing of."""
         for cached in marked:
             self.session.settle(cached, None, self.broker.partitions)
+
+
+_ANSWERING = (
+    Fetch._refresh,
+    Fetch._read,
+    Fetch._add_news,
+    Fetch._order,
+    Fetch._tell,
+    Fetch._respond,
+    Fetch._settle,
+    Fetch._settle_rest,
+    Fetch._settle_full,
+)
+"""The steps of an answer."""

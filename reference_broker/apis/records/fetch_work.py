@@ -29,6 +29,7 @@ from reference_broker.apis.parts import HasFetchSessions, HasOutside
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
+from reference_broker.sessions.slices import Work
 
 _OVER = object()
 
@@ -45,8 +46,12 @@ class FetchWork(Waiter, ABC):
     call: Call
     session: FetchSession
     at_work: bool = field(default=False, init=False)
-    then: list[Callable[[], None]] = field(default_factory=list, init=False)
+    then: list[Callable[[], None]] | None = field(default=None, init=False)
     gone: bool = field(default=False, init=False)
+
+    def add_next(self, request: Callable[[], None]) -> None:
+        """The session's next request comes when this work is over."""
+        self.then = [*(self.then or ()), request]
 
     @property
     @abstractmethod
@@ -57,10 +62,11 @@ class FetchWork(Waiter, ABC):
     def listen(self) -> None:
         """From now on all that were looked at, and will be, are told of changes."""
 
-    def run(self, work: Slices) -> None:
-        """Does the first slice of the work now, and the others in later events."""
+    def run(self, begin: Callable[[], Work]) -> None:
+        """Does the first slice of the work now, and what is left in later events."""
         try:
-            if next(work, _OVER) is _OVER:
+            work = begin()
+            if not work or next(work, _OVER) is _OVER:
                 return
             self.at_work = True
             self.session.waiter = self
@@ -86,7 +92,7 @@ class FetchWork(Waiter, ABC):
             self._failed()
         elif not self.is_waiting:
             self.session.waiter = None
-        for request in self.then:
+        for request in self.then or ():
             later(self.broker.outside, 0, request)
 
     def _is_void(self) -> bool:
@@ -103,6 +109,7 @@ class FetchWork(Waiter, ABC):
     def go_on_in(self, draft: FetchSession) -> None:
         """The session will be closed, which is not to end this fetch."""
         self.session.waiter = None
+        draft.contact_us = self.session.contact_us
         self.session = draft
         if self.at_work:
             draft.waiter = self

@@ -46,6 +46,8 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 from reference_broker.apis.api import Api
@@ -53,14 +55,22 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch_answer import refusal
 from reference_broker.apis.records.fetch_waiting import Fetch, FetchNeeds
-from reference_broker.ports.timing import Slices
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
-from reference_broker.sessions.slices import A_SLICE
+from reference_broker.sessions.slices import Work, after, in_slices
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, ErrorCode
-from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+)
 
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
@@ -118,7 +128,7 @@ def _after(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) ->
         if not call.closed:
             call.contain(come)
 
-    at_work.then.append(come_if_open)
+    at_work.add_next(come_if_open)
 
 
 def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
@@ -129,7 +139,7 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
     draft = _draft(broker, call, request)
     fetch = Fetch(broker, call, draft, request, creates)
-    fetch.run(_named(fetch))
+    fetch.run(partial(_named, fetch))
 
 
 def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
@@ -138,12 +148,15 @@ def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSessio
     return draft
 
 
-def _named(fetch: Fetch) -> Slices:
+def _named(fetch: Fetch) -> Work:
     """Takes up what the request names, and goes on with the fetch."""
-    yield from _naming(fetch)
-    if fetch.session.session_id:
-        fetch.broker.fetch_sessions.resized(fetch.session)
-    yield from fetch.begin()
+
+    def go_on() -> Work:
+        if fetch.session.session_id:
+            fetch.broker.fetch_sessions.resized(fetch.session)
+        return fetch.begin()
+
+    return after(_naming(fetch), go_on)
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -155,53 +168,54 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = Fetch(broker, call, session, request)
     is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
-    fetch.run(fetch.begin() if is_quiet else _changed(fetch))
+    fetch.run(fetch.begin if is_quiet else partial(_changed, fetch))
     return None
 
 
-def _changed(fetch: Fetch) -> Slices:
+def _changed(fetch: Fetch) -> Work:
     """Takes up what the request names and forgets, and goes on with the fetch if that leaves a session."""
+    if fetch.request.forgotten:
+        work = after(_naming(fetch), partial(_forgetting, fetch))
+    else:
+        work = _naming(fetch)
+    return after(work, partial(_go_on_in_what_is_left, fetch)) if work else _go_on_in_what_is_left(fetch)
+
+
+def _go_on_in_what_is_left(fetch: Fetch) -> Work:
     sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
-    yield from _naming(fetch)
-    if request.forgotten:
-        yield from _forgetting(fetch)
     sessions.resized(session)
     if sessions.is_too_large(session):
         session.waiter = None
         sessions.close(session.session_id, "too many partitions")
         sessions.count_not_found()
         fetch.call.respond(refusal(ErrorCode.fetch_session_id_not_found, request))
-    elif session.partitions:
-        yield from fetch.begin()
-    else:
-        fetch.go_on_in(_draft(fetch.broker, fetch.call, request))
-        sessions.close(session.session_id, "no partition left")
-        yield from _named(fetch)
+        return ()
+    if session.partitions:
+        return fetch.begin()
+    fetch.go_on_in(_draft(fetch.broker, fetch.call, request))
+    sessions.close(session.session_id, "no partition left")
+    return _named(fetch)
 
 
-def _naming(fetch: Fetch) -> Slices:
+def _naming(fetch: Fetch) -> Work:
     """Takes up what the request names."""
-    session, with_ids, left = fetch.session, fetch.call.api_version >= TOPIC_IDS_FROM, A_SLICE
-    for topic in fetch.request.topics:
-        topic_id = topic.topic_id if with_ids else NO_TOPIC_ID
-        for wanted in topic.partitions:
-            session.name(topic.topic, topic_id, wanted)
-            left -= 1
-            if not left:
-                left = A_SLICE
-                yield
+    name, with_ids = fetch.session.name, fetch.call.api_version >= TOPIC_IDS_FROM
+
+    def name_all(wanted: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
+        for topic, partition in wanted:
+            name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, partition)
+
+    return in_slices([(topic, partition) for topic in fetch.request.topics for partition in topic.partitions], name_all)
 
 
-def _forgetting(fetch: Fetch) -> Slices:
+def _forgetting(fetch: Fetch) -> Work:
     """Drops what the request forgets."""
-    left = A_SLICE
-    for topic in fetch.request.forgotten:
-        for index in topic.partitions:
+
+    def forget(forgotten: Iterable[tuple[ForgottenTopic, int]]) -> None:
+        for topic, index in forgotten:
             fetch.session.forget(topic.topic, topic.topic_id, (index,))
-            left -= 1
-            if not left:
-                left = A_SLICE
-                yield
+
+    return in_slices([(topic, index) for topic in fetch.request.forgotten for index in topic.partitions], forget)
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -222,7 +236,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     if not sessions.accept(session, request.session_epoch, broker.now):
         return handle(broker, call, request)
     fetch = Fetch(broker, call, session, request)
-    fetch.run(_named(fetch) if request.topics else fetch.begin())
+    fetch.run(partial(_named, fetch) if request.topics else fetch.begin)
     return None
 
 
@@ -235,13 +249,13 @@ def _fetch_all_first(
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
         draft.touch(broker.now)
         fetch = Fetch(broker, call, draft, request, creates=True)
-        fetch.run(_named(fetch))
+        fetch.run(partial(_named, fetch))
         return None
     repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
     if not sessions.accept_full(session, repeats, broker.now):
         return handle(broker, call, request)
     fetch = Fetch(broker, call, session, request)
-    fetch.run(_named(fetch))
+    fetch.run(partial(_named, fetch))
     return None
 
 
