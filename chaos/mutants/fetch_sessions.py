@@ -8,7 +8,6 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch_reading import told_of
 from reference_broker.sessions.eviction import Victim
 from reference_broker.wire.errors import DraftError, ErrorCode
 
@@ -150,16 +149,14 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
-@mutant(f"{WAITING}:Fetch._collect")
-def answers_everything(original: Function, self: Any, marked: Any, answers: Any) -> Any:
+@mutant(f"{WAITING}:Fetch._answer")
+def answers_everything(original: Function, self: Any) -> Any:
     """Each incremental answer tells every partition of its session (F-14, G-6)."""
-    session = self.session
-    for cached in session.partitions.values():
-        marked.setdefault(cached)
-        if cached not in answers:
-            self._look(cached)
-            answers[cached] = told_of(cached, self.looks[cached], self.reader)
-    return original(self, marked, answers)
+    for cached in self.session.partitions.values():
+        self.session.mark(cached)
+        self._look(cached)
+        cached.sent_high_watermark = -1
+    return original(self)
 
 
 @mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
@@ -168,10 +165,10 @@ def only_records_are_news(original: Function, self: Any, session: Any, cached: A
     return bool(data.records or data.error_code) or session.answers_full
 
 
-@mutant(f"{WAITING}:Fetch._settle")
-def sent_data_moves_cached_offset(original: Function, self: Any, told: Any, marked: Any, answers: Any) -> Any:
+@mutant(f"{WAITING}:Fetch._settle_told")
+def sent_data_moves_cached_offset(original: Function, self: Any, told: Any) -> None:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
-    yield from original(self, told, marked, answers)
+    original(self, told)
     leaders, request = self.broker.replication.leaders, self.request
     for cached, data in told:
         batches = list(batches_of(bytes(data.records or b"")))

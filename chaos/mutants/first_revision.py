@@ -42,17 +42,17 @@ def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
     return 0
 
 
-@mutant(f"{WAITING}:Fetch._settle", revisions=ONLY_FIRST)
-def number_not_carried_over(original: Function, self: Any, told: Any, marked: Any, answers: Any) -> Any:
+@mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FIRST)
+def number_not_carried_over(original: Function, self: Any) -> bool:
     """A partition that the size limit keeps out of answer N is not marked for answer N + 1 (G-5)."""
-    session = self.session
-    if session.revision.name == "first":
+    kept, session = bool(original(self)), self.session
+    if kept and session.revision.name == "first":
         for cached in session.partitions.values():
-            if cached.available_bytes and cached not in answers:
+            if cached.available_bytes and cached not in self.answers:
                 session.assess(cached, 0)
                 cached.change_number = 0
-                marked.setdefault(cached)
-    return original(self, told, marked, answers)
+                self.marked.setdefault(cached)
+    return kept
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_first", revisions=ONLY_FIRST)

@@ -168,6 +168,11 @@ class FetchSession:
         self.revision.named(self, cached)
         return cached
 
+    def name_all(self, wanted: Iterable[tuple[str, bytes, FetchPartition]]) -> None:
+        """The same for many."""
+        for topic, topic_id, partition in wanted:
+            self.name(topic, topic_id, partition)
+
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
         """Drops partitions. A partition that the session does not hold is no error."""
         for index in indexes:

@@ -113,8 +113,8 @@ class FetchSessionCache:
         return self._numbered(session_id, sequence_number, self.first)
 
     def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
-        session = self.find(session_id, revision)
-        if session is None or not revision.is_number(number):
+        session = self.sessions.get(session_id)
+        if session is None or session.revision.name != revision.name or not revision.is_number(number):
             self.count_not_found()
             return revision.unknown_id
         if session.denied:
@@ -173,7 +173,8 @@ class FetchSessionCache:
             self._overtaken(session, session.is_waiting_for(request_epoch))
             if session.is_at_work:
                 return False
-        self._note_steps_back(session, now)
+        if now.wall_ms < session.last_used_ms:
+            self._refusal = None
         session.accept(request_epoch, now)
         return True
 
@@ -187,7 +188,8 @@ class FetchSessionCache:
             self._overtaken(session, repeats)
             if session.is_at_work:
                 return False
-        self._note_steps_back(session, now)
+        if now.wall_ms < session.last_used_ms:
+            self._refusal = None
         self._leave(session.accept_full(now))
         return True
 
@@ -205,11 +207,6 @@ class FetchSessionCache:
             session.waiter.respond()
         elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
-
-    def _note_steps_back(self, session: FetchSession, now: Now) -> None:
-        """A session that goes back in time may become one that can be evicted."""
-        if now.wall_ms < session.last_used_ms:
-            self._refusal = None
 
     def resized(self, session: FetchSession) -> None:
         """A request may have changed how many partitions the session caches."""

@@ -22,7 +22,7 @@ is left, the fetch is ``at_work`` until it waits or everything is settled. This 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasFetchSessions, HasOutside
@@ -62,10 +62,10 @@ class FetchWork(Waiter, ABC):
     def listen(self) -> None:
         """From now on all that were looked at, and will be, are told of changes."""
 
-    def run(self, begin: Callable[[], Work]) -> None:
+    def run(self, begin: Callable[[Self], Work]) -> None:
         """Does the first slice of the work now, and what is left in later events."""
         try:
-            work = begin()
+            work = begin(self)
             if not work or next(work, _OVER) is _OVER:
                 return
             self.at_work = True

@@ -65,10 +65,8 @@ from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
     NO_TOPIC_ID,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchTopic,
     ForgottenTopic,
 )
 
@@ -139,7 +137,7 @@ def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
     draft = _draft(broker, call, request)
     fetch = Fetch(broker, call, draft, request, creates)
-    fetch.run(partial(_named, fetch))
+    fetch.run(_named)
 
 
 def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
@@ -168,7 +166,7 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
     sessions.accept(session, request.session_epoch, broker.now)
     fetch = Fetch(broker, call, session, request)
     is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
-    fetch.run(fetch.begin if is_quiet else partial(_changed, fetch))
+    fetch.run(Fetch.begin if is_quiet else _changed)
     return None
 
 
@@ -199,13 +197,17 @@ def _go_on_in_what_is_left(fetch: Fetch) -> Work:
 
 def _naming(fetch: Fetch) -> Work:
     """Takes up what the request names."""
-    name, with_ids = fetch.session.name, fetch.call.api_version >= TOPIC_IDS_FROM
-
-    def name_all(wanted: Iterable[tuple[FetchTopic, FetchPartition]]) -> None:
-        for topic, partition in wanted:
-            name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, partition)
-
-    return in_slices([(topic, partition) for topic in fetch.request.topics for partition in topic.partitions], name_all)
+    topics, with_ids = fetch.request.topics, fetch.call.api_version >= TOPIC_IDS_FROM
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        (topic,) = topics
+        fetch.session.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+        return ()
+    named = [
+        (topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+        for topic in topics
+        for wanted in topic.partitions
+    ]
+    return in_slices(named, fetch.session.name_all)
 
 
 def _forgetting(fetch: Fetch) -> Work:
@@ -236,7 +238,7 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
     if not sessions.accept(session, request.session_epoch, broker.now):
         return handle(broker, call, request)
     fetch = Fetch(broker, call, session, request)
-    fetch.run(partial(_named, fetch) if request.topics else fetch.begin)
+    fetch.run(_named if request.topics else Fetch.begin)
     return None
 
 
@@ -249,13 +251,13 @@ def _fetch_all_first(
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
         draft.touch(broker.now)
         fetch = Fetch(broker, call, draft, request, creates=True)
-        fetch.run(partial(_named, fetch))
+        fetch.run(_named)
         return None
     repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
     if not sessions.accept_full(session, repeats, broker.now):
         return handle(broker, call, request)
     fetch = Fetch(broker, call, session, request)
-    fetch.run(partial(_named, fetch))
+    fetch.run(_named)
     return None
 
 

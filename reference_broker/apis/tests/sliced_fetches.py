@@ -15,7 +15,7 @@ from reference_broker.wire.fetch import FetchRequest
 
 @contextmanager
 def slices_of_one() -> Iterator[None]:
-    with patch.object(slices, "A_SLICE", 1), patch.object(fetch_waiting, "READS_A_SLICE", 1):
+    with patch.object(slices, "A_SLICE", 1), patch.object(fetch_waiting, "A_FEW", 1):
         yield
 
 
