@@ -247,7 +247,8 @@ class Fetch(FetchWork):
             self._add_news_of(marked)
         self.told = told = list(answers.items())
         if len(told) > 1:
-            self._order()
+            place = session.revision.place
+            told.sort(key=lambda said: place(session, said[0]))
         self.telling = Telling(self.call.api_version, session)
         if told:
             self.telling.add(told)
