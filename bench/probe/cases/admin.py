@@ -163,8 +163,10 @@ def placed_wrongly(at: Surroundings) -> None:
     """Partitions with gaps, with a broker that does not exist or is named twice, or with no broker are refused with
     INVALID_REPLICA_ASSIGNMENT."""
     node = at.broker.node_id
-    for wrong in ([(1, [node])], [(0, [node]), (2, [node])], [(0, [NOBODY])], [(0, [node, node])], [(0, [])]):
-        _refused(at, _placed(at.topic_name(), *wrong), ErrorCode.invalid_replica_assignment)
+    gaps: tuple[dict[int, list[int]], ...] = ({1: [node]}, {0: [node], 2: [node]})
+    brokers: tuple[dict[int, list[int]], ...] = ({0: [NOBODY]}, {0: [node, node]}, {0: []})
+    for wrong in (*gaps, *brokers):
+        _refused(at, _placed(at.topic_name(), *wrong.items()), ErrorCode.invalid_replica_assignment)
 
 
 @case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1")

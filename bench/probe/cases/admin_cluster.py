@@ -48,7 +48,7 @@ def elect_unknown(at: Surroundings) -> None:
     at.expect("error codes", sorted(seen.values()) if isinstance(seen, dict) else seen, [code, code])
 
 
-@case("admin/elect/all", "KIP-183", ELECTS, since="2.2")
+@case("admin/elect/all", "Apache Kafka's ReplicationControlManager", ELECTS, since="2.2", level=SHOULD)
 def elect_all(at: Surroundings) -> None:
     """A null list stands for all partitions. Those that need no election are left out of the answer."""
     topic = at.topic().name

@@ -40,14 +40,14 @@ TYPES = {
 """Types of settings as KIP-569 numbers them: boolean, string, int, long, double and list."""
 
 
-def _describe(at: Surroundings, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: object) -> Any:
+def _describe(at: Surroundings, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
     """What DescribeConfigs tells of one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
     (told,) = at.ask(DESCRIBE, {"resources": [wanted], **more}).results
     return told
 
 
-def _rows(at: Surroundings, name: str, keys: Sequence[str] | None = None, **more: object) -> dict[str, Any]:
+def _rows(at: Surroundings, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a topic, by their names."""
     told = _describe(at, name, keys, **more)
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
