@@ -198,7 +198,7 @@ def come_and_go(at: Surroundings) -> None:
     serves(at)
 
 
-@case("hostile/connections/reset-in-frame", GUIDE, NEEDS, since="0.8", hostile=True)
+@case("hostile/resets/in-frame", GUIDE, NEEDS, since="0.8", hostile=True)
 def reset_in_frame(at: Surroundings) -> None:
     """Connections that are reset in the middle of a request leave the broker as it was."""
     for length in range(1, 24):
@@ -209,7 +209,7 @@ def reset_in_frame(at: Surroundings) -> None:
 
 
 @case(
-    "hostile/connections/reset-waiting",
+    "hostile/resets/waiting",
     GUIDE,
     {FETCH: since_version(4), CREATE: ANY, API_VERSIONS: ANY},
     since="0.11",
