@@ -86,8 +86,8 @@ def refused(at: Surroundings, data: bytes, words: str, api_key: int = API_VERSIO
             came = end_of(connection, api_key, version)
         except Closed:
             came = CLOSED
-        at.expect(f"what came of {words}", came, CLOSED, "an error")
     serves(at)
+    at.expect(f"what came of {words}", came, CLOSED, "an error")
 
 
 def _bad(name: str, words: str, data: bytes, api_key: int = API_VERSIONS, version: int = 0) -> Case:

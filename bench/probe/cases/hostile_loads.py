@@ -67,16 +67,18 @@ def twenty_thousand_tags(at: Surroundings) -> None:
     )
     sizes = bytes((0x80 | count & 0x7F, 0x80 | count >> 7 & 0x7F, count >> 14))
     at.main.send_bytes(request(API_VERSIONS, 3, sizes, tags, b"\x06probe\x021\x00"), "20,000 tagged fields")
-    at.expect("what came of it", end_of(at.main, API_VERSIONS, 3), *NOT_SILENT)
+    came = end_of(at.main, API_VERSIONS, 3)
     serves(at)
+    at.expect("what came of it", came, *NOT_SILENT)
 
 
 @case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", hostile=True)
 def not_utf_8(at: Surroundings) -> None:
     """A name that is no UTF-8 is refused, or taken for one that does not exist."""
     at.main.send_bytes(request(METADATA, 4, b"\x00\x00\x00\x01\x00\x04\xff\xfe\xc3\x28\x00"), "a name of wrong bytes")
-    at.expect("what came of it", end_of(at.main, METADATA, 4), CLOSED, "an error")
+    came = end_of(at.main, METADATA, 4)
     serves(at)
+    at.expect("what came of it", came, CLOSED, "an error")
 
 
 @case("hostile/many/topics", GUIDE, {METADATA: since_version(4)}, since="0.11", hostile=True)
@@ -108,8 +110,8 @@ def many_new_partitions(at: Surroundings) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
     (told,) = at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}).topics
-    at.expect("error code", told.error_code, ErrorCode.policy_violation)
     serves(at)
+    at.expect("error code", told.error_code, ErrorCode.policy_violation)
 
 
 # Compressed records
@@ -131,16 +133,16 @@ def cut_gzip(at: Surroundings) -> None:
     data = batch(b"a" * 4_000, b"b" * 4_000, compression=GZIP)
     cut = altered(data[:-12], batch_length=len(data) - 24)
     came = _came_of(at, cut)
-    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
     serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
 
 
 @case("hostile/records/no-gzip", VALIDATOR, WRITES, since="0.11", level=SHOULD, hostile=True)
 def no_gzip(at: Surroundings) -> None:
     """Records that claim to be compressed, and are not, are refused."""
     came = _came_of(at, altered(batch(b"plain"), attributes=GZIP))
-    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
     serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
 
 
 @case("hostile/records/count", KIP_98, WRITES, since="0.11", hostile=True)
@@ -148,8 +150,8 @@ def count(at: Surroundings) -> None:
     """A compressed batch that claims 2^31-1 records, and has one, is refused."""
     most = 2**31 - 1
     came = _came_of(at, altered(batch(compression=GZIP), record_count=most, last_offset_delta=most - 1))
-    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
     serves(at)
+    at.expect_that("what came of it", came, came != "NONE", "an error, or closed")
 
 
 def _came_of(at: Surroundings, data: bytes) -> str:
