@@ -108,7 +108,7 @@ def longest_name(at: Surroundings) -> None:
     at.expect("error code", _create(at, _plain(name), validate_only=True)[name].error_code, ErrorCode.none)
 
 
-@case("admin/create/colliding-name", "KAFKA-2337", CREATES, since="0.10.1", level=SHOULD)
+@case("admin/create/colliding-name", "KAFKA-13743", CREATES, since="0.10.1", level=SHOULD)
 def colliding_name(at: Surroundings) -> None:
     """A name that differs from another topic's only in a dot for an underscore is refused, because names of metrics
     would collide."""

@@ -105,7 +105,7 @@ def many_partitions(at: Surroundings) -> None:
     at.expect("what came of it", end_of(at.main, LIST, asked.version), CLOSED, "an error")
 
 
-@case("hostile/many/new-partitions", "KAFKA-13188", {CREATE: ANY}, since="3.1", level=SHOULD, hostile=True)
+@case("hostile/many/new-partitions", "KAFKA-17870", {CREATE: ANY}, since="4.0", level=SHOULD, hostile=True)
 def many_new_partitions(at: Surroundings) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
