@@ -79,6 +79,12 @@ class Conversation:
     def close(self) -> None:
         self._socket.close()
 
+    def reset(self) -> None:
+        """Ends the connection at once with RST, whatever is on its way."""
+        self._note("we reset the connection")
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._socket.close()
+
     # Whole requests
 
     def ask(self, api_key: int, version: int, values: object, limit_s: float | None = None) -> Any:

@@ -164,6 +164,12 @@ class Surroundings:
             raise Unsupported(f"no topic can be made: {error_name(code)}")
         return self._when_led(name, partitions)
 
+    def settle(self, name: str, partitions: int = 1) -> None:
+        """Waits until a topic that the case made itself has its partitions, each with a leader, whoever that is."""
+        self._until(
+            lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
+        )
+
     def delete(self, topic: Topic) -> None:
         """Deletes a topic and waits until the leader no longer knows it."""
         asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
