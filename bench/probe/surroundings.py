@@ -19,6 +19,11 @@ PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02
 SETUP_LIMIT_S = 30.0
 TIMEOUT_MS = 10_000
+NOT_SERVED_YET = (
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
 BY_NAME_AND_ID = (1, 12)
 """Metadata names topics there, and from version 10 on it tells their IDs, too."""
 
@@ -181,19 +186,22 @@ class Surroundings:
         return group_id
 
     def coordinator(self, group_id: str) -> Conversation:
-        """Opens a connection to the coordinator of a group, once there is one."""
-        wanted = {"coordinator_keys": [group_id]}
-        found: list[Any] = []
+        """Opens a connection to the coordinator of a group, once there is one that serves it."""
+        address = self.broker.leader
 
         def is_there() -> bool:
-            answer = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, wanted)
-            found[:] = answer.coordinators
-            return bool(found[0].error_code == ErrorCode.none)
+            nonlocal address
+            found = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group_id]})
+            (node,) = found.coordinators
+            if node.error_code:
+                return False
+            if len(self.broker.nodes) > 1:
+                address = (str(node.host), int(node.port))
+            (group,) = self._of_setup(address, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}).groups
+            return group.error_code not in NOT_SERVED_YET
 
         self._until(is_there)
-        if len(self.broker.nodes) == 1:
-            return self.connect()
-        return self.connect((str(found[0].host), int(found[0].port)))
+        return self.connect(address)
 
     def _when_led(self, name: str, partitions: int) -> Topic:
         seen: list[Any] = []
@@ -235,8 +243,15 @@ class Surroundings:
 
 
 def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
-    """Deletes the topics and groups of a run as well as the broker lets us. Returns what could not be asked for."""
+    """Deletes the topics and groups of a run as well as the broker lets us. Groups that still have members lose them.
+    Returns what could not be asked for."""
     failed = []
+    deadline = time.monotonic() + SETUP_LIMIT_S
+    try:
+        with Conversation(broker.leader, [], lambda: deadline - time.monotonic()) as conversation:
+            _remove_members(broker, conversation, belongings.groups)
+    except (Broken, NotAdvertised) as error:
+        failed.append(f"members of groups: {error}")
     asked: dict[int, tuple[Address, object]] = {
         ApiKey.DELETE_TOPICS: (
             broker.controller,
@@ -244,7 +259,6 @@ def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
         ),
         ApiKey.DELETE_GROUPS: (broker.leader, {"groups_names": belongings.groups}),
     }
-    deadline = time.monotonic() + SETUP_LIMIT_S
     for api_key, (address, values) in asked.items():
         try:
             version = broker.version(api_key, ANY)
@@ -253,3 +267,15 @@ def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
         except (Broken, NotAdvertised) as error:
             failed.append(f"{api_name(api_key)}: {error}")
     return failed
+
+
+def _remove_members(broker: Broker, conversation: Conversation, groups: Sequence[str]) -> None:
+    """A group with members cannot be deleted, and the cases let theirs go without a word."""
+    if not groups:
+        return
+    describe = broker.version(ApiKey.DESCRIBE_GROUPS, ANY)
+    leave = broker.version(ApiKey.LEAVE_GROUP, ANY)
+    for group in conversation.ask(ApiKey.DESCRIBE_GROUPS, describe, {"groups": groups}).groups:
+        for member in group.members:
+            leaving = [{"member_id": str(member.member_id), "group_instance_id": member.group_instance_id}]
+            conversation.ask(ApiKey.LEAVE_GROUP, leave, {"group_id": group.group_id, "members": leaving})
