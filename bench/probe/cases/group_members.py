@@ -288,4 +288,5 @@ def session_kept(at: Surroundings) -> None:
     lasted_ms = (time.monotonic() - began_s) * 1000
     at.expect("the silent one was there for most of its session", lasted_ms >= 0.8 * session_ms, True)
     answer = leader.joined(leader.send_join())
-    at.expect("members of the next generation", [str(each.member_id) for each in answer.members], [leader.member_id])
+    left = [str(each.member_id) for each in answer.members]
+    at.expect("only the one that was heard of is left", left == [leader.member_id], True)
