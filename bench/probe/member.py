@@ -1,7 +1,7 @@
 """A member of a consumer group in few words: it joins, syncs and is heard of, on a connection of its own."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,24 +112,31 @@ class Member:
         answer = self.at.ask(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
         self.at.expect("error code of the group", answer.error_code, ErrorCode.none)
 
+    def described(self, unseen: bool = False) -> Any:
+        """What DescribeGroups tells of the group."""
+        ask = self.at.ask_unseen if unseen else self.at.ask
+        (told,) = ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on).groups
+        return told
+
     def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
         """Sends heartbeats until one is answered REBALANCE_IN_PROGRESS."""
-        until = time.monotonic() + within_s
-        while (code := self.heartbeat()) == ErrorCode.none and time.monotonic() < until:
-            time.sleep(AGAIN_AFTER_S)
-        self.at.expect("error code of a heartbeat", code, ErrorCode.rebalance_in_progress)
 
-    def described(self) -> Any:
-        """What DescribeGroups tells of the group."""
-        (told,) = self.at.ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on).groups
-        return told
+        def is_quiet() -> bool:
+            return int(self.at.ask_unseen(HEARTBEAT, self.identity, on=self.on).error_code) == ErrorCode.none
+
+        _while(is_quiet, within_s)
+        self.at.expect("error code of a heartbeat", self.heartbeat(), ErrorCode.rebalance_in_progress)
 
     def until_state(self, state: str) -> None:
         """Asks until the group is told in this state. Apache Kafka tells what is committed, which is a moment older."""
-        until = time.monotonic() + HEARD_WITHIN_S
-        while (told := self.described().group_state) != state and time.monotonic() < until:
-            time.sleep(AGAIN_AFTER_S)
-        self.at.expect("state", told, state)
+        _while(lambda: self.described(unseen=True).group_state != state, HEARD_WITHIN_S)
+        self.at.expect("state", self.described().group_state, state)
+
+
+def _while(holds: Callable[[], bool], within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while holds() and time.monotonic() < until:
+        time.sleep(AGAIN_AFTER_S)
 
 
 def settled(at: Surroundings, **options: Any) -> Member:

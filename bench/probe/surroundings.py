@@ -111,6 +111,11 @@ class Surroundings:
         spoken = self.version(api_key) if version is None else version
         return (on or self.main).ask(api_key, spoken, values, limit_s)
 
+    def ask_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
+        """Asks the node at the other end of ``on`` without a line in the transcript, for questions that are repeated
+        until something has happened."""
+        return self._of_setup(on.address, api_key, values, self.case.needs.get(api_key, ANY))
+
     def send(self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None) -> Asked:
         """Sends a request, whose answer is taken with ``receive`` of the same connection."""
         return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)

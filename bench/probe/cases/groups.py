@@ -86,9 +86,10 @@ def id_required(at: Surroundings) -> None:
 @case("groups/join/id-not-member", "KIP-394", WITH_IDS, since="2.2")
 def id_is_no_member(at: Surroundings) -> None:
     """A client that was told an ID and has not joined with it is no member yet."""
-    member = Member(at, at.group())
-    at.expect("error code of the first join", member.join().error_code, ErrorCode.member_id_required)
-    at.expect("members of the group", len(member.described().members), 0)
+    member = settled(at)
+    code = Member(at, member.group_id).join().error_code
+    at.expect("error code of the first join", code, ErrorCode.member_id_required)
+    at.expect("number of members", len(member.described().members), 1)
 
 
 @case("groups/join/id-at-once", "KIP-394", {**NEEDS, JOIN: (0, 3)}, since="0.9")
