@@ -187,7 +187,7 @@ def delete_unknown(at: Surroundings) -> None:
     """A group that does not exist is told with GROUP_ID_NOT_FOUND, and the others are deleted all the same."""
     topic, client = at.topic(), Member(at, at.group())
     commits(client, topic)
-    known, unknown = _deleted(client, at.group())
+    known, unknown = _deleted(client, at.group_beside(client.group_id))
     at.expect("error code of the other", known, ErrorCode.none)
     at.expect("error code", unknown, ErrorCode.group_id_not_found)
 

@@ -270,12 +270,13 @@ def fetch_all_of_unknown(at: Surroundings) -> None:
 @case("groups/fetch/several-groups", "KIP-709", {**SIMPLE, FETCH: since_version(8)}, since="3.0")
 def fetch_several_groups(at: Surroundings) -> None:
     """One request may ask for several groups. Each is told its own offsets."""
-    topic, clients = at.topic(), [Member(at, at.group()) for _ in range(2)]
+    topic, first = at.topic(), Member(at, at.group())
+    clients = (first, Member(at, at.group_beside(first.group_id)))
     for number, client in enumerate(clients):
         commits(client, topic, committed_offset=number + 1)
     topics = [{"name": topic.name, "partition_indexes": [0]}]
     asked = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
-    told = at.ask(FETCH, asked, on=clients[0].on).groups
+    told = at.ask(FETCH, asked, on=first.on).groups
     found = {str(each.group_id): int(each.topics[0].partitions[0].committed_offset) for each in told}
     at.expect("offsets", [found.get(each.group_id) for each in clients], [1, 2])
 

@@ -13,6 +13,8 @@ GROUP, SHARE = 0, 2
 NEEDS = {JOIN: ANY, SYNC: ANY, HEARTBEAT: ANY, LEAVE: ANY, DESCRIBE: ANY, FIND: ANY}
 WITH_IDS = {**NEEDS, JOIN: since_version(4)}
 PROTOCOL = "Kafka protocol guide: group membership"
+HUNDRED_TOPICS = bytes((0, 0, 0, 0, 0, 100))
+"""The beginning of a consumer's subscription to so many topics, without the topics."""
 
 
 # FindCoordinator
@@ -253,9 +255,11 @@ def new_metadata(at: Surroundings) -> None:
     at.expect("metadata of the follower", found, b"something new")
 
 
-@case("groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, limit_s=8.0)
+@case(
+    "groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, hostile=True, limit_s=8.0
+)
 def unreadable_subscription(at: Surroundings) -> None:
     """A consumer's metadata is the members' own affair: one that nobody can read keeps no group waiting."""
-    member = Member(at, at.group(), {"range": b"no subscription"}, protocol_type=CONSUMER)
+    member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
     member.enter()
     at.expect("it leads", member.leads, True)
