@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from chaos.mutants import wrong_habits_in_admin
+from chaos.mutants import wrong_habits_in_admin, wrong_habits_in_groups
 from chaos.mutants.changing import ANSWERS, REQUESTS, Change
 from chaos.mutants.changing import answered as _answered
 from chaos.mutants.changing import asked as _asked
@@ -299,6 +299,7 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "retries_appended_again": ("produce/idempotence",),
     "batch_crc_unchecked": ("produce/batch",),
     **wrong_habits_in_admin.PLAYED,
+    **wrong_habits_in_groups.PLAYED,
 }
 """The brokers that the probe is proven on: those above and mutants of scenarios, each with the sections that it is
 played in (none: all)."""
@@ -306,5 +307,6 @@ played in (none: all)."""
 
 def found(name: str) -> Mutant:
     """Returns the wrong habit or the mutant of this name. Raises MutantError."""
-    habit = globals().get(name) or vars(wrong_habits_in_admin).get(name)
+    places = (globals(), vars(wrong_habits_in_admin), vars(wrong_habits_in_groups))
+    habit = next((place[name] for place in places if name in place), None)
     return habit if isinstance(habit, Mutant) else by_name(name)
