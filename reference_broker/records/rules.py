@@ -50,8 +50,13 @@ class Rules:
 def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     """Judges a client's batch by its header. Raises InvalidRecords with Kafka's error code.
 
+    The leader gives the offsets, so a client's batch begins at 0 (Kafka's UnifiedLog, for magic 2 and above).
     Timestamps are judged by the header's first and largest one (Kafka looks at each record).
     """
+    if header.base_offset:
+        raise InvalidRecords(
+            ErrorCode.invalid_record, f"the base offset of a client's batch must be 0, but it is {header.base_offset}"
+        )
     size = header.batch_length + LENGTH_OVERHEAD_BYTES
     if size > rules.max_message_bytes:
         raise InvalidRecords(
