@@ -58,6 +58,15 @@ ZSTD_FROM = 7
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
+WITHOUT_LOG_START = (
+    ErrorCode.corrupt_message,
+    ErrorCode.message_too_large,
+    ErrorCode.record_list_too_large,
+    ErrorCode.unsupported_for_message_format,
+)
+"""What Kafka refuses without a look at the partition's state (ReplicaManager.appendToLocalLog). All other refusals of a
+batch tell where the log starts."""
+
 ALL = -1
 """acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
 
@@ -331,7 +340,9 @@ def _append(
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
-        return _refused(index, ErrorCode.not_enough_replicas, here)
+        return ProducePartitionResponse(
+            index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=here
+        )
     if later is not None:
         later.units -= 1 + len(wanted.records) // UNIT_BYTES
         if later.units < 0 or (log.looks_into_records and _is_large(wanted.records)):
@@ -347,7 +358,7 @@ def _append(
         return ProducePartitionResponse(
             index,
             refused.error,
-            log_start_offset=log.log_start_offset if refused.error == ErrorCode.unknown_producer_id else -1,
+            log_start_offset=-1 if refused.error in WITHOUT_LOG_START else log.log_start_offset,
             record_errors=[RecordError(at, text) for at, text in refused.record_errors],
             error_message=refused.message,
         )
