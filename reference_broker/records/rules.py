@@ -37,7 +37,8 @@ class Rules:
     """The settings of a topic that the rules depend on.
 
     ``create_time`` is False for LogAppendTime. A CreateTime timestamp may lie ``before_max_ms`` behind the clock and
-    ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic.
+    ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic. ``codec`` is that of the topic, or None
+    if batches stay as the producer compressed them.
     """
 
     max_message_bytes: int
@@ -45,6 +46,7 @@ class Rules:
     after_max_ms: int
     create_time: bool
     keys_needed: bool
+    codec: Compression | None = None
 
 
 def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:

@@ -20,8 +20,6 @@ pytestmark = pytest.mark.live
 
 WITHIN_S = 60
 MAY_LACK = {
-    "produce/compression/by-topic": "the topic setting compression.type is not served",
-    "fetch/versions/zstd-too-old": "the topic setting compression.type is not served",
     "produce/idempotence/wrap": "an unknown producer must begin at 0 (clause P-5), and 2^31 records take too long",
     "produce/idempotence/wrap-in-batch": "as before",
     "produce/idempotence/wrap-gap": "as before",

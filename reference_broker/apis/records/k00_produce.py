@@ -1,8 +1,9 @@
 """Produce: appends record batches to partitions.
 
-* The header and the CRC of a batch are checked. Its bytes are appended as they came.
+* The header and the CRC of a batch are checked. Its bytes are appended as they came, unless ``compression.type`` of
+  its topic names another codec. Then they are packed anew, in slices.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
-  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE.
+  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be packed anew.
 * Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps that the header
   does not tell are let through. Nothing of the broker relies on them. A count of records that the bytes cannot hold
   with their codec is refused.
@@ -139,8 +140,10 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
                 told += new
                 new.clear()
                 yield
-            refusal = yield from _refusal(broker, each)
-            answers.append((each.postponed, _append(broker, body, each.topic, each.wanted, new, None, refusal)))
+            found = yield from _looked_into(broker, each)
+            refusal = found if isinstance(found, RecordsRefused) else None
+            wanted = each.wanted if isinstance(found, RecordsRefused) else found
+            answers.append((each.postponed, _append(broker, body, each.topic, wanted, new, None, refusal)))
         told += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
@@ -155,14 +158,15 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     return None
 
 
-def _refusal(broker: Needs, large: _Postponed) -> Generator[None, None, RecordsRefused | None]:
+def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, ProducePartition | RecordsRefused]:
+    """What is to be appended, or why nothing may be."""
     if not large.partition.log.looks_into_records:
-        return None
+        return large.wanted
     try:
-        yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
+        records = yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
     except RecordsRefused as refused:
         return refused
-    return None
+    return replace(large.wanted, records=records)
 
 
 def _tell(written: Sequence[Written]) -> None:
