@@ -117,7 +117,8 @@ def with_codec(
             raise InvalidRecords(ErrorCode.message_too_large, problem)
         parts.append(packed)
     records = b"".join(parts)
-    _check_fits_segment(records, config)
+    if len(records) > config.segment_bytes:
+        raise _no_segment_holds(len(records), config)
     return records
 
 
@@ -150,16 +151,15 @@ def judged(
                         pass
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
-    if origin is Origin.CLIENT:
-        _check_fits_segment(view, config)
+    if origin is Origin.CLIENT and len(view) > config.segment_bytes:
+        raise _no_segment_holds(len(view), config)
     return batches
 
 
-def _check_fits_segment(records: Buffer, config: LogConfig) -> None:
-    if len(records) > config.segment_bytes:
-        raise RecordsRefused(
-            ErrorCode.record_list_too_large, f"{len(records)} bytes do not fit a segment of {config.segment_bytes}"
-        )
+def _no_segment_holds(size: int, config: LogConfig) -> RecordsRefused:
+    return RecordsRefused(
+        ErrorCode.record_list_too_large, f"{size} bytes do not fit a segment of {config.segment_bytes}"
+    )
 
 
 def undamaged(view: memoryview) -> Batches:

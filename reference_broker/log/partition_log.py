@@ -132,7 +132,7 @@ class PartitionLog(ShrinkingLog):
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset
                 return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
-            if self._rules.codec is not None:
+            if self.looks_into_records and self._rules.codec is not None:
                 view = with_codec_at_once(view, batches, self._rules, self._config)
                 batches = validate(view)
         first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1
