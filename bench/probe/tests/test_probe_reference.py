@@ -22,8 +22,6 @@ WITHIN_S = 60
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """A new group waits for more members otherwise, for three seconds in each case that has one."""
 MAY_LACK = {
-    "produce/compression/by-topic": "the topic setting compression.type is not served",
-    "fetch/versions/zstd-too-old": "the topic setting compression.type is not served",
     "admin/folders/described": "DescribeLogDirs is not served",
     "admin/reassignments/listed": "ListPartitionReassignments is not served",
     "admin/quotas/described": "DescribeClientQuotas is not served",
