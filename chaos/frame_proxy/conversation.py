@@ -197,7 +197,7 @@ class Conversation:
         raw = RawFrame(data, api_key, version, is_request=True)
         label = label_of(frame, raw)
         header, tag = label.header, label.tag
-        if api_key == API_VERSIONS and not is_known(api_key, version) and not self._asked:
+        if api_key == API_VERSIONS and not is_known(api_key, version) and self._is_quiet:
             self._client.write(refuses_version(header.correlation_id))
             at_us = self._front.now_us()
             self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
@@ -205,6 +205,11 @@ class Conversation:
         number = self.connection
         event = Request(number, header.correlation_id, api_key, version, header.client_id or "", raw, tag, len(data))
         self._front.arrived(event, label)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether all that was asked is answered to the end, so that an answer of ours comes in its turn."""
+        return not (self._asked or self._passing_down or self._held_down)
 
     def _went_up(self, label: Label, size: int) -> None:
         asked = Asked(label, self._front.now_us(), size)

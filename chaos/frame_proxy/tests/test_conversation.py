@@ -152,3 +152,16 @@ def test_both_ends_close_with_half_a_frame_and_the_request_is_told_as_lost(who: 
     for _, abort in talk.house.lingering:
         abort()
     assert (talk.client.ended, talk.node.ended) == ("aborted", "aborted")
+
+
+UNKNOWN_API_VERSIONS = request(ApiKey.API_VERSIONS, 99, 2)
+
+
+def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives() -> None:
+    talk, large = Talk().connect(), answer(1, bytes(LARGE))
+    talk.conversation.from_client(request(UNKNOWN_API, 3, 1))
+    talk.conversation.from_node(large[:50_000])
+    talk.conversation.from_client(UNKNOWN_API_VERSIONS)
+    talk.conversation.from_node(large[50_000:])
+    assert talk.client.got == large
+    assert talk.node.got == request(UNKNOWN_API, 3, 1) + UNKNOWN_API_VERSIONS
