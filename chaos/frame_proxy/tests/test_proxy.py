@@ -1,0 +1,33 @@
+"""The proxy as a whole, in a loop of its own and without clients."""
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API
+from chaos.tests.intercepted import rule
+from reference_broker.core.effects import Reply
+from reference_broker.wire.tags import Tag
+
+NODE = Node(0, "127.0.0.1", 9)
+ANSWER = Reply(1, 1, UNKNOWN_API, 0, None, Tag(UNKNOWN_API, 0, "c"))
+
+
+def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
+
+    async def play() -> None:
+        proxy = Proxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
+        proxy.start([NODE])
+        await asyncio.gather(*proxy._servers)
+        (front,) = proxy._fronts.values()
+        front.answered(ANSWER)
+        proxy.close()
+
+    asyncio.run(play())
+    assert sent == [(77, signal.SIGSTOP), (77, signal.SIGCONT)]
