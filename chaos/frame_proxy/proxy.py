@@ -173,6 +173,7 @@ class Proxy:
         """Returns whether there was such a rule. What it has begun ends as planned."""
         for front in self._fronts.values():
             front.book.remove(name)
+        self._claims.forget(name)
         return self._rules.pop(name, None) is not None
 
     def load_from(self, at_us: int) -> None:

@@ -31,3 +31,21 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(play())
     assert sent == [(77, signal.SIGSTOP), (77, signal.SIGCONT)]
+
+
+def test_a_rule_that_comes_again_counts_from_the_start() -> None:
+    async def play() -> list[int]:
+        proxy = Proxy(ProxyPlan())
+        proxy.start([NODE])
+        await asyncio.gather(*proxy._servers)
+        (front,) = proxy._fronts.values()
+        once = rule("response_dropped", "reply", total=1)
+        for _ in range(2):
+            proxy.add(once)
+            front.answered(ANSWER)
+            front.answered(ANSWER)
+            assert proxy.remove(once.name)
+        proxy.close()
+        return [row.hit for row in proxy.hits]
+
+    assert asyncio.run(play()) == [1, 1]
