@@ -97,6 +97,7 @@ def repeat(target: str, case_id: str) -> str:
 def address_of(target: str) -> Address:
     """``HOST:PORT``, also with an IPv6 host in brackets. Raises UsageError."""
     host, separator, port = target.rpartition(":")
-    if not separator or not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+    is_number = port.isascii() and port.isdigit()
+    if not separator or not is_number or not 0 < int(port) < 65536 or not host.strip("[]"):
         raise UsageError(f"{target!r} is not HOST:PORT")
     return host.strip("[]"), int(port)

@@ -137,15 +137,20 @@ def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) ->
 def test_loopback_is_known() -> None:
     assert is_loopback("127.0.0.1")
     assert is_loopback("::1")
+    assert not is_loopback("a..b")
     assert not is_loopback("192.0.2.1")
 
 
 def test_a_target_that_is_no_broker_is_one_sentence() -> None:
     with answering(lambda _: None) as address, pytest.raises(NotKafka, match="does not answer like a Kafka"):
         meet(address)
+    with pytest.raises(NotKafka, match=r"a\.\.b:9092 accepts no connection"):
+        meet(("a..b", 9092))
 
 
-@pytest.mark.parametrize("target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000"])
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
+)
 def test_a_target_is_a_host_and_a_port(target: str) -> None:
     with pytest.raises(UsageError):
         address_of(target)

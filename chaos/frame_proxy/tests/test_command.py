@@ -15,6 +15,8 @@ NOBODY = "127.0.0.1:1"
     [
         (Wish(NOBODY), f"No broker answers at {NOBODY}"),
         (Wish("nowhere"), "give HOST:PORT"),
+        (Wish("127.0.0.1:²"), "give HOST:PORT"),
+        (Wish("a..b:9092"), "No broker answers at a..b:9092"),
         (Wish(NOBODY, listen="0.0.0.0:0"), "not the loopback interface"),
         (Wish(NOBODY, control="everywhere"), "--control is 'everywhere'"),
         (Wish(NOBODY, rules=Path("missing.toml")), "cannot be read"),
