@@ -50,6 +50,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
             say(text.listed(case))
         say(f"{len(cases)} cases")
         return PASSED
+    _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
     broker = meet(address_of(wanted.target))
     second = meet(address_of(wanted.oracle)) if wanted.oracle else None
@@ -66,6 +67,16 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
     _write(wanted, outcomes, summary)
     return FAILED if red else PASSED
+
+
+def _writable(wanted: Wanted) -> None:
+    """Raises UsageError before anything is played if what is found could not be written afterwards."""
+    for option, file in (("--json", wanted.json), ("--junit", wanted.junit), ("--page", wanted.page)):
+        try:
+            if file is not None:
+                file.open("a").close()
+        except OSError as error:
+            raise UsageError(f"{option} {file}: {error.strerror}") from None
 
 
 def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:

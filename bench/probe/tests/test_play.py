@@ -11,7 +11,7 @@ import pytest
 from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, case
-from bench.probe.command import UsageError, address_of
+from bench.probe.command import UsageError, Wanted, address_of, run
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
 from bench.probe.surroundings import Belongings, Surroundings
@@ -155,6 +155,13 @@ def test_a_target_is_a_host_and_a_port(target: str) -> None:
     with pytest.raises(UsageError):
         address_of(target)
     assert address_of("[::1]:9092") == ("::1", 9092)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--json .*: No such file"):
+        run(Wanted("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
+    with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
+        run(Wanted("127.0.0.1:1", page=tmp_path), print)
 
 
 def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
