@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from bench.probe.broker import Address, Broker
@@ -265,8 +265,8 @@ class Surroundings:
 
 def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
     """Deletes the topics and groups of a run as well as the broker lets us. Groups that still have members lose them.
-    Returns what could not be asked for."""
-    failed = []
+    Returns what the broker would not do."""
+    failed: list[str] = []
     deadline = time.monotonic() + SETUP_LIMIT_S
 
     def connected(address: Address) -> Conversation:
@@ -274,20 +274,26 @@ def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
 
     for api_key, removed in ((ApiKey.DELETE_TOPICS, _remove_topics), (ApiKey.DELETE_GROUPS, _remove_groups)):
         try:
-            removed(broker, belongings, connected)
+            failed += removed(broker, belongings, connected)
         except (Broken, NotAdvertised) as error:
             failed.append(f"{api_name(api_key)}: {error}")
     return failed
 
 
-def _remove_topics(broker: Broker, belongings: Belongings, connected: Callable[[Address], Conversation]) -> None:
+Connected: TypeAlias = Callable[[Address], Conversation]
+
+
+def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
+    """Of many cases only the name of a topic was taken, and there never was one."""
     version = broker.version(ApiKey.DELETE_TOPICS, ANY)
     doomed = [{"name": each} for each in belongings.topics]
     with connected(broker.controller) as conversation:
-        conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
+        answer = conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
+    gone = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
+    return [f"{each.name}: {error_name(each.error_code)}" for each in answer.responses if each.error_code not in gone]
 
 
-def _remove_groups(broker: Broker, belongings: Belongings, connected: Callable[[Address], Conversation]) -> None:
+def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
     """A group with members cannot be deleted, and the cases let theirs go without a word."""
     version = {each: broker.version(each, ANY) for each in OF_REMOVAL}
     groups: dict[Address, list[str]] = {}
@@ -305,6 +311,7 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Callable[[
                     members = {"group_id": group.group_id, "members": leaving}
                     conversation.ask(ApiKey.LEAVE_GROUP, version[ApiKey.LEAVE_GROUP], members)
             conversation.ask(ApiKey.DELETE_GROUPS, version[ApiKey.DELETE_GROUPS], {"groups_names": here})
+    return ()
 
 
 def _address(broker: Broker, coordinator: Any) -> Address:

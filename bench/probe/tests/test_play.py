@@ -3,7 +3,9 @@
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -14,12 +16,12 @@ from bench.probe.case import Case, Level, case
 from bench.probe.command import UsageError, Wanted, address_of, run
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
-from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
 from bench.probe.told import as_json, junit, page
 from bench.probe.transcript import RECEIVED, Line
 from bench.probe.verdict import Outcome, Verdict
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import empty_response
 
@@ -162,6 +164,16 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_pat
         run(Wanted("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
     with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
         run(Wanted("127.0.0.1:1", page=tmp_path), print)
+
+
+def test_a_topic_that_the_broker_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
+    told = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.__post_init__", lambda _: None)
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.close", lambda _: None)
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.ask", lambda *_: SimpleNamespace(responses=told))
+    broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
+    assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
 
 def _outcome(verdict: Verdict, *lines: Line) -> Outcome:
