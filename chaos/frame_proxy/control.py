@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -67,6 +68,15 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
 
 
+def _is_local(host: str) -> bool:
+    """Whether the header ``Host`` names an address, or this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
+
+
 def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
     def in_loop(work: Callable[[], T]) -> T:
         done: Future[T] = Future()
@@ -82,6 +92,16 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
 
     class Handler(BaseHTTPRequestHandler):
         timeout = LIMIT_S
+
+        def parse_request(self) -> bool:
+            """A web page in somebody's browser must not add rules or read the log. Browsers name the page's origin, or
+            the host name by which the page reached this address."""
+            if not super().parse_request():
+                return False
+            if "Origin" in self.headers or not _is_local(self.headers.get("Host", "localhost")):
+                self._refuse(403, "web pages are not served; ask by the address that the proxy told")
+                return False
+            return True
 
         def do_GET(self) -> None:
             asked = urlsplit(self.path)

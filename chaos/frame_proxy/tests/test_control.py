@@ -33,6 +33,12 @@ def _answer(url: str, request: bytes) -> bytes:
         (b"POST /rules HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /log?since=" + b"9" * 5_000 + b" HTTP/1.1\r\n\r\n", b"400"),
         (POST % b"50" + b"{", b""),
+        (b"GET /log HTTP/1.1\r\nHost: 127.0.0.1:80\r\n\r\n", b"200"),
+        (b"GET /log HTTP/1.1\r\nHost: localhost:80\r\n\r\n", b"200"),
+        (b"GET /log HTTP/1.1\r\nHost: [::1]:80\r\n\r\n", b"200"),
+        (b"GET /log HTTP/1.1\r\nHost: a-page.example:80\r\n\r\n", b"403"),
+        (b"GET /log HTTP/1.1\r\nHost: [\r\n\r\n", b"403"),
+        (b"POST /rules HTTP/1.1\r\nOrigin: http://a-page.example\r\nContent-Length: 2\r\n\r\n{}", b"403"),
     ],
 )
 def test_a_bad_request_is_refused_in_one_sentence(
