@@ -1,38 +1,23 @@
 """What commands share: they find scenarios, play them with real processes, judge them, and tell the verdicts.
 
-Only ``crucible.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
+Only ``commands.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
 """
 
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from terminal import need_java, one_sentence, progress, shown
+
 if TYPE_CHECKING:
     from reports.verdict import Verdict
     from scenarios.model import Scenario
 
 ROOT = Path(__file__).resolve().parent
-USAGE_ERROR = 2
-
-
-@contextmanager
-def one_sentence(*errors: type[BaseException]) -> Iterator[None]:
-    """Turns errors that a person can put right into one sentence and exit code 2."""
-    try:
-        yield
-    except errors as error:
-        click.echo(f"crucible: {error}", err=True)
-        sys.exit(USAGE_ERROR)
-
-
-def progress(line: str) -> None:
-    click.echo(f"  {line}", err=True)
 
 
 def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
@@ -147,20 +132,6 @@ def hint_at_old_runs() -> None:
         )
 
 
-def prune(keep: int, red: bool) -> None:
-    """Deletes old runs in ``runs/``, and tells which."""
-    from chaos.live.kept_runs import surplus
-
-    old = surplus(ROOT / "runs", keep, red)
-    freed_bytes = 0
-    for each in old:
-        freed_bytes += each.size_bytes()
-        each.delete()
-        click.echo(f"deleted {shown(each.path)}")
-    counted = "runs" if red else "runs that ended as they must"
-    click.echo(f"{len(old)} runs deleted, {freed_bytes / 1e6:.1f} MB; the newest {keep} {counted} stay")
-
-
 def tell(verdicts: "Sequence[Verdict]") -> None:
     for verdict in verdicts:
         click.echo(f"{verdict.outcome.name}: {verdict.summary}")
@@ -168,11 +139,6 @@ def tell(verdicts: "Sequence[Verdict]") -> None:
             click.echo(f"  report: {shown(verdict.report)}")
         if verdict.exit_code:
             click.echo(f"  repeat with: {verdict.repeat_command}")
-
-
-def shown(path: Path) -> Path:
-    """Returns the path relative to the current folder, if it lies below that."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def worst(verdicts: "Sequence[Verdict]") -> int:
@@ -196,13 +162,3 @@ def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Ve
     ]
     click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
     return 1 if wrong else 0
-
-
-def need_java() -> None:
-    if shutil.which("java") is None:
-        click.echo(
-            "crucible: Spark needs a Java runtime, 17 or newer; install one "
-            "(Debian: apt-get install openjdk-17-jre-headless) and try again.",
-            err=True,
-        )
-        sys.exit(USAGE_ERROR)

@@ -30,6 +30,10 @@ class SharedClaims:
         self._taken[rule] = taken + 1
         return taken + 1
 
+    def forget(self, rule: str) -> None:
+        """Counts the hits of the next rule with this name from the start."""
+        self._taken.pop(rule, None)
+
 
 class FileClaims:
     """Implements Claims between processes, each of which may be killed at any moment.

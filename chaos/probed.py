@@ -22,6 +22,12 @@ from chaos.mutants.mutant import apply
 from chaos.mutants.wrong_habits import PLAYED, found
 
 READY_LIMIT_S = 60.0
+SETTINGS = {
+    "crucible.unknown.producer.id.policy": "accept",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+}
+"""So that the end of the sequence is played, and cases about groups need not wait."""
 NO_DEFECT_YET: Mapping[str, str] = {
     "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
     "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",
@@ -74,8 +80,7 @@ def _serve(name: str, listen: str, folder: str) -> int:
     from reference_broker.serve.main import run_broker
 
     apply(found(name))
-    policy = {"crucible.unknown.producer.id.policy": "accept"}  # So that the end of the sequence is played.
-    return run_broker(listen, Path(folder) / "data", 0, policy)
+    return run_broker(listen, Path(folder) / "data", 0, SETTINGS)
 
 
 def main(words: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Reads TOML tables with types. Each key is taken once, and what is left over at the end is refused."""
 
 from collections.abc import Mapping, Sequence
+from sys import float_info
 from typing import Any, NamedTuple
 
 
@@ -68,8 +69,10 @@ class Reader:
         return value
 
     def number(self, key: str, default: float | None = None, low: float | None = None) -> float:
-        """Returns a number of at least ``low``. A default may be less."""
+        """Returns a finite number of at least ``low``. A default may be less."""
         value: float = self._typed(key, default, "a number", int, float)
+        if not abs(value) <= float_info.max:  # NaN is not, either.
+            raise self.refusal(key, f"is {value}; it must be finite")
         if self.has(key) and low is not None and value < low:
             raise self.refusal(key, f"is {value}; it must be at least {low:g}")
         return float(value)

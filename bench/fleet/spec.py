@@ -145,7 +145,7 @@ def write_spec(spec: FleetSpec, path: Path) -> Path:
 
 def address_of(text: str) -> Address:
     host, _, port = text.rpartition(":")
-    if not port.isdigit():
+    if not (port.isascii() and port.isdigit()):
         raise SpecError(f"{text!r} is not host:port.")
     return Address(host.strip("[]"), int(port))
 

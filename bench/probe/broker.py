@@ -75,6 +75,6 @@ def is_loopback(host: str) -> bool:
     """Whether all addresses of the host are this machine's own."""
     try:
         found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
-    except OSError:
+    except (OSError, UnicodeError):
         return False
     return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)

@@ -50,6 +50,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
             say(text.listed(case))
         say(f"{len(cases)} cases")
         return PASSED
+    _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
     broker = meet(address_of(wanted.target))
     second = meet(address_of(wanted.oracle)) if wanted.oracle else None
@@ -66,6 +67,16 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     say(summary + ("" if before is None else f"; {len(red)} worse than {wanted.baseline}"))
     _write(wanted, outcomes, summary)
     return FAILED if red else PASSED
+
+
+def _writable(wanted: Wanted) -> None:
+    """Raises UsageError before anything is played if what is found could not be written afterwards."""
+    for option, file in (("--json", wanted.json), ("--junit", wanted.junit), ("--page", wanted.page)):
+        try:
+            if file is not None:
+                file.open("a").close()
+        except OSError as error:
+            raise UsageError(f"{option} {file}: {error.strerror}") from None
 
 
 def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], say: Callable[[str], None]) -> None:
@@ -97,6 +108,7 @@ def repeat(target: str, case_id: str) -> str:
 def address_of(target: str) -> Address:
     """``HOST:PORT``, also with an IPv6 host in brackets. Raises UsageError."""
     host, separator, port = target.rpartition(":")
-    if not separator or not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+    is_number = port.isascii() and port.isdigit()
+    if not separator or not is_number or not 0 < int(port) < 65536 or not host.strip("[]"):
         raise UsageError(f"{target!r} is not HOST:PORT")
     return host.strip("[]"), int(port)

@@ -63,7 +63,7 @@ class Conversation:
         host, port = self.address
         try:
             self._socket = socket.create_connection(self.address, timeout=self._patience(None))
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host can be no name.
             self._note(f"cannot connect to {host}:{port}: {error}")
             raise Closed(f"{host}:{port} accepts no connection: {error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -77,6 +77,12 @@ class Conversation:
         self.close()
 
     def close(self) -> None:
+        self._socket.close()
+
+    def reset(self) -> None:
+        """Ends the connection at once with RST, whatever is on its way."""
+        self._note("we reset the connection")
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._socket.close()
 
     # Whole requests

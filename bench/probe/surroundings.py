@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 from bench.probe.broker import Address, Broker
@@ -19,6 +19,12 @@ PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02
 SETUP_LIMIT_S = 30.0
 TIMEOUT_MS = 10_000
+NOT_SERVED_YET = (
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+)
+OF_REMOVAL = (ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_GROUPS, ApiKey.LEAVE_GROUP, ApiKey.DELETE_GROUPS)
 BY_NAME_AND_ID = (1, 12)
 """Metadata names topics there, and from version 10 on it tells their IDs, too."""
 
@@ -106,6 +112,11 @@ class Surroundings:
         spoken = self.version(api_key) if version is None else version
         return (on or self.main).ask(api_key, spoken, values, limit_s)
 
+    def ask_unseen(self, api_key: int, values: object, on: Conversation) -> Any:
+        """Asks the node at the other end of ``on`` without a line in the transcript, for questions that are repeated
+        until something has happened."""
+        return self._of_setup(on.address, api_key, values, self.case.needs.get(api_key, ANY))
+
     def send(self, api_key: int, values: object, version: int | None = None, on: Conversation | None = None) -> Asked:
         """Sends a request, whose answer is taken with ``receive`` of the same connection."""
         return (on or self.main).send(api_key, self.version(api_key) if version is None else version, values)
@@ -164,6 +175,12 @@ class Surroundings:
             raise Unsupported(f"no topic can be made: {error_name(code)}")
         return self._when_led(name, partitions)
 
+    def settle(self, name: str, partitions: int = 1) -> None:
+        """Waits until a topic that the case made itself has its partitions, each with a leader, whoever that is."""
+        self._until(
+            lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
+        )
+
     def delete(self, topic: Topic) -> None:
         """Deletes a topic and waits until the leader no longer knows it."""
         asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
@@ -180,20 +197,32 @@ class Surroundings:
         self.names.append(group_id)
         return group_id
 
+    def group_beside(self, group_id: str) -> str:
+        """The ID of another group that does not exist yet, with the same coordinator."""
+        address, other = self._coordinator(group_id), self.group()
+        while self._coordinator(other) != address:
+            other = self.group()
+        return other
+
     def coordinator(self, group_id: str) -> Conversation:
-        """Opens a connection to the coordinator of a group, once there is one."""
-        wanted = {"coordinator_keys": [group_id]}
-        found: list[Any] = []
+        """Opens a connection to the coordinator of a group, once there is one that serves it."""
+        return self.connect(self._coordinator(group_id))
+
+    def _coordinator(self, group_id: str) -> Address:
+        address = self.broker.leader
 
         def is_there() -> bool:
-            answer = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, wanted)
-            found[:] = answer.coordinators
-            return bool(found[0].error_code == ErrorCode.none)
+            nonlocal address
+            found = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group_id]})
+            (node,) = found.coordinators
+            if node.error_code:
+                return False
+            address = _address(self.broker, node)
+            (group,) = self._of_setup(address, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}).groups
+            return group.error_code not in NOT_SERVED_YET
 
         self._until(is_there)
-        if len(self.broker.nodes) == 1:
-            return self.connect()
-        return self.connect((str(found[0].host), int(found[0].port)))
+        return address
 
     def _when_led(self, name: str, partitions: int) -> Topic:
         seen: list[Any] = []
@@ -235,21 +264,58 @@ class Surroundings:
 
 
 def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
-    """Deletes the topics and groups of a run as well as the broker lets us. Returns what could not be asked for."""
-    failed = []
-    asked: dict[int, tuple[Address, object]] = {
-        ApiKey.DELETE_TOPICS: (
-            broker.controller,
-            {"topics": [{"name": each} for each in belongings.topics], "timeout": TIMEOUT_MS},
-        ),
-        ApiKey.DELETE_GROUPS: (broker.leader, {"groups_names": belongings.groups}),
-    }
+    """Deletes the topics and groups of a run as well as the broker lets us. Groups that still have members lose them.
+    Returns what the broker would not do."""
+    failed: list[str] = []
     deadline = time.monotonic() + SETUP_LIMIT_S
-    for api_key, (address, values) in asked.items():
+
+    def connected(address: Address) -> Conversation:
+        return Conversation(address, [], lambda: deadline - time.monotonic())
+
+    for api_key, removed in ((ApiKey.DELETE_TOPICS, _remove_topics), (ApiKey.DELETE_GROUPS, _remove_groups)):
         try:
-            version = broker.version(api_key, ANY)
-            with Conversation(address, [], lambda: deadline - time.monotonic()) as conversation:
-                conversation.ask(api_key, version, values)
+            failed += removed(broker, belongings, connected)
         except (Broken, NotAdvertised) as error:
             failed.append(f"{api_name(api_key)}: {error}")
     return failed
+
+
+Connected: TypeAlias = Callable[[Address], Conversation]
+
+
+def _remove_topics(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
+    """Of many cases only the name of a topic was taken, and there never was one."""
+    version = broker.version(ApiKey.DELETE_TOPICS, ANY)
+    doomed = [{"name": each} for each in belongings.topics]
+    with connected(broker.controller) as conversation:
+        answer = conversation.ask(ApiKey.DELETE_TOPICS, version, {"topics": doomed, "timeout": TIMEOUT_MS})
+    gone = (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
+    return [f"{each.name}: {error_name(each.error_code)}" for each in answer.responses if each.error_code not in gone]
+
+
+def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected) -> Sequence[str]:
+    """A group with members cannot be deleted, and the cases let theirs go without a word."""
+    version = {each: broker.version(each, ANY) for each in OF_REMOVAL}
+    groups: dict[Address, list[str]] = {}
+    with connected(broker.leader) as conversation:
+        for group_id in belongings.groups:
+            asked = {"coordinator_keys": [group_id]}
+            found = conversation.ask(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], asked)
+            groups.setdefault(_address(broker, found.coordinators[0]), []).append(group_id)
+    for address, here in groups.items():
+        with connected(address) as conversation:
+            told = conversation.ask(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
+            for group in told.groups:
+                for one in group.members:
+                    leaving = [{"member_id": str(one.member_id), "group_instance_id": one.group_instance_id}]
+                    members = {"group_id": group.group_id, "members": leaving}
+                    conversation.ask(ApiKey.LEAVE_GROUP, version[ApiKey.LEAVE_GROUP], members)
+            conversation.ask(ApiKey.DELETE_GROUPS, version[ApiKey.DELETE_GROUPS], {"groups_names": here})
+    return ()
+
+
+def _address(broker: Broker, coordinator: Any) -> Address:
+    """Where a coordinator is. A single node is asked where it was found, which may be another name."""
+    if len(broker.nodes) == 1 or coordinator.error_code:
+        return broker.leader
+    return str(coordinator.host), int(coordinator.port)

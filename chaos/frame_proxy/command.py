@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,7 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
                 raise SetupError(f"{option}: {host} is not the loopback interface, and nothing protects the proxy.")
         rules = () if wish.rules is None else read_rules(wish.rules)
         nodes = nodes_of(wish.target)
+        _check_processes(wish.processes, nodes)
         plan = ProxyPlan(*listen, rules, processes=wish.processes, log=wish.log, seed=wish.seed)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(plan, nodes, control, announce))
@@ -55,6 +57,19 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
         print(f"crucible proxy: --log {wish.log}: {wrong.strerror}.", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP
     return EXIT_CLEAN
+
+
+def _check_processes(processes: Mapping[int, int], nodes: Sequence[Node]) -> None:
+    """Raises SetupError for a node that the target does not have, or a process that cannot be struck."""
+    known = {node.node_id for node in nodes}
+    for node, process in processes.items():
+        if node not in known:
+            shown = ", ".join(map(str, sorted(known)))
+            raise SetupError(f"--process: node {node} is not among the target's: {shown}.")
+        try:
+            os.kill(process, 0)
+        except OSError as wrong:
+            raise SetupError(f"--process: process {process} of node {node}: {wrong.strerror}.") from wrong
 
 
 async def _serve(

@@ -5,8 +5,10 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -20,7 +22,9 @@ from scenarios.fields import ScenarioError
 
 T = TypeVar("T")
 LIMIT_S: Final = 5.0
+"""How long the loop may take, and a client with what it sends."""
 MOST_BODY_BYTES: Final = 1 << 20
+MOST_DIGITS: Final = 18
 HELP: Final = """crucible proxy
 
 GET    /rules        the rules, as JSON
@@ -60,6 +64,19 @@ def shown_rule(rule: Rule) -> dict[str, Any]:
     return shown
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
+def _is_local(host: str) -> bool:
+    """Whether the header ``Host`` names an address, or this machine."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or bool(ip_address(name))
+    except ValueError:
+        return False
+
+
 def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequestHandler]:
     def in_loop(work: Callable[[], T]) -> T:
         done: Future[T] = Future()
@@ -74,6 +91,18 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
         return done.result(LIMIT_S)
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = LIMIT_S
+
+        def parse_request(self) -> bool:
+            """A web page in somebody's browser must not add rules or read the log. Browsers name the page's origin, or
+            the host name by which the page reached this address."""
+            if not super().parse_request():
+                return False
+            if "Origin" in self.headers or not _is_local(self.headers.get("Host", "localhost")):
+                self._refuse(403, "web pages are not served; ask by the address that the proxy told")
+                return False
+            return True
+
         def do_GET(self) -> None:
             asked = urlsplit(self.path)
             if asked.path == "/":
@@ -81,26 +110,29 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
             elif asked.path == "/rules":
                 self._json(200, in_loop(lambda: [shown_rule(rule) for rule in proxy.rules]))
             elif asked.path == "/hits":
-                self._json(200, in_loop(lambda: [asdict(row) for row in proxy.hits]))
+                self._json(200, [asdict(row) for row in in_loop(lambda: tuple(proxy.hits))])
             elif asked.path == "/log":
                 self._log(parse_qs(asked.query).get("since", ["0"])[0])
             else:
                 self._refuse(404, f"there is no {asked.path}; GET / tells what there is")
 
         def do_POST(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
+            size = self.headers.get("Content-Length", "")
             if urlsplit(self.path).path != "/rules":
                 self._refuse(404, "rules are posted to /rules")
                 return
+            if not _is_number(size) or int(size) > MOST_BODY_BYTES:
+                self._refuse(400, f"Content-Length must be a number of bytes up to {MOST_BODY_BYTES}")
+                return
             try:
-                table = json.loads(self.rfile.read(min(size, MOST_BODY_BYTES)))
+                table = json.loads(self.rfile.read(int(size)))
                 if not isinstance(table, dict):
                     raise ScenarioError("a rule is a JSON object with the keys of a [[fault]]")
                 rule = read_rule(table)
                 in_loop(lambda: proxy.add(rule))
             except ScenarioError as wrong:
                 self._refuse(400, str(wrong))
-            except ValueError as wrong:
+            except (ValueError, RecursionError) as wrong:
                 self._refuse(400, f"the rule is not JSON: {wrong}")
             else:
                 self._json(201, shown_rule(rule))
@@ -114,7 +146,7 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
                 self._refuse(404, f"there is no rule {name!r}")
 
         def _log(self, since: str) -> None:
-            if not since.isdecimal():
+            if not _is_number(since):
                 self._refuse(400, f"since is {since!r}; give the number of an entry")
                 return
             entries = in_loop(lambda: proxy.log.since(int(since)))
@@ -130,8 +162,9 @@ def _handler(proxy: Proxy, loop: asyncio.AbstractEventLoop) -> type[BaseHTTPRequ
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(ConnectionError):  # Whoever asked has gone.
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
             """Tells nobody: stderr is for what goes wrong."""

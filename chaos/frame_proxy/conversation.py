@@ -28,6 +28,8 @@ LARGE_BYTES: Final = 128 << 10
 """A larger frame is passed on while it arrives, unless it must be looked at."""
 START_BYTES: Final = 4 << 10
 """So much of a large frame is there before its header is read."""
+MOST_ASKED: Final = 1_000
+"""A client with so many requests that have no answer is read again when there is one."""
 
 
 class Pipe(Protocol):
@@ -71,6 +73,8 @@ class Conversation:
         self._held_up = self._held_down = False
         """Whether a rule holds a request or an answer back. All that follows waits behind it."""
         self._client_full = self._node_full = False
+        self._resumes_up = False
+        """Whether requests had to wait for an answer that has come."""
         self._opaque = False
         self._reads_client = self._reads_node = True
         self._update_reading()
@@ -156,13 +160,19 @@ class Conversation:
     # Requests
 
     def _pump_up(self) -> None:
-        while not (self.closed or self._held_up or self._node_full or self._node is None):
+        while not (self.closed or self._waits_up):
             try:
                 if not self._step_up():
                     break
             except (NoFrameError, ProtocolError) as wrong:
                 self._let_all_pass(f"the client sent what is no request: {wrong}")
         self._update_reading()
+
+    @property
+    def _waits_up(self) -> bool:
+        """Whether what the client sends cannot go on now."""
+        is_far_ahead = len(self._asked) >= MOST_ASKED and not self._passing_up
+        return self._node is None or self._held_up or self._node_full or is_far_ahead
 
     def _step_up(self) -> bool:
         """Handles the next frame, or what has arrived of it. Returns whether there may be more to do."""
@@ -197,7 +207,7 @@ class Conversation:
         raw = RawFrame(data, api_key, version, is_request=True)
         label = label_of(frame, raw)
         header, tag = label.header, label.tag
-        if api_key == API_VERSIONS and not is_known(api_key, version) and not self._asked:
+        if api_key == API_VERSIONS and not is_known(api_key, version) and self._is_quiet:
             self._client.write(refuses_version(header.correlation_id))
             at_us = self._front.now_us()
             self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
@@ -205,6 +215,11 @@ class Conversation:
         number = self.connection
         event = Request(number, header.correlation_id, api_key, version, header.client_id or "", raw, tag, len(data))
         self._front.arrived(event, label)
+
+    @property
+    def _is_quiet(self) -> bool:
+        """Whether all that was asked is answered to the end, so that an answer of ours comes in its turn."""
+        return not (self._asked or self._passing_down or self._held_down)
 
     def _went_up(self, label: Label, size: int) -> None:
         asked = Asked(label, self._front.now_us(), size)
@@ -222,6 +237,9 @@ class Conversation:
                     break
             except (NoFrameError, ProtocolError) as wrong:
                 self._let_all_pass(f"the node sent what is no answer: {wrong}")
+        if self._resumes_up:
+            self._resumes_up = False
+            self._pump_up()
         self._update_reading()
 
     def _step_down(self) -> bool:
@@ -241,7 +259,7 @@ class Conversation:
         asked = self._asked_for(cutter.start(LENGTH_BYTES * 2)[LENGTH_BYTES:])
         if is_whole:
             self._gathers_down = False
-            self._asked.popleft()
+            self._no_longer_asked()
             self._answered(asked, cutter.take(size))
             return True
         header = asked.label.header
@@ -250,10 +268,14 @@ class Conversation:
         if is_needed or self._front.may_strike("reply", asked.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
-        self._asked.popleft()
+        self._no_longer_asked()
         self._front.tell(self, "answered", asked.label, asked.at_us, asked.request_bytes, size, error)
         self._passing_down = size
         return True
+
+    def _no_longer_asked(self) -> None:
+        self._asked.popleft()
+        self._resumes_up = self._resumes_up or len(self._asked) == MOST_ASKED - 1
 
     def _asked_for(self, correlation: bytes) -> Asked:
         """Returns the request that the next answer is for. Raises NoFrameError if there is none."""
@@ -296,7 +318,7 @@ class Conversation:
         """Reads from a side only while what it sends can go on."""
         if self.closed:
             return
-        reads = not (self._node_full or self._held_up or self._node is None)
+        reads = not self._waits_up
         if reads != self._reads_client:
             self._reads_client = reads
             _read(self._client, reads)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -296,10 +295,14 @@ class Phantom(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
-        with suppress(NoFrameError):
+        try:
             size = self._reader.size()
-            if size is not None and self._reader.arrived_bytes >= size:
-                self._answered(self._reader.take(size))
+        except NoFrameError as wrong:
+            self._over(Close(self._request.connection, f"the node sent what is no answer: {wrong}"))
+            self.end()
+            return
+        if size is not None and self._reader.arrived_bytes >= size:
+            self._answered(self._reader.take(size))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._over(Close(self._request.connection, "the node closed the connection"))

@@ -25,6 +25,7 @@ class ProxyPowers:
         self._front = front
         self._loop = loop
         self._process = process
+        self._has_paused = False
         self.report = report
 
     def kill(self) -> None:
@@ -33,8 +34,15 @@ class ProxyPowers:
         self._front.close()
 
     def pause(self, for_us: int) -> None:
+        self._has_paused = True
         self._signal(signal.SIGSTOP)
-        self._loop.call_later(for_us / 1e6, self._signal, signal.SIGCONT)
+        self._loop.call_later(for_us / 1e6, self.wake)
+
+    def wake(self) -> None:
+        """Ends a pause. The proxy's end does so, too: a stopped process would wait for ever."""
+        if self._has_paused:
+            self._has_paused = False
+            self._signal(signal.SIGCONT)
 
     def discard_connection(self, connection: int) -> None:
         found = self._front.conversations.get(connection)

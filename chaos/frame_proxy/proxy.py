@@ -69,6 +69,7 @@ class Proxy:
         self._rules: dict[str, Rule] = {}
         self._claims = SharedClaims()
         self._fronts: dict[tuple[int, str, int], NodeFront] = {}
+        self._powers: list[ProxyPowers] = []
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
         self._last_connection = 0
@@ -115,6 +116,8 @@ class Proxy:
                 server.cancel()
         for front in self._fronts.values():
             front.close()
+        for powers in self._powers:
+            powers.wake()
         self.log.close()
 
     def _open(self, node: Node, port: int) -> tuple[str, int]:
@@ -126,7 +129,9 @@ class Proxy:
         front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
         process = self._plan.processes.get(number, NO_PROCESS)
         random = random_for(self._plan.seed, f"interceptor-{number}-0")
-        front.take_powers(ProxyPowers(front, self._loop, process, self._report), random)
+        powers = ProxyPowers(front, self._loop, process, self._report)
+        self._powers.append(powers)
+        front.take_powers(powers, random)
         front.book.load_from(self._load_from_us)
         if self._disarmed:
             front.book.disarm()
@@ -168,6 +173,7 @@ class Proxy:
         """Returns whether there was such a rule. What it has begun ends as planned."""
         for front in self._fronts.values():
             front.book.remove(name)
+        self._claims.forget(name)
         return self._rules.pop(name, None) is not None
 
     def load_from(self, at_us: int) -> None:

@@ -32,7 +32,10 @@ def read_rules(path: Path) -> tuple[Fault, ...]:
         raise ScenarioError(f"{path}: is not UTF-8 text") from error
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{path.name}: is not valid TOML: {error}") from error
-    return tuple(read_fault(reader) for reader in Reader(table, path.name, "").tables("fault"))
+    found = tuple(read_fault(reader) for reader in Reader(table, path.name, "").tables("fault"))
+    if not found:
+        raise ScenarioError(f"{path.name}: has no [[fault]]")
+    return found
 
 
 def read_rule(table: Mapping[str, object]) -> Fault:

@@ -3,11 +3,16 @@ them. They are no mutants of scenarios: they lack no mechanism that faults could
 """
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from chaos.mutants import wrong_habits_in_admin, wrong_habits_in_groups
+from chaos.mutants.changing import ANSWERS, REQUESTS, Change
+from chaos.mutants.changing import answered as _answered
+from chaos.mutants.changing import asked as _asked
+from chaos.mutants.changing import fixed as _fixed
 from chaos.mutants.mutant import Function, Mutant, mutant
 from chaos.mutants.registry import by_name
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -15,8 +20,6 @@ from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import encode_request
 
-ANSWERS = "reference_broker.wire.messages:encode_response"
-REQUESTS = "reference_broker.wire.messages:decode_request"
 PLENTY = 1 << 20
 NO_TIME = b"\xff" * 8
 """A batch's base timestamp, at byte 27, if its first record has none."""
@@ -29,28 +32,6 @@ OFFSETS = frozenset(
         *("offset", "end_offset", "low_watermark"),
     )
 )
-
-Change = Callable[[str, Any], Any]
-"""Gives the new value of a field, by its name and its value."""
-
-
-def _changed(value: Any, change: Change) -> Any:
-    """A copy of an answer in which each field, at any depth, went through ``change``."""
-    if isinstance(value, list | tuple):
-        return type(value)(_changed(each, change) for each in value)
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    given = {each.name: getattr(value, each.name) for each in fields(value)}
-    return replace(value, **{name: change(name, _changed(each, change)) for name, each in given.items()})
-
-
-def _fixed(**values: Any) -> Change:
-    """The named fields get these values."""
-    return lambda name, value: values.get(name, value)
-
-
-def _answered(original: Function, api_key: int, version: int, correlation_id: int, body: Any, change: Change) -> Any:
-    return original(api_key, version, correlation_id, _changed(body, change))
 
 
 @mutant(ANSWERS)
@@ -174,10 +155,6 @@ def versions_garbled(original: Function, api_key: int, version: int, correlation
 
 
 # Requests
-
-
-def _asked(body: Any, api_key: int, wanted: int, change: Change) -> Any:
-    return _changed(body, change) if api_key == wanted else body
 
 
 @mutant(REQUESTS)
@@ -304,7 +281,7 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "sessions_never_left": ("fetch/session",),
     "sizes_misread": ("produce/batch", "produce/timestamps"),
     "strange_headers_refused": ("handshake",),
-    "small_pieces_refused": ("handshake/frames",),
+    "small_pieces_refused": ("handshake/frames", "hostile/frames"),
     "answers_swapped": ("handshake/pipelining",),
     "limits_ignored": ("fetch/limits", "fetch/session"),
     "all_and_none_confused": ("metadata",),
@@ -321,6 +298,8 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "leader_epoch_not_checked": ("fetch/epochs",),
     "retries_appended_again": ("produce/idempotence",),
     "batch_crc_unchecked": ("produce/batch",),
+    **wrong_habits_in_admin.PLAYED,
+    **wrong_habits_in_groups.PLAYED,
 }
 """The brokers that the probe is proven on: those above and mutants of scenarios, each with the sections that it is
 played in (none: all)."""
@@ -328,5 +307,6 @@ played in (none: all)."""
 
 def found(name: str) -> Mutant:
     """Returns the wrong habit or the mutant of this name. Raises MutantError."""
-    habit = globals().get(name)
+    places = (globals(), vars(wrong_habits_in_admin), vars(wrong_habits_in_groups))
+    habit = next((place[name] for place in places if name in place), None)
     return habit if isinstance(habit, Mutant) else by_name(name)

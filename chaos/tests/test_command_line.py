@@ -159,6 +159,20 @@ def test_the_version_names_the_commit_where_there_is_one(tmp_path: Path, monkeyp
     assert re.fullmatch(r"\d+\.\d+\.\d+", installed)
 
 
+def test_all_commands_are_found_and_a_wheel_has_only_those_that_start_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    help_lines = typed_in("--help").output.splitlines()
+    listed = [line.split()[0] for line in help_lines[help_lines.index("Commands:") + 1 :]]
+    assert listed == sorted({*crucible.COLLECTED, "broker", "cluster"})
+    for name in listed:
+        assert f"  ./crucible {name}" in typed_in(name, "--help").output
+    monkeypatch.setattr(crucible, "ROOT", tmp_path)
+    assert "bench" not in typed_in("--help").output
+    assert typed_in("broker", "--help").exit_code == 0
+    assert "No such command 'demo'" in refused(typed_in("demo"))
+
+
 def test_a_folder_that_is_no_run_is_no_report(file: Path, tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere", file):
         assert "manifest.json" in refused(typed_in("report", folder))

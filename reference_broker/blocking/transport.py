@@ -71,7 +71,7 @@ class Connection:
             raise ConnectError("refused", str(error)) from error
         except TimeoutError as error:
             raise ConnectError("timeout", str(error)) from error
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: the host can be no name.
             raise ConnectError("unreachable", str(error)) from error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return cls(sock)

@@ -208,13 +208,18 @@ class LeaderFetches:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
                 error = ErrorCode.corrupt_message
-            if data.preferred_read_replica in self.metadata.cache.nodes:
-                self._replicas.prefer(where, data.preferred_read_replica, self.metadata.cache, now_us)
-            elif data.preferred_read_replica != NO_REPLICA:  # Newer metadata says where that follower is.
-                self._back_off(now_us, self._lanes[node_id])
+            if data.preferred_read_replica != NO_REPLICA:
+                self._prefer(now_us, node_id, where, data.preferred_read_replica)
         if error is not ErrorCode.none:
             self._take_error(now_us, node_id, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)
+
+    def _prefer(self, now_us: int, leader_id: int, where: TopicPartition, replica_id: int) -> None:
+        """Takes the follower that the leader named. Newer metadata says where it is, if it is not known."""
+        if replica_id in self.metadata.cache.nodes:
+            self._replicas.prefer(where, replica_id, self.metadata.cache, now_us)
+        else:
+            self._back_off(now_us, self._lanes[leader_id])
 
     def _take_error(
         self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int

@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's topic configs that this broker honours.
 
 Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1). The broker does not serve remote
-storage, throttled replicas and recompression levels. It refuses their keys, so that nobody relies on them.
+storage, throttled replicas and levels of compression. It refuses their keys, so that nobody relies on them.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ _KEYS = (
         "compression.type",
         Kind.STRING,
         "producer",
-        "Batches are stored as the producer compressed them; nothing is recompressed.",
-        choices=("producer",),
+        "Batches are stored with this codec; producer: as the producer compressed them.",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     ),
     ConfigKey(
         "delete.retention.ms",

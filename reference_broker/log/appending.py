@@ -1,6 +1,7 @@
 """What an append writes: batches are judged, numbered and patched here. ``PartitionLog`` writes them to the disk.
 
-This is the hot path of a produce: no record is decoded and no byte of a payload is copied.
+This is the hot path of a produce: no record is decoded and no byte of a payload is copied,
+unless the topic asks for keys or for a codec of its own.
 """
 
 from collections.abc import Generator, Sequence
@@ -22,6 +23,7 @@ from reference_broker.records.batch import (
     patched_prefix,
     validate,
 )
+from reference_broker.records.repacking import repacked
 from reference_broker.records.rules import Rules, check_client_batch, check_records
 from reference_broker.wire.errors import ErrorCode
 
@@ -83,14 +85,53 @@ class Run(NamedTuple):
     log_append_time_ms: int
 
 
-def looked_into(view: memoryview, rules: Rules, wall_ms: int) -> Generator[None, None, None]:
-    """Judges a client's batches with all their records, in slices. Raises RecordsRefused."""
+def looked_into(
+    view: memoryview, rules: Rules, config: LogConfig, wall_ms: int
+) -> Generator[None, None, bytes | memoryview]:
+    """Judges a client's batches with all their records, in slices. Returns them with the topic's codec. Raises
+    RecordsRefused."""
     try:
-        for at, header in validate(view):
+        batches = validate(view)
+        for at, header in batches:
             check_client_batch(header, rules, wall_ms)
-            yield from check_records(view[at : at + header.size_bytes], rules, wall_ms)
+            if rules.keys_needed:
+                yield from check_records(view[at : at + header.size_bytes], rules, wall_ms)
+        return (yield from with_codec(view, batches, rules, config))
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
+
+
+def with_codec(
+    view: memoryview, batches: Batches, rules: Rules, config: LogConfig
+) -> Generator[None, None, bytes | memoryview]:
+    """The batches as the topic compresses them, made in slices. Raises InvalidRecords, also where they do not fit any
+    more."""
+    codec = rules.codec
+    if codec is None or all(header.compression == codec for _, header in batches):
+        return view
+    parts: list[bytes] = []
+    for at, header in batches:
+        packed = yield from repacked(header, view[at : at + header.size_bytes], codec)
+        if len(packed) > rules.max_message_bytes:
+            problem = f"the batch has {len(packed)} bytes with {codec.name}, but {rules.max_message_bytes} are allowed"
+            raise InvalidRecords(ErrorCode.message_too_large, problem)
+        parts.append(packed)
+    records = b"".join(parts)
+    if len(records) > config.segment_bytes:
+        raise _no_segment_holds(len(records), config)
+    return records
+
+
+def with_codec_at_once(view: memoryview, batches: Batches, rules: Rules, config: LogConfig) -> memoryview:
+    """As ``with_codec``. Raises RecordsRefused."""
+    packing = with_codec(view, batches, rules, config)
+    try:
+        while True:
+            next(packing)
+    except StopIteration as end:
+        return memoryview(end.value)
+    except InvalidRecords as invalid:
+        raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
 def judged(
@@ -111,10 +152,14 @@ def judged(
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message, invalid.record_errors) from invalid
     if origin is Origin.CLIENT and len(view) > config.segment_bytes:
-        raise RecordsRefused(
-            ErrorCode.record_list_too_large, f"{len(view)} bytes do not fit a segment of {config.segment_bytes}"
-        )
+        raise _no_segment_holds(len(view), config)
     return batches
+
+
+def _no_segment_holds(size: int, config: LogConfig) -> RecordsRefused:
+    return RecordsRefused(
+        ErrorCode.record_list_too_large, f"{size} bytes do not fit a segment of {config.segment_bytes}"
+    )
 
 
 def undamaged(view: memoryview) -> Batches:

@@ -16,6 +16,8 @@ class LogConfig:
     retention_bytes: int = -1
     retention_ms: int = 7 * 24 * 3_600_000
     max_message_bytes: int = 1_048_588
+    compression_type: str = "producer"
+    """``producer``: batches stay as they come. Else the codec with which they are stored, or ``uncompressed``."""
     message_timestamp_type: str = "CreateTime"
     """``CreateTime`` or ``LogAppendTime``."""
     message_timestamp_before_max_ms: int = UNBOUNDED

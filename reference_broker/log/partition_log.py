@@ -20,6 +20,7 @@ from reference_broker.log.appending import (
     next_run,
     numbered,
     undamaged,
+    with_codec_at_once,
 )
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
@@ -33,7 +34,8 @@ from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.shrinking_log import ShrinkingLog
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import Buffer
+from reference_broker.records.batch import Buffer, validate
+from reference_broker.records.repacking import CODECS
 from reference_broker.records.rules import Rules
 
 __all__ = [
@@ -86,22 +88,25 @@ class PartitionLog(ShrinkingLog):
         self._config = config
         self._max_segment_ms = config.max_segment_ms
         self._stamps_append_time = config.is_log_append_time
-        self.looks_into_records = config.is_compacted
-        """Clients' records are decoded before they are appended."""
+        codec = CODECS.get(config.compression_type)
+        self.looks_into_records = config.is_compacted or codec is not None
+        """Clients' records are decompressed before they are appended."""
         self._rules = Rules(
             max_message_bytes=config.max_message_bytes,
             before_max_ms=config.message_timestamp_before_max_ms,
             after_max_ms=config.message_timestamp_after_max_ms,
             create_time=not config.is_log_append_time,
             keys_needed=config.is_compacted,
+            codec=codec,
         )
         self.producers.configure(config)
 
     # --- append -----------------------------------------------------------------------------------------------------
 
-    def look_into(self, now: Now, records: Buffer) -> Generator[None, None, None]:
-        """Judges a client's batches with all their records, in slices. Raises RecordsRefused."""
-        return looked_into(memoryview(records), self._rules, now.wall_ms)
+    def look_into(self, now: Now, records: Buffer) -> Generator[None, None, bytes | memoryview]:
+        """Judges a client's batches with all their records, in slices. Returns them as they are to be appended, with
+        the topic's codec. Raises RecordsRefused."""
+        return looked_into(memoryview(records), self._rules, self._config, now.wall_ms)
 
     def append(
         self,
@@ -127,6 +132,9 @@ class PartitionLog(ShrinkingLog):
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset
                 return Appended(first, last, time_ms, self.log_start_offset, duplicate=True)
+            if self.looks_into_records and self._rules.codec is not None:
+                view = with_codec_at_once(view, batches, self._rules, self._config)
+                batches = validate(view)
         first_offset, time_ms = self.log_end_offset, now.wall_ms if self._stamps_append_time else -1
         run = numbered(view, batches, first_offset, leader_epoch, time_ms)
         rolled = self._write(now, run)

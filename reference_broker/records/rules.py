@@ -37,7 +37,8 @@ class Rules:
     """The settings of a topic that the rules depend on.
 
     ``create_time`` is False for LogAppendTime. A CreateTime timestamp may lie ``before_max_ms`` behind the clock and
-    ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic.
+    ``after_max_ms`` ahead of it. ``keys_needed`` is True for a compacted topic. ``codec`` is that of the topic, or None
+    if batches stay as the producer compressed them.
     """
 
     max_message_bytes: int
@@ -45,13 +46,19 @@ class Rules:
     after_max_ms: int
     create_time: bool
     keys_needed: bool
+    codec: Compression | None = None
 
 
 def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     """Judges a client's batch by its header. Raises InvalidRecords with Kafka's error code.
 
+    The leader gives the offsets, so a client's batch begins at 0 (Kafka's UnifiedLog, for magic 2 and above).
     Timestamps are judged by the header's first and largest one (Kafka looks at each record).
     """
+    if header.base_offset:
+        raise InvalidRecords(
+            ErrorCode.invalid_record, f"the base offset of a client's batch must be 0, but it is {header.base_offset}"
+        )
     size = header.batch_length + LENGTH_OVERHEAD_BYTES
     if size > rules.max_message_bytes:
         raise InvalidRecords(

@@ -1,6 +1,7 @@
 """ApiVersions, headers, frames, and the order of answers."""
 
 import struct
+import time
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.surroundings import Surroundings
@@ -12,6 +13,8 @@ API_VERSIONS = int(ApiKey.API_VERSIONS)
 METADATA = int(ApiKey.METADATA)
 KIP_511 = "KIP-511"
 GUIDE = "Kafka protocol guide"
+PAUSE_S = 0.005
+"""After this the broker has probably taken what was sent."""
 _FRAME = struct.Struct(">i")
 _HEADER = struct.Struct(">hhih")
 
@@ -229,6 +232,7 @@ def byte_by_byte(at: Surroundings) -> None:
     """A request may arrive in any pieces."""
     for each in _frame(API_VERSIONS, 0, 5):
         at.main.send_bytes(bytes([each]), "one byte of ApiVersions 0")
+        time.sleep(PAUSE_S)
     answer = at.main.receive_frame(5, "ApiVersions 0")
     at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 5)
 

@@ -160,6 +160,14 @@ def operations_asked(at: Surroundings) -> None:
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
+@case("metadata/unknown/operations", "KIP-430", {METADATA: since_version(8)}, since="2.3", level=SHOULD)
+def unknown_operations(at: Surroundings) -> None:
+    """They are told of a topic that does not exist, too."""
+    (told,) = _named(at, at.topic_name(), include_topic_authorized_operations=True).topics
+    bits = told.topic_authorized_operations
+    at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
+
+
 @case("metadata/unknown/name", SCHEMA, {METADATA: since_version(4)}, since="0.8")
 def unknown_name(at: Surroundings) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
@@ -272,6 +280,15 @@ def endpoint_type(at: Surroundings) -> None:
     at.expect("error code", at.ask(CLUSTER, {"endpoint_type": 77}).error_code, ErrorCode.unsupported_endpoint_type)
 
 
+@case("metadata/cluster/endpoint-type-told", "KIP-919", {CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
+def endpoint_type_told(at: Surroundings) -> None:
+    """The refusal does not repeat the type. It tells that of the endpoint, which is 1 for a broker."""
+    for asked in (2, 77):
+        told = at.ask(CLUSTER, {"endpoint_type": asked})
+        at.expect("error code is set", told.error_code != 0, True)
+        at.expect("endpoint type", told.endpoint_type, 1)
+
+
 @case("metadata/described/partitions", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")
 def described(at: Surroundings) -> None:
     """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
@@ -288,6 +305,14 @@ def described_unknown(at: Surroundings) -> None:
     """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
     (told,) = at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}).topics
     at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("metadata/described/unknown-operations", "KIP-966", {DESCRIBE: ANY}, since="3.8", level=SHOULD)
+def described_unknown_operations(at: Surroundings) -> None:
+    """It tells the authorized operations of a topic that does not exist, too."""
+    (told,) = at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}).topics
+    bits = told.topic_authorized_operations
+    at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
 
 @case("metadata/described/cursor", "KIP-966", {DESCRIBE: ANY, CREATE: ANY}, since="3.8")

@@ -191,6 +191,21 @@ def named_twice(at: Surroundings) -> None:
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
+@case("offsets/list/told-once", "ReplicaManager.scala", NEEDS, since="4.0", level=SHOULD)
+def told_once(at: Surroundings) -> None:
+    """Each topic and each partition is told once, however often it is named."""
+    name = at.topic(2).name
+    named = [[(0, LATEST), (0, LATEST)], [(1, LATEST), (0, EARLIEST)]]
+    topics = [
+        {"name": name, "partitions": [{"partition_index": index, "timestamp": kind} for index, kind in each]}
+        for each in named
+    ]
+    answer = at.ask(LIST, {"replica_id": -1, "topics": topics})
+    at.expect("number of topics", len(answer.topics), 1)
+    told = sorted((each.partition_index, int(each.error_code)) for each in answer.topics[0].partitions)
+    at.expect("partitions and error codes", told, [(0, int(ErrorCode.invalid_request)), (1, 0)])
+
+
 @case("offsets/list/leader-epoch", "KIP-320; redpanda#9850", WITH_EPOCH, since="2.1")
 def leader_epoch(at: Surroundings) -> None:
     """From version 4 on an offset is told with the leader epoch of its record."""

@@ -96,6 +96,22 @@ def log_start(at: Surroundings) -> None:
     at.expect("log start offset", produce(at, at.topic(), batch()).log_start_offset, 0)
 
 
+@case(
+    "produce/offsets/log-start-of-refused",
+    "Apache Kafka's ReplicaManager",
+    {PRODUCE: since_version(8), ApiKey.CREATE_TOPICS: ANY},
+    since="2.4",
+    level=SHOULD,
+)
+def log_start_of_refused(at: Surroundings) -> None:
+    """The answer tells it, too, where the state of the log or the settings of its topic forbid a batch, but not where
+    the batch is damaged."""
+    topic = at.topic(configs={"cleanup.policy": "compact"})
+    at.expect("log start offset without a key", produce(at, topic, batch(b"no key")).log_start_offset, 0)
+    damaged = altered(batch(), crc=1)
+    at.expect("log start offset with a wrong checksum", produce(at, topic, damaged).log_start_offset, -1)
+
+
 @case("produce/offsets/partitions", SCHEMA, WRITE, since="0.8")
 def several_partitions(at: Surroundings) -> None:
     """One request writes to several partitions, and each has an answer of its own."""

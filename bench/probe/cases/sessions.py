@@ -1,16 +1,18 @@
 """Fetch sessions (KIP-227): every row of its table, and what changes in a session."""
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
 from bench.probe.session import CLOSE, OPEN, Session
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import FetchResponse
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
 
 NEEDS = {FETCH: since_version(7), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
 BY_NAME = {**NEEDS, FETCH: (7, 12)}
@@ -19,6 +21,8 @@ KIP_227 = "KIP-227"
 WAIT_MS, LONG_MS = 400, 5_000
 SOON_S = 2.0
 BEYOND_DEFAULT_SLOTS = 1_100
+AT_ONCE = 100
+"""So many requests are sent before their answers are read."""
 
 
 def _alone(at: Surroundings, session_id: int, epoch: int, topic: Topic | None = None) -> FetchResponse:
@@ -351,12 +355,21 @@ def slots(at: Surroundings) -> None:
     version = at.version(FETCH)
     quiet = at.connect()
     request = fetch_request(at, [(topic, [wanted()])], session_epoch=OPEN)
-    answers = [quiet.ask(FETCH, version, request) for _ in range(BEYOND_DEFAULT_SLOTS)]
+    answers = _asked(quiet, version, [request] * BEYOND_DEFAULT_SLOTS)
     del at.lines[6:-6]  # They are all the same.
-    for session_id in {each.session_id for each in answers} - {0}:
-        quiet.ask(FETCH, version, fetch_request(at, [], session_id=session_id, session_epoch=CLOSE))
-        at.lines.pop()
-        at.lines.pop()
+    told = len(at.lines)
+    opened = {each.session_id for each in answers} - {0}
+    _asked(quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened])
+    del at.lines[told:]
     at.expect("error codes", sorted({each.error_code for each in answers}), [0])
-    told = all(values(each.responses[0].partitions[0]) == [b"v"] for each in answers)
-    at.expect("each answer has the record", told, True)
+    have_it = all(values(each.responses[0].partitions[0]) == [b"v"] for each in answers)
+    at.expect("each answer has the record", have_it, True)
+
+
+def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> list[FetchResponse]:
+    """Sends many at once, for far brokers, and returns the answers."""
+    answers: list[FetchResponse] = []
+    for begin in range(0, len(requests), AT_ONCE):
+        sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]
+        answers += [on.receive(each) for each in sent]
+    return answers

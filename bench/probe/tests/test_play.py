@@ -3,7 +3,9 @@
 import json
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -11,15 +13,15 @@ import pytest
 from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, case
-from bench.probe.command import UsageError, address_of
+from bench.probe.command import UsageError, Wanted, address_of, run
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
-from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
 from bench.probe.told import as_json, junit, page
 from bench.probe.transcript import RECEIVED, Line
 from bench.probe.verdict import Outcome, Verdict
-from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import empty_response
 
@@ -137,19 +139,41 @@ def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) ->
 def test_loopback_is_known() -> None:
     assert is_loopback("127.0.0.1")
     assert is_loopback("::1")
+    assert not is_loopback("a..b")
     assert not is_loopback("192.0.2.1")
 
 
 def test_a_target_that_is_no_broker_is_one_sentence() -> None:
     with answering(lambda _: None) as address, pytest.raises(NotKafka, match="does not answer like a Kafka"):
         meet(address)
+    with pytest.raises(NotKafka, match=r"a\.\.b:9092 accepts no connection"):
+        meet(("a..b", 9092))
 
 
-@pytest.mark.parametrize("target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000"])
+@pytest.mark.parametrize(
+    "target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
+)
 def test_a_target_is_a_host_and_a_port(target: str) -> None:
     with pytest.raises(UsageError):
         address_of(target)
     assert address_of("[::1]:9092") == ("::1", 9092)
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--json .*: No such file"):
+        run(Wanted("127.0.0.1:1", json=tmp_path / "missing" / "out.json"), print)
+    with pytest.raises(UsageError, match=r"--page .*: Is a directory"):
+        run(Wanted("127.0.0.1:1", page=tmp_path), print)
+
+
+def test_a_topic_that_the_broker_does_not_delete_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = {"made": ErrorCode.none, "never-made": ErrorCode(3), "kept": ErrorCode.topic_authorization_failed}
+    told = [SimpleNamespace(name=name, error_code=code) for name, code in codes.items()]
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.__post_init__", lambda _: None)
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.close", lambda _: None)
+    monkeypatch.setattr("bench.probe.surroundings.Conversation.ask", lambda *_: SimpleNamespace(responses=told))
+    broker = replace(_broker(("127.0.0.1", 1)), versions={key: each[:2] for key, each in VERSIONS.items()})
+    assert remove(broker, Belongings(topics=list(codes))) == ["kept: TOPIC_AUTHORIZATION_FAILED"]
 
 
 def _outcome(verdict: Verdict, *lines: Line) -> Outcome:

@@ -19,9 +19,13 @@ from reference_broker.wire.apis import ApiKey
 pytestmark = pytest.mark.live
 
 WITHIN_S = 60
+NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
+"""A new group waits for more members otherwise, for three seconds in each case that has one."""
 MAY_LACK = {
-    "produce/compression/by-topic": "the topic setting compression.type is not served",
-    "fetch/versions/zstd-too-old": "the topic setting compression.type is not served",
+    "admin/folders/described": "DescribeLogDirs is not served",
+    "admin/reassignments/listed": "ListPartitionReassignments is not served",
+    "admin/quotas/described": "DescribeClientQuotas is not served",
+    "admin/rights/described": "DescribeAcls is not served",
     "produce/idempotence/wrap": "an unknown producer must begin at 0 (clause P-5), and 2^31 records take too long",
     "produce/idempotence/wrap-in-batch": "as before",
     "produce/idempotence/wrap-gap": "as before",
@@ -31,7 +35,7 @@ MAY_LACK = {
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with REFERENCE.launched(tmp_path_factory.mktemp("probed"), 1, {}) as cluster:
+    with REFERENCE.launched(tmp_path_factory.mktemp("probed"), 1, NO_DELAY) as cluster:
         yield meet(("127.0.0.1", cluster.ports[0]))
 
 
@@ -63,6 +67,13 @@ def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:
     with Conversation(broker.address, [], lambda: 10.0) as conversation:
         told = conversation.ask(ApiKey.METADATA, broker.version(ApiKey.METADATA, (1, 12)), {"topics": None})
     assert not [each.name for each in told.topics if str(each.name).startswith("crucible-probe-")]
+
+
+def test_groups_are_gone_afterwards_even_if_they_have_members(broker: Broker) -> None:
+    play(broker, chosen([], ["groups/sync/again", "groups/heartbeat/rebalance"]))
+    with Conversation(broker.address, [], lambda: 10.0) as conversation:
+        told = conversation.ask(ApiKey.LIST_GROUPS, broker.version(ApiKey.LIST_GROUPS, (0, 5)), {})
+    assert not [each.group_id for each in told.groups if str(each.group_id).startswith("crucible-probe-")]
 
 
 def test_a_target_that_breaks_a_must_exits_with_1(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

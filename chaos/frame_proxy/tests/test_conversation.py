@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.frame_proxy.conversation import LARGE_BYTES, START_BYTES
+from chaos.frame_proxy.conversation import LARGE_BYTES, MOST_ASKED, START_BYTES
 from chaos.frame_proxy.tests.talk import Talk
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import FetchRequest
@@ -152,3 +152,27 @@ def test_both_ends_close_with_half_a_frame_and_the_request_is_told_as_lost(who: 
     for _, abort in talk.house.lingering:
         abort()
     assert (talk.client.ended, talk.node.ended) == ("aborted", "aborted")
+
+
+UNKNOWN_API_VERSIONS = request(ApiKey.API_VERSIONS, 99, 2)
+
+
+def test_no_answer_of_the_proxys_own_lands_inside_a_large_one_that_still_arrives() -> None:
+    talk, large = Talk().connect(), answer(1, bytes(LARGE))
+    talk.conversation.from_client(request(UNKNOWN_API, 3, 1))
+    talk.conversation.from_node(large[:50_000])
+    talk.conversation.from_client(UNKNOWN_API_VERSIONS)
+    talk.conversation.from_node(large[50_000:])
+    assert talk.client.got == large
+    assert talk.node.got == request(UNKNOWN_API, 3, 1) + UNKNOWN_API_VERSIONS
+
+
+def test_a_client_is_not_read_while_too_many_of_its_requests_have_no_answer() -> None:
+    talk, count = Talk().connect(), MOST_ASKED + 5
+    asked = [request(UNKNOWN_API, 3, number) for number in range(count)]
+    talk.conversation.from_client(b"".join(asked))
+    assert (talk.node.got, talk.client.reads) == (b"".join(asked[:MOST_ASKED]), False)
+    for number in range(count):
+        talk.conversation.from_node(answer(number))
+    assert (talk.node.got, talk.client.reads) == (b"".join(asked), True)
+    assert talk.client.got == b"".join(answer(number) for number in range(count))

@@ -57,6 +57,9 @@ def test_a_time_is_refused() -> None:
     [
         ("[[fault]]\nname = 'a'\n", "rules.toml"),
         ("[[fault]\n", "is not valid TOML"),
+        ("[[faults]]\nname='a'\n", "has no [[fault]]"),
+        ("[[fault]]\nname='a'\nkind='node_paused'\non='reply'\nduration_s=inf\n", "duration_s is inf"),
+        ("[[fault]]\nname='a'\nkind='response_dropped'\non='reply'\nafter_s=nan\n", "after_s is nan"),
         ("[[fault]]\nname='a'\nkind='response_error'\non='reply'\n", "code is of response_error"),
         ("[[fault]]\nname='a'\nkind='response_truncated'\non='reply'\n", "cut_bytes is needed for response_truncated"),
     ],

@@ -64,6 +64,16 @@ def test_a_delayed_answer_holds_back_those_behind_it() -> None:
     assert kinds(seen) == ["response_delayed"]
 
 
+def test_no_answer_of_the_proxys_own_overtakes_a_delayed_one() -> None:
+    seen = talk("response_delayed", "reply", delay_ms=Range(5, 5))
+    seen.conversation.from_client(ONE)
+    seen.conversation.from_node(FIRST)
+    seen.conversation.from_client(request(ApiKey.API_VERSIONS, 99, 2))
+    assert seen.client.got == b""
+    seen.later.pass_time()
+    assert seen.client.got == FIRST
+
+
 def test_a_truncated_answer_is_cut_and_the_connection_closed() -> None:
     seen = talk("response_truncated", "reply", cut_bytes=Range(6, 6))
     seen.conversation.from_client(ONE + TWO)

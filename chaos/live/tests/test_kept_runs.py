@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 import crucible
 import playing
+from chaos import commands
 from chaos.live.kept_runs import KEEP, surplus
 
 DAY = "20260101"
@@ -77,7 +78,7 @@ def test_folders_that_have_no_verdict_or_another_name_are_left_alone(tmp_path: P
 
 
 def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(playing, "ROOT", tmp_path)
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]
     told = CliRunner().invoke(crucible.main, ["prune"])

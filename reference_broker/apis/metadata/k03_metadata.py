@@ -205,7 +205,7 @@ def _asked(
         else:
             assert entry.name is not None, "an entry has a name or an ID"
             missing[entry.name] = len(told)
-            told.append(_error(missing_error(entry.name), entry.name, None))
+            told.append(_error(missing_error(entry.name), entry.name, None, operations))
     if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
         yield from _created(broker, told, missing)
     return told
@@ -225,7 +225,7 @@ def _created(
             _ask_to_create(broker, name)
             created += 1
         else:
-            answers[at] = _error(problem.error, TopicName(name), None)
+            answers[at] = replace(answers[at], error_code=problem.error)
         if number % FEW_TOPICS == 0:
             yield
 
@@ -241,9 +241,18 @@ def _nobody_waits() -> None:
     """Nobody is told, because the client asks again, and creation starts anew if it failed."""
 
 
-def _error(error: ErrorCode, name: TopicName | None, topic_id: UUID | None) -> MetadataResponseTopic:
-    internal = name is not None and is_internal(name)
-    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=internal, partitions=())
+def _error(
+    error: ErrorCode, name: TopicName | None, topic_id: UUID | None, operations: int = OPERATIONS_NOT_ASKED
+) -> MetadataResponseTopic:
+    """As in Kafka, operations are allowed on a topic that does not exist, too."""
+    return MetadataResponseTopic(
+        error_code=error,
+        name=name,
+        topic_id=topic_id,
+        is_internal=name is not None and is_internal(name),
+        partitions=(),
+        topic_authorized_operations=i32(operations),
+    )
 
 
 def _of_live_replicas(topic: MetadataResponseTopic) -> MetadataResponseTopic:

@@ -32,9 +32,9 @@ class Needs(HasMetadata, HasLoader, Protocol):
 def handle(broker: Needs, call: Call, body: DescribeClusterRequest) -> DescribeClusterResponse:
     """The brokers come in the order of their IDs."""
     if body.endpoint_type == CONTROLLERS:
-        return _refused(body, ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
+        return _refused(ErrorCode.mismatched_endpoint_type, "This is a broker's endpoint, not a controller's.")
     if body.endpoint_type != BROKERS:
-        return _refused(body, ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
+        return _refused(ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {body.endpoint_type}.")
     known = _registered(broker) if body.include_fenced_brokers else broker.metadata.live_brokers()
     asked = body.include_cluster_authorized_operations
     return DescribeClusterResponse(
@@ -66,12 +66,13 @@ def _registered(broker: Needs) -> tuple[BrokerImage, ...]:
     return tuple(one for _, one in sorted(broker.loader.image.brokers.items()))
 
 
-def _refused(body: DescribeClusterRequest, error: ErrorCode, message: str) -> DescribeClusterResponse:
+def _refused(error: ErrorCode, message: str) -> DescribeClusterResponse:
+    """The endpoint type of the answer is that of this endpoint, whatever was asked for."""
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=error,
         error_message=message,
-        endpoint_type=i8(body.endpoint_type),
+        endpoint_type=i8(BROKERS),
         cluster_id="",
         brokers=(),
     )

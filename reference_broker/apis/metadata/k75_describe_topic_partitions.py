@@ -97,6 +97,7 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
         name=TopicName(name),
         topic_id=None,
         partitions=(),
+        topic_authorized_operations=i32(TOPIC_OPERATIONS),
     )
 
 

@@ -1,8 +1,9 @@
 """Produce: appends record batches to partitions.
 
-* The header and the CRC of a batch are checked. Its bytes are appended as they came.
+* The header and the CRC of a batch are checked. Its bytes are appended as they came, unless ``compression.type`` of
+  its topic names another codec. Then they are packed anew, in slices.
 * The records themselves are decoded for compacted topics only: keys, offsets and timestamps. There a batch of more than
-  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE.
+  100,000 records or 16 MiB, uncompressed, is MESSAGE_TOO_LARGE. So is one that would have to be packed anew.
 * Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps that the header
   does not tell are let through. Nothing of the broker relies on them. A count of records that the bytes cannot hold
   with their codec is refused.
@@ -57,6 +58,15 @@ ZSTD_FROM = 7
 """The version from which batches may be compressed with zstd (KIP-110)."""
 LEADERS_FROM = 10
 """The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
+
+WITHOUT_LOG_START = (
+    ErrorCode.corrupt_message,
+    ErrorCode.message_too_large,
+    ErrorCode.record_list_too_large,
+    ErrorCode.unsupported_for_message_format,
+)
+"""What Kafka refuses without a look at the partition's state (ReplicaManager.appendToLocalLog). All other refusals of a
+batch tell where the log starts."""
 
 ALL = -1
 """acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
@@ -130,8 +140,10 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
                 told += new
                 new.clear()
                 yield
-            refusal = yield from _refusal(broker, each)
-            answers.append((each.postponed, _append(broker, body, each.topic, each.wanted, new, None, refusal)))
+            found = yield from _looked_into(broker, each)
+            refusal = found if isinstance(found, RecordsRefused) else None
+            wanted = each.wanted if isinstance(found, RecordsRefused) else found
+            answers.append((each.postponed, _append(broker, body, each.topic, wanted, new, None, refusal)))
         told += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
@@ -146,14 +158,15 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     return None
 
 
-def _refusal(broker: Needs, large: _Postponed) -> Generator[None, None, RecordsRefused | None]:
+def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, ProducePartition | RecordsRefused]:
+    """What is to be appended, or why nothing may be."""
     if not large.partition.log.looks_into_records:
-        return None
+        return large.wanted
     try:
-        yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
+        records = yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
     except RecordsRefused as refused:
         return refused
-    return None
+    return replace(large.wanted, records=records)
 
 
 def _tell(written: Sequence[Written]) -> None:
@@ -331,7 +344,9 @@ def _append(
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
-        return _refused(index, ErrorCode.not_enough_replicas, here)
+        return ProducePartitionResponse(
+            index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=here
+        )
     if later is not None:
         later.units -= 1 + len(wanted.records) // UNIT_BYTES
         if later.units < 0 or (log.looks_into_records and _is_large(wanted.records)):
@@ -347,7 +362,7 @@ def _append(
         return ProducePartitionResponse(
             index,
             refused.error,
-            log_start_offset=log.log_start_offset if refused.error == ErrorCode.unknown_producer_id else -1,
+            log_start_offset=-1 if refused.error in WITHOUT_LOG_START else log.log_start_offset,
             record_errors=[RecordError(at, text) for at, text in refused.record_errors],
             error_message=refused.message,
         )

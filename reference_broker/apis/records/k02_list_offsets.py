@@ -28,6 +28,7 @@ from kio.schema.list_offsets.v10.response import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kio.schema.types import TopicName
 from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
@@ -62,6 +63,9 @@ SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 NOT_AVAILABLE_FROM = 5
 """The version from which clients know OFFSET_NOT_AVAILABLE."""
 
+TOLD_ALREADY = 0
+"""Stands for the number of times that a partition is named, once it was answered."""
+
 UNITS_PER_NAME = 3
 """What it costs to look at one topic or partition, in microseconds."""
 
@@ -86,8 +90,9 @@ class Needs(LooksUpPartitions, HasOutside, Protocol):
 
 
 def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
-    """Every partition gets its own error code. A partition that is named twice is an invalid request. What takes more
-    than a slice is answered through ``call``."""
+    """Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and
+    each partition is told once, in the order in which they are named first. What takes more than a slice is answered
+    through ``call``."""
     return answer_in_slices(broker, call, _answered(broker, call, body))
 
 
@@ -98,20 +103,22 @@ def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[Lis
     named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Work()
-    topics: list[ListOffsetsTopicResponse] = []
+    topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
     for topic in body.topics:
-        answers: list[ListOffsetsPartitionResponse] = []
         if work.spend(UNITS_PER_NAME):
             yield
         for wanted in topic.partitions:
             if work.spend(UNITS_PER_NAME):
                 yield
-            if named[topic.name, wanted.partition_index] > 1:
+            answers = topics.setdefault(topic.name, [])
+            times = named[topic.name, wanted.partition_index]
+            if times > 1:
+                named[topic.name, wanted.partition_index] = TOLD_ALREADY
                 answers.append(_response(wanted, ErrorCode.invalid_request))
-            else:
+            elif times == 1:
                 answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work)))
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
-    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+    told = tuple(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(of)) for name, of in topics.items())
+    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=told)
 
 
 def _answer(

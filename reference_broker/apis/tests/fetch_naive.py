@@ -237,7 +237,8 @@ class Naive:
         if session.by_id:
             topic = image.topic_by_id(part.key[0])
             if topic is None:
-                return 103 if part.name in image.topics else 100
+                again = image.topics.get(part.name)  # Kafka looks for the partition of that name before the ID.
+                return 100 if again is None else 103 if part.key[1] < len(again.partitions) else 3
             part.name = topic.name
         else:
             topic = image.topics.get(part.key[0])

@@ -140,7 +140,31 @@ def test_partitions_that_are_not_here(world: World) -> None:
 
 
 def test_a_partition_named_twice_is_an_invalid_request(world: World) -> None:
-    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [ErrorCode.invalid_request] * 2
+    assert [one.error_code for one in ask(world, asked(LATEST), asked(EARLIEST))] == [ErrorCode.invalid_request]
+
+
+def test_each_topic_and_each_partition_is_told_once(world: World) -> None:
+    named = [
+        ("a", [asked(LATEST), asked(LATEST, index=1), asked(EARLIEST)]),
+        ("x", [asked(LATEST)]),
+        ("a", [asked(LATEST, index=2), asked(LATEST)]),
+        ("none", []),
+    ]
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=tuple(ListOffsetsTopic(name=TopicName(name), partitions=tuple(of)) for name, of in named),
+        timeout=i32Timedelta.parse(timedelta(0)),
+    )
+    answer = k02_list_offsets.handle(world.broker, FakeCall(1, "c", 10), request)
+    assert answer is not None
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert [
+        (each.name, [(one.partition_index, one.error_code) for one in each.partitions]) for each in answer.topics
+    ] == [
+        ("a", [(0, ErrorCode.invalid_request), (1, unknown), (2, unknown)]),
+        ("x", [(0, unknown)]),
+    ]
 
 
 @pytest.mark.parametrize(("timestamp", "since"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9)])

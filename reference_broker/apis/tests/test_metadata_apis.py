@@ -133,6 +133,18 @@ def test_allowed_operations_only_where_asked_for() -> None:
     assert metadata(world, operations=True).topics[0].topic_authorized_operations == 3576
 
 
+def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
+    world = AdminWorld()
+    names = ("none", "__cluster_metadata", "..")
+    for auto in (False, True):
+        for operations, bits in ((False, -(2**31)), (True, 3576)):
+            answer = metadata(world, names, auto=auto, operations=operations)
+            assert [each.topic_authorized_operations for each in answer.topics] == [bits] * 3
+    described = DescribeTopicPartitionsRequest(topics=(TopicRequest(name=TopicName("nope")),))
+    (told,) = world.ask(k75_describe_topic_partitions, described).topics
+    assert told.topic_authorized_operations == 3576
+
+
 def test_an_answer_is_made_once_for_each_state_of_a_topic() -> None:
     world = AdminWorld()
     create(world, topic("a"), topic("b"))
@@ -256,6 +268,7 @@ def test_only_brokers_can_be_described(kind: int, error: ErrorCode) -> None:
     )
     answer = AdminWorld().ask(k60_describe_cluster, body)
     assert (answer.error_code, answer.brokers) == (error, ())
+    assert answer.endpoint_type == 1, "it tells the endpoint's own type, whatever was asked for"
 
 
 @pytest.mark.parametrize(

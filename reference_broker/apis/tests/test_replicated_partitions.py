@@ -55,7 +55,8 @@ def test_acks_one_is_answered_at_once_and_acks_none_never(world: ReplicatedWorld
 
 def test_too_few_in_sync_refuse_acks_all_before_anything_is_written() -> None:
     world = ReplicatedWorld(min_isr=2, isr=(1,))
-    assert errors_of(world.put()) == [ErrorCode.not_enough_replicas]
+    (told,) = produced(world.put())
+    assert (told.error_code, told.log_start_offset) == (ErrorCode.not_enough_replicas, 0)
     assert world.partition.log.log_end_offset == 0
     assert errors_of(world.put(acks=1)) == [0]
 

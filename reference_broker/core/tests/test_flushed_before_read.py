@@ -1,6 +1,6 @@
 """Where flush.messages asks for a sync, no consumer reads records that a power loss could take."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 
 import pytest
@@ -92,12 +92,13 @@ def test_records_that_a_sync_made_durable_enough_while_their_answer_was_due_are_
     log, looked_into = world.log("c"), []
     point = log.sync_point()
 
-    def look_into(self: PartitionLog, *_: object) -> Iterator[None]:
+    def look_into(self: PartitionLog, _: object, records: bytes) -> Generator[None, None, bytes]:
         looked_into.append(self.directory)
         if self.directory == "c-1":
             assert (log.high_watermark, log.log_end_offset) == (1, 2)
             log.mark_synced(point)
-        return iter(())
+        yield from ()
+        return records
 
     monkeypatch.setattr(PartitionLog, "look_into", look_into)
     large = batch(b"v" * 5000)

@@ -38,6 +38,13 @@ def test_size_limit_counts_the_whole_batch() -> None:
     assert refusal(GOOD, replace(RULES, max_message_bytes=GOOD.size_bytes - 1)) == ErrorCode.message_too_large
 
 
+def test_the_base_offset_is_not_the_clients_to_choose() -> None:
+    for offset in (1, -1, 2**62):
+        assert refusal(GOOD._replace(base_offset=offset)) == ErrorCode.invalid_record
+    tight = replace(RULES, max_message_bytes=1)
+    assert refusal(GOOD._replace(base_offset=1), tight) == ErrorCode.invalid_record, "it is looked at before the size"
+
+
 @pytest.mark.clause(
     "LogValidatorTest.testBatchWithoutRecordsNotAllowed",
     "LogValidatorTest.testInconsistentCountAndOffset",

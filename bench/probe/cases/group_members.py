@@ -1,0 +1,290 @@
+"""What members of a group do: SyncGroup, Heartbeat, LeaveGroup, and to fall silent."""
+
+import time
+from typing import Any
+
+from bench.probe.case import case, since_version
+from bench.probe.cases.groups import NEEDS, PROTOCOL
+from bench.probe.conversation import Silent
+from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
+from bench.probe.surroundings import Surroundings
+from bench.probe.verdict import NotAdvertised
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+NAMES_PROTOCOL = {**NEEDS, SYNC: since_version(5)}
+LEAVES_TOGETHER = {**NEEDS, LEAVE: since_version(3)}
+CONFIGS = int(ApiKey.DESCRIBE_CONFIGS)
+OF_BROKER = 4
+LEAST_SESSION = "group.min.session.timeout.ms"
+LEAST_SESSION_MS = 6_000
+"""The default of Apache Kafka."""
+SHORTEST_MS = 2_000
+"""No session of a case is shorter, so that a slow machine does not end it."""
+LONGEST_MS = 8_000
+SLOW_S = 40.0
+"""How long the cases may take in which a session ends."""
+LATE_S = 8.0
+"""A session may end so much later than it says."""
+
+
+# SyncGroup
+
+
+@case("groups/sync/delivered", PROTOCOL, NEEDS, since="0.9")
+def delivered(at: Surroundings) -> None:
+    """Each member is told the assignment that the leader has for it. Who asks before the leader waits for it."""
+    leader, follower = pair(at)
+    asked = follower.send_sync()
+    try:
+        follower.on.receive_frame(0.3)
+        at.expect("the follower waits", False, True)
+    except Silent:
+        pass
+    answer = leader.sync({leader.member_id: b"for the leader", follower.member_id: b"for the follower"})
+    at.expect("assignment of the leader", bytes(answer.assignment), b"for the leader")
+    at.expect("assignment of the follower", bytes(follower.on.receive(asked).assignment), b"for the follower")
+
+
+@case("groups/sync/again", PROTOCOL, NEEDS, since="0.9")
+def sync_again(at: Surroundings) -> None:
+    """A member of a stable group that syncs again is told its assignment again."""
+    answer = settled(at).sync()
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("assignment", bytes(answer.assignment), b"mine")
+
+
+@case("groups/sync/left-out", PROTOCOL, NEEDS, since="0.9")
+def left_out(at: Surroundings) -> None:
+    """A member that the leader leaves out is told an empty assignment."""
+    leader, follower = pair(at)
+    leader.sync({leader.member_id: b"all"})
+    answer = follower.sync()
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    at.expect("assignment", bytes(answer.assignment), b"")
+
+
+@case("groups/sync/wrong-generation", PROTOCOL, NEEDS, since="0.9")
+def sync_wrong_generation(at: Surroundings) -> None:
+    """Another generation than the group's is refused with ILLEGAL_GENERATION."""
+    member = settled(at)
+    for generation in (member.generation - 1, member.generation + 1):
+        code = member.sync(generation_id=generation).error_code
+        at.expect("error code", code, ErrorCode.illegal_generation)
+
+
+@case("groups/sync/unknown-member", PROTOCOL, NEEDS, since="0.9")
+def sync_unknown_member(at: Surroundings) -> None:
+    """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
+    code = settled(at).sync(member_id="a-stranger").error_code
+    at.expect("error code", code, ErrorCode.unknown_member_id)
+
+
+@case("groups/sync/unknown-group", PROTOCOL, NEEDS, since="0.9")
+def sync_unknown_group(at: Surroundings) -> None:
+    """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
+    stranger = Member(at, at.group(), member_id="a-stranger", generation=1, protocol="range")
+    at.expect("error code", stranger.sync().error_code, ErrorCode.unknown_member_id)
+
+
+@case("groups/sync/rebalance", PROTOCOL, NEEDS, since="0.9")
+def sync_in_rebalance(at: Surroundings) -> None:
+    """While the group waits for its members to join again, a sync is answered REBALANCE_IN_PROGRESS."""
+    first = settled(at)
+    Member(at, first.group_id).send_entry()
+    first.until_rebalance()
+    at.expect("error code", first.sync().error_code, ErrorCode.rebalance_in_progress)
+
+
+@case("groups/sync/other-protocol-type", "KIP-559", NAMES_PROTOCOL, since="2.5")
+def sync_other_protocol_type(at: Surroundings) -> None:
+    """A protocol type that is not the group's is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    code = settled(at).sync(protocol_type="connect").error_code
+    at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/sync/other-protocol", "KIP-559", NAMES_PROTOCOL, since="2.5")
+def sync_other_protocol(at: Surroundings) -> None:
+    """A protocol that is not the group's is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    code = settled(at).sync(protocol_name="sticky").error_code
+    at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/sync/no-protocol", "KIP-559", NAMES_PROTOCOL, since="2.5")
+def sync_no_protocol(at: Surroundings) -> None:
+    """From version 5 on protocol type and name must be there, else it is INCONSISTENT_GROUP_PROTOCOL."""
+    code = settled(at).sync(protocol_type=None, protocol_name=None).error_code
+    at.expect("error code", code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/sync/protocol-told", "KIP-559", NAMES_PROTOCOL, since="2.5")
+def sync_protocol_told(at: Surroundings) -> None:
+    """The answer tells the protocol and its type, so that the member can check them."""
+    answer = settled(at).sync()
+    at.expect("protocol type and name", (answer.protocol_type, answer.protocol_name), ("probe", "range"))
+
+
+# Heartbeat
+
+
+@case("groups/heartbeat/wrong-generation", PROTOCOL, NEEDS, since="0.9")
+def heartbeat_wrong_generation(at: Surroundings) -> None:
+    """Another generation than the group's is refused with ILLEGAL_GENERATION, the right one not."""
+    member = settled(at)
+    at.expect("error code in the right one", member.heartbeat(), ErrorCode.none)
+    for generation in (member.generation - 1, member.generation + 1):
+        at.expect("error code", member.heartbeat(generation_id=generation), ErrorCode.illegal_generation)
+
+
+@case("groups/heartbeat/unknown-member", PROTOCOL, NEEDS, since="0.9")
+def heartbeat_unknown_member(at: Surroundings) -> None:
+    """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
+    code = settled(at).heartbeat(member_id="a-stranger")
+    at.expect("error code", code, ErrorCode.unknown_member_id)
+
+
+@case("groups/heartbeat/unknown-group", PROTOCOL, NEEDS, since="0.9")
+def heartbeat_unknown_group(at: Surroundings) -> None:
+    """A group that does not exist has no members: UNKNOWN_MEMBER_ID."""
+    stranger = Member(at, at.group(), member_id="a-stranger", generation=1)
+    at.expect("error code", stranger.heartbeat(), ErrorCode.unknown_member_id)
+
+
+@case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9")
+def heartbeat_empty_group_id(at: Surroundings) -> None:
+    """The empty group ID is refused with INVALID_GROUP_ID."""
+    code = Member(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
+    at.expect("error code", code, ErrorCode.invalid_group_id)
+
+
+@case("groups/heartbeat/rebalance", PROTOCOL, NEEDS, since="0.9")
+def heartbeat_in_rebalance(at: Surroundings) -> None:
+    """When another member joins, heartbeats are answered REBALANCE_IN_PROGRESS until the member joins again."""
+    first = settled(at)
+    Member(at, first.group_id).send_entry()
+    first.until_rebalance()
+    first.joined(first.send_join())
+    at.expect("error code in the new generation", first.heartbeat(), ErrorCode.none)
+
+
+# LeaveGroup
+
+
+def _leave(at: Surroundings, member: Member, *leaving: str) -> list[Any]:
+    """What is told of each member."""
+    asked = {"group_id": member.group_id, "members": [{"member_id": each} for each in leaving]}
+    answer = at.ask(LEAVE, asked, on=member.on)
+    at.expect("error code of the group", answer.error_code, ErrorCode.none)
+    return list(answer.members)
+
+
+@case("groups/leave/alone", PROTOCOL, NEEDS, since="0.9")
+def leave_alone(at: Surroundings) -> None:
+    """When its only member leaves, a group is Empty, and the member is unknown."""
+    member = settled(at)
+    member.leave()
+    told = member.described()
+    at.expect("state", told.group_state, "Empty")
+    at.expect("number of members", len(told.members), 0)
+    at.expect("error code of a heartbeat", member.heartbeat(), ErrorCode.unknown_member_id)
+
+
+@case("groups/leave/rebalance", PROTOCOL, NEEDS, since="0.9")
+def leave_others(at: Surroundings) -> None:
+    """When a member leaves, the others rebalance, and the next generation is without it."""
+    leader, follower = pair(at)
+    leader.sync({leader.member_id: b"", follower.member_id: b""})
+    follower.leave()
+    leader.until_rebalance()
+    answer = leader.joined(leader.send_join())
+    at.expect("number of members", len(answer.members), 1)
+
+
+@case("groups/leave/several", "KIP-345", LEAVES_TOGETHER, since="2.4")
+def leave_several(at: Surroundings) -> None:
+    """One request may remove several members. Each is answered by itself."""
+    leader, follower = pair(at)
+    told = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
+    codes = {str(each.member_id): int(each.error_code) for each in told}
+    at.expect("error code of the first", codes[leader.member_id], ErrorCode.none)
+    at.expect("error code of a stranger", codes["a-stranger"], ErrorCode.unknown_member_id)
+    at.expect("error code of the last", codes[follower.member_id], ErrorCode.none)
+    at.expect("state", leader.described().group_state, "Empty")
+
+
+@case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4")
+def leave_unknown_group(at: Surroundings) -> None:
+    """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
+    (told,) = _leave(at, Member(at, at.group()), "a-stranger")
+    at.expect("error code of the member", told.error_code, ErrorCode.unknown_member_id)
+
+
+@case("groups/leave/unknown-before-3", PROTOCOL, {**NEEDS, LEAVE: (0, 2)}, since="0.9")
+def leave_before_3(at: Surroundings) -> None:
+    """Before version 3 a request names one member, and the error is that of the answer: UNKNOWN_MEMBER_ID."""
+    member = settled(at)
+    asked = {"group_id": member.group_id, "members": [{"member_id": "a-stranger"}]}
+    at.expect("error code", at.ask(LEAVE, asked, on=member.on).error_code, ErrorCode.unknown_member_id)
+    asked = {"group_id": member.group_id, "members": [{"member_id": member.member_id}]}
+    at.expect("error code of a member", at.ask(LEAVE, asked, on=member.on).error_code, ErrorCode.none)
+
+
+@case("groups/leave/id-not-joined", "KIP-394", {**NEEDS, JOIN: since_version(4)}, since="2.2")
+def leave_without_joining(at: Surroundings) -> None:
+    """A client that was told a member ID and has not joined can give it back. The others do not wait for it then."""
+    leader = settled(at)
+    waited_for = Member(at, leader.group_id)
+    waited_for.member_id = str(waited_for.join().member_id)
+    asked = leader.send_join()
+    waited_for.leave()
+    at.expect("number of members", len(leader.joined(asked).members), 1)
+
+
+# Sessions
+
+
+def _shortest_session_ms(at: Surroundings) -> int:
+    """Raises NotAdvertised if the broker's shortest session is too long to wait for."""
+    least_ms = LEAST_SESSION_MS
+    if CONFIGS in at.broker.versions:
+        wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
+        wanted["configuration_keys"] = [LEAST_SESSION]
+        (told,) = at.ask(CONFIGS, {"resources": [wanted]}).results
+        least_ms = next((int(each.value) for each in told.configs if each.value), LEAST_SESSION_MS)
+    if least_ms > LONGEST_MS:
+        raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")
+    return max(least_ms, SHORTEST_MS)
+
+
+@case("groups/session/ends", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
+def session_ends(at: Surroundings) -> None:
+    """A member that is silent for longer than its session timeout is removed, and not before."""
+    session_ms = _shortest_session_ms(at)
+    member = Member(at, at.group(), session_ms=session_ms)
+    member.enter()
+    asked_s = time.monotonic()
+    member.sync({member.member_id: b"mine"})
+    heard_s = time.monotonic()
+    while member.described(unseen=True).members and time.monotonic() < heard_s + session_ms / 1000 + LATE_S:
+        time.sleep(4 * AGAIN_AFTER_S)
+    lasted_ms = (time.monotonic() - asked_s) * 1000
+    at.expect("number of members", len(member.described().members), 0)
+    at.expect("it was there for its whole session", lasted_ms >= session_ms, True)
+    at.expect("error code of a heartbeat", member.heartbeat(), ErrorCode.unknown_member_id)
+
+
+@case("groups/session/kept", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
+def session_kept(at: Surroundings) -> None:
+    """Heartbeats keep a member. The others hear of one whose session ends with REBALANCE_IN_PROGRESS."""
+    session_ms = _shortest_session_ms(at)
+    options = {"session_ms": session_ms}
+    leader, follower = pair(at, options, **options)
+    leader.sync({leader.member_id: b"", follower.member_id: b""})
+    began_s = time.monotonic()
+    at.expect("error code of the last heartbeat", follower.heartbeat(), ErrorCode.none)
+    leader.until_rebalance(session_ms / 1000 + LATE_S)
+    lasted_ms = (time.monotonic() - began_s) * 1000
+    at.expect("the silent one was there for its whole session", lasted_ms >= session_ms, True)
+    answer = leader.joined(leader.send_join())
+    left = [str(each.member_id) for each in answer.members]
+    at.expect("only the one that was heard of is left", left == [leader.member_id], True)

@@ -1,0 +1,265 @@
+"""Who coordinates a group, and who may join it: FindCoordinator and JoinGroup."""
+
+from typing import Any
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.member import CONSUMER, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, beside, pair, settled
+from bench.probe.surroundings import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+FIND = int(ApiKey.FIND_COORDINATOR)
+GROUP, SHARE = 0, 2
+NEEDS = {JOIN: ANY, SYNC: ANY, HEARTBEAT: ANY, LEAVE: ANY, DESCRIBE: ANY, FIND: ANY}
+WITH_IDS = {**NEEDS, JOIN: since_version(4)}
+PROTOCOL = "Kafka protocol guide: group membership"
+HUNDRED_TOPICS = bytes((0, 0, 0, 0, 0, 100))
+"""The beginning of a consumer's subscription to so many topics, without the topics."""
+
+
+# FindCoordinator
+
+
+def _found(at: Surroundings, *keys: str, version: int | None = None, key_type: int = GROUP) -> Any:
+    return at.ask(FIND, {"key_type": key_type, "coordinator_keys": list(keys)}, version).coordinators
+
+
+@case("groups/find/group", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
+def find(at: Surroundings) -> None:
+    """The coordinator of a group is one of the brokers."""
+    group_id = at.group()
+    at.coordinator(group_id)
+    (node,) = _found(at, group_id)
+    at.expect("error code", node.error_code, ErrorCode.none)
+    at.expect("it is among the brokers", int(node.node_id) in at.broker.nodes, True)
+
+
+@case("groups/find/every-version", PROTOCOL, {FIND: ANY, DESCRIBE: ANY}, since="0.8.2")
+def find_every_version(at: Surroundings) -> None:
+    """All versions tell the same coordinator."""
+    group_id = at.group()
+    at.coordinator(group_id)
+    told = {version: _found(at, group_id, version=version)[0] for version in at.broker.spoken(FIND)}
+    nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in told.items()}
+    at.expect("error codes", sorted({int(each.error_code) for each in told.values()}), [0])
+    newest = nodes[max(nodes)]
+    at.expect("versions that tell another", [each for each, node in nodes.items() if node != newest], [])
+
+
+@case("groups/find/several", "KIP-699", {FIND: since_version(4), DESCRIBE: ANY}, since="3.0")
+def find_several(at: Surroundings) -> None:
+    """One request may ask for several groups. Each is answered under its name."""
+    group_ids = [at.group() for _ in range(3)]
+    at.coordinator(group_ids[0])
+    nodes = _found(at, *group_ids)
+    at.expect("groups in the answer are those that were named", {str(each.key) for each in nodes} == {*group_ids}, True)
+    at.expect("error codes", sorted({int(each.error_code) for each in nodes}), [0])
+
+
+@case("groups/find/unknown-type", "KIP-98: the coordinator's types", {FIND: since_version(1)}, since="0.11")
+def find_unknown_type(at: Surroundings) -> None:
+    """A type of key that does not exist is refused with INVALID_REQUEST."""
+    (node,) = _found(at, at.group(), key_type=99)
+    at.expect("error code", node.error_code, ErrorCode.invalid_request)
+
+
+@case("groups/find/share-too-early", "KIP-932", {FIND: (1, 5)}, since="4.0", level=SHOULD)
+def find_share_too_early(at: Surroundings) -> None:
+    """Coordinators of share groups' state are asked for from version 6 on. Before, the answer is INVALID_REQUEST."""
+    (node,) = _found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE)
+    at.expect("error code", node.error_code, ErrorCode.invalid_request)
+
+
+# JoinGroup: one member
+
+
+@case("groups/join/id-required", "KIP-394", WITH_IDS, since="2.2")
+def id_required(at: Surroundings) -> None:
+    """A client without a member ID is told one with MEMBER_ID_REQUIRED, and joins with it."""
+    member = Member(at, at.group())
+    answer = member.join()
+    at.expect("error code", answer.error_code, ErrorCode.member_id_required)
+    member.member_id = str(answer.member_id)
+    at.expect("a member ID is told", bool(member.member_id), True)
+    again = member.joined(member.send_join())
+    at.expect("the member ID stays", str(again.member_id) == str(answer.member_id), True)
+
+
+@case("groups/join/id-not-member", "KIP-394", WITH_IDS, since="2.2")
+def id_is_no_member(at: Surroundings) -> None:
+    """A client that was told an ID and has not joined with it is no member yet."""
+    member = settled(at)
+    code = Member(at, member.group_id).join().error_code
+    at.expect("error code of the first join", code, ErrorCode.member_id_required)
+    at.expect("number of members", len(member.described().members), 1)
+
+
+@case("groups/join/id-at-once", "KIP-394", {**NEEDS, JOIN: (0, 3)}, since="0.9")
+def id_at_once(at: Surroundings) -> None:
+    """Before version 4, a client without a member ID joins at once and is told its ID."""
+    member = Member(at, at.group())
+    member.joined(member.send_join())
+    at.expect("a member ID is told", bool(member.member_id), True)
+
+
+@case("groups/join/alone", PROTOCOL, NEEDS, since="0.9")
+def join_alone(at: Surroundings) -> None:
+    """The only member leads, and is told itself with its metadata, the protocol and a generation above 0."""
+    member = Member(at, at.group(), {"range": b"of mine"})
+    answer = member.enter()
+    at.expect("it leads", member.leads, True)
+    at.expect("protocol", answer.protocol_name, "range")
+    at.expect_that("generation", member.generation, member.generation > 0, "above 0")
+    at.expect("metadata of the members", [bytes(each.metadata) for each in answer.members], [b"of mine"])
+
+
+@case("groups/join/protocol-type-told", "KIP-559", {**NEEDS, JOIN: since_version(7)}, since="2.5")
+def protocol_type_told(at: Surroundings) -> None:
+    """From version 7 on the answer tells the type of the group's protocol."""
+    answer = Member(at, at.group(), protocol_type="connect").enter()
+    at.expect("protocol type", answer.protocol_type, "connect")
+
+
+@case("groups/join/empty-group-id", PROTOCOL, NEEDS, since="0.9")
+def empty_group_id(at: Surroundings) -> None:
+    """A group needs an ID: the empty one is refused with INVALID_GROUP_ID."""
+    answer = Member(at, at.group()).join(group_id="")
+    at.expect("error code", answer.error_code, ErrorCode.invalid_group_id)
+
+
+@case("groups/join/session-too-short", PROTOCOL, NEEDS, since="0.9")
+def session_too_short(at: Surroundings) -> None:
+    """A session of 0 ms is shorter than any broker allows: INVALID_SESSION_TIMEOUT."""
+    answer = Member(at, at.group()).join(session_timeout=0)
+    at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
+
+
+@case("groups/join/session-too-long", "group.max.session.timeout.ms", NEEDS, since="0.9", level=SHOULD)
+def session_too_long(at: Surroundings) -> None:
+    """A session of 24 days is longer than a broker allows by default: INVALID_SESSION_TIMEOUT."""
+    answer = Member(at, at.group()).join(session_timeout=0x7FFFFFFF)
+    at.expect("error code", answer.error_code, ErrorCode.invalid_session_timeout)
+
+
+@case("groups/join/unknown-member", PROTOCOL, NEEDS, since="0.9")
+def unknown_member(at: Surroundings) -> None:
+    """A member ID that the group does not know is refused with UNKNOWN_MEMBER_ID."""
+    stranger = Member(at, settled(at).group_id, member_id="a-stranger")
+    at.expect("error code", stranger.join().error_code, ErrorCode.unknown_member_id)
+
+
+@case("groups/join/unknown-member-and-group", PROTOCOL, NEEDS, since="0.9")
+def unknown_member_and_group(at: Surroundings) -> None:
+    """A client that comes with a member ID makes no group: UNKNOWN_MEMBER_ID."""
+    answer = Member(at, at.group(), member_id="a-stranger").join()
+    at.expect("error code", answer.error_code, ErrorCode.unknown_member_id)
+
+
+@case("groups/join/no-protocols", PROTOCOL, NEEDS, since="0.9")
+def no_protocols(at: Surroundings) -> None:
+    """A member without any protocol is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    answer = Member(at, at.group(), {}).join()
+    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/join/no-protocol-type", PROTOCOL, NEEDS, since="0.9")
+def no_protocol_type(at: Surroundings) -> None:
+    """A member without a protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    answer = Member(at, at.group(), protocol_type="").join()
+    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+
+
+# JoinGroup: several members
+
+
+@case("groups/join/other-protocol-type", PROTOCOL, NEEDS, since="0.9")
+def other_protocol_type(at: Surroundings) -> None:
+    """A member of another protocol type is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    first = settled(at)
+    answer = Member(at, first.group_id, protocol_type="connect").join()
+    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/join/no-common-protocol", PROTOCOL, NEEDS, since="0.9")
+def no_common_protocol(at: Surroundings) -> None:
+    """A member that has no protocol in common with the others is refused with INCONSISTENT_GROUP_PROTOCOL."""
+    first = settled(at)
+    answer = Member(at, first.group_id, {"sticky": b""}).join()
+    at.expect("error code", answer.error_code, ErrorCode.inconsistent_group_protocol)
+
+
+@case("groups/join/common-protocol", PROTOCOL, NEEDS, since="0.9")
+def common_protocol(at: Surroundings) -> None:
+    """The group gets a protocol that all members have, and the leader that protocol's metadata."""
+    first = settled(at, protocols={"one": b"one of A", "both": b"both of A"})
+    _, *answers = beside(first, protocols={"other": b"other of B", "both": b"both of B"})
+    at.expect("protocols", [each.protocol_name for each in answers], ["both", "both"])
+    told = sorted(bytes(each.metadata) for answer in answers for each in answer.members)
+    at.expect("metadata", told, [b"both of A", b"both of B"])
+
+
+@case("groups/join/leader-told-members", PROTOCOL, NEEDS, since="0.9")
+def leader_told_members(at: Surroundings) -> None:
+    """All members are told the same leader, and only the leader is told who the members are, with their metadata."""
+    first = settled(at, protocols={"range": b"of A"})
+    second, *answers = beside(first, protocols={"range": b"of B"})
+    at.expect("both are told the same leader", first.leader == second.leader, True)
+    of_leader, of_other = answers if first.leads else reversed(answers)
+    told = {str(each.member_id): bytes(each.metadata) for each in of_leader.members}
+    wanted = {first.member_id: b"of A", second.member_id: b"of B"}
+    at.expect("the leader is told both with their metadata", told == wanted, True)
+    at.expect("members that the other is told", len(of_other.members), 0)
+
+
+@case("groups/join/same-generation", PROTOCOL, NEEDS, since="0.9")
+def same_generation(at: Surroundings) -> None:
+    """A new member begins a generation, which is higher than the one before and the same for all."""
+    first = settled(at)
+    before = first.generation
+    second, _, _ = beside(first)
+    at.expect("both are told the same generation", first.generation == second.generation, True)
+    at.expect_that("generation", first.generation, first.generation > before, f"above {before}")
+
+
+@case("groups/join/leader-again", PROTOCOL, NEEDS, since="0.9")
+def leader_again(at: Surroundings) -> None:
+    """A leader that joins a stable group again begins a generation: the topics that it sees may have changed."""
+    leader = settled(at)
+    before = leader.generation
+    leader.joined(leader.send_join())
+    at.expect_that("generation", leader.generation, leader.generation > before, f"above {before}")
+
+
+@case("groups/join/follower-again", "ClassicGroup", NEEDS, since="0.9", level=SHOULD)
+def follower_again(at: Surroundings) -> None:
+    """A follower that joins a stable group again with nothing new is told the generation that there is."""
+    leader, follower = pair(at)
+    leader.sync({leader.member_id: b"", follower.member_id: b""})
+    before = follower.generation
+    follower.joined(follower.send_join())
+    at.expect("the generation stays", follower.generation == before, True)
+    at.expect("error code of the leader's heartbeat", leader.heartbeat(), ErrorCode.none)
+
+
+@case("groups/join/new-metadata", PROTOCOL, NEEDS, since="0.9")
+def new_metadata(at: Surroundings) -> None:
+    """A follower that joins again with other metadata begins a rebalance, and the leader is told the metadata."""
+    leader, follower = pair(at)
+    leader.sync({leader.member_id: b"", follower.member_id: b""})
+    follower.protocols = {"range": b"something new"}
+    asked = follower.send_join()
+    leader.until_rebalance()
+    told = leader.joined(leader.send_join()).members
+    follower.joined(asked)
+    found = {str(each.member_id): bytes(each.metadata) for each in told}.get(follower.member_id)
+    at.expect("metadata of the follower", found, b"something new")
+
+
+@case(
+    "groups/join/unreadable-subscription", "ClassicGroup", NEEDS, since="0.9", level=SHOULD, hostile=True, limit_s=8.0
+)
+def unreadable_subscription(at: Surroundings) -> None:
+    """A consumer's metadata is the members' own affair: one that nobody can read keeps no group waiting."""
+    member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
+    member.enter()
+    at.expect("it leads", member.leads, True)

@@ -1,0 +1,165 @@
+"""A member of a consumer group in few words: it joins, syncs and is heard of, on a connection of its own."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.probe.conversation import Asked, Conversation
+from bench.probe.surroundings import Surroundings
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+JOIN, SYNC, HEARTBEAT = int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT)
+LEAVE, DESCRIBE = int(ApiKey.LEAVE_GROUP), int(ApiKey.DESCRIBE_GROUPS)
+CONSUMER = "consumer"
+PROBE = "probe"
+"""A protocol type of which no broker knows how its metadata looks."""
+SESSION_MS = 30_000
+REBALANCE_MS = 30_000
+IDS_SINCE = 4
+"""From this version of JoinGroup on, a member is told its ID before it joins (KIP-394)."""
+AGAIN_AFTER_S = 0.05
+HEARD_WITHIN_S = 10.0
+
+
+@dataclass(slots=True)
+class Member:
+    """``protocols``: metadata by the protocol's name. ``instance``: the instance ID of a static member. ``member_id``,
+    ``generation``, ``leader`` and ``protocol`` are what the last join told."""
+
+    at: Surroundings
+    group_id: str
+    protocols: Mapping[str, bytes] = field(default_factory=lambda: {"range": b"metadata"})
+    instance: str | None = None
+    protocol_type: str = PROBE
+    session_ms: int = SESSION_MS
+    member_id: str = ""
+    generation: int = -1
+    leader: str = ""
+    protocol: str | None = None
+    on: Conversation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.on = self.at.coordinator(self.group_id)
+
+    @property
+    def leads(self) -> bool:
+        return self.leader == self.member_id
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """The fields that tell who a request is from."""
+        named = {} if self.instance is None else {"group_instance_id": self.instance}
+        return {"group_id": self.group_id, "member_id": self.member_id, "generation_id": self.generation, **named}
+
+    # Joining
+
+    def send_join(self, version: int | None = None, **other: object) -> Asked:
+        """Sends a JoinGroup as the member is. ``other``: fields with other values."""
+        identity = {name: value for name, value in self.identity.items() if name != "generation_id"}
+        asked = {
+            "session_timeout": self.session_ms,
+            "rebalance_timeout": REBALANCE_MS,
+            "protocol_type": self.protocol_type,
+            "protocols": [{"name": name, "metadata": data} for name, data in self.protocols.items()],
+        }
+        return self.at.send(JOIN, {**identity, **asked, **other}, version, self.on)
+
+    def join(self, version: int | None = None, **other: object) -> Any:
+        """Sends a JoinGroup and returns the answer, whatever it says."""
+        return self.on.receive(self.send_join(version, **other))
+
+    def send_entry(self) -> Asked:
+        """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
+        if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
+            answer = self.join()
+            self.at.expect("error code of the first join", answer.error_code, ErrorCode.member_id_required)
+            self.member_id = str(answer.member_id)
+        return self.send_join()
+
+    def joined(self, asked: Asked) -> Any:
+        """Takes the answer to a JoinGroup, which must succeed."""
+        answer = self.on.receive(asked)
+        self.at.expect("error code of a join", answer.error_code, ErrorCode.none)
+        self.member_id, self.generation = str(answer.member_id), int(answer.generation_id)
+        self.leader, self.protocol = str(answer.leader), answer.protocol_name
+        return answer
+
+    def enter(self) -> Any:
+        """Joins and returns the answer, which must be without error."""
+        return self.joined(self.send_entry())
+
+    # Being a member
+
+    def send_sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> Asked:
+        """``assignments``: by member ID."""
+        given = [{"member_id": name, "assignment": data} for name, data in (assignments or {}).items()]
+        asked = {"protocol_type": self.protocol_type, "protocol_name": self.protocol, "assignments": given}
+        if self.at.version(SYNC) < 5:
+            asked = {"assignments": given}
+        return self.at.send(SYNC, {**self.identity, **asked, **other}, on=self.on)
+
+    def sync(self, assignments: Mapping[str, bytes] | None = None, **other: object) -> Any:
+        return self.on.receive(self.send_sync(assignments, **other))
+
+    def heartbeat(self, **other: object) -> int:
+        """Returns the error code."""
+        return int(self.at.ask(HEARTBEAT, {**self.identity, **other}, on=self.on).error_code)
+
+    def leave(self) -> None:
+        leaving = {"member_id": self.member_id, "group_instance_id": self.instance}
+        answer = self.at.ask(LEAVE, {"group_id": self.group_id, "members": [leaving]}, on=self.on)
+        self.at.expect("error code of the group", answer.error_code, ErrorCode.none)
+
+    def described(self, unseen: bool = False) -> Any:
+        """What DescribeGroups tells of the group."""
+        ask = self.at.ask_unseen if unseen else self.at.ask
+        (told,) = ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on).groups
+        return told
+
+    def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
+        """Sends heartbeats until one is answered REBALANCE_IN_PROGRESS."""
+
+        def is_quiet() -> bool:
+            return int(self.at.ask_unseen(HEARTBEAT, self.identity, on=self.on).error_code) == ErrorCode.none
+
+        _while(is_quiet, within_s)
+        self.at.expect("error code of a heartbeat", self.heartbeat(), ErrorCode.rebalance_in_progress)
+
+    def until_state(self, state: str) -> None:
+        """Asks until the group is told in this state. Apache Kafka tells what is committed, which is a moment older."""
+        _while(lambda: self.described(unseen=True).group_state != state, HEARD_WITHIN_S)
+        self.at.expect("state", self.described().group_state, state)
+
+
+def _while(holds: Callable[[], bool], within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while holds() and time.monotonic() < until:
+        time.sleep(AGAIN_AFTER_S)
+
+
+def settled(at: Surroundings, **options: Any) -> Member:
+    """The one member of a stable group, with the assignment ``b"mine"``. ``options``: of Member."""
+    member = Member(at, at.group(), **options)
+    member.enter()
+    answer = member.sync({member.member_id: b"mine"})
+    at.expect("error code of a sync", answer.error_code, ErrorCode.none)
+    return member
+
+
+def beside(first: Member, **options: Any) -> tuple[Member, Any, Any]:
+    """A second member joins a stable group, and the first one joins again. Returns the second member, and what both
+    were told of the generation that they share, the first one's before. Nobody has synced."""
+    second = Member(first.at, first.group_id, **options)
+    asked = second.send_entry()
+    first.until_rebalance()
+    again = first.joined(first.send_join())
+    return second, again, second.joined(asked)
+
+
+def pair(at: Surroundings, first: Mapping[str, Any] | None = None, **second: Any) -> tuple[Member, Member]:
+    """Two members of one generation, the leader before. Nobody has synced. The options are those of Member."""
+    one = settled(at, **(first or {}))
+    other, _, _ = beside(one, **second)
+    return (one, other) if one.leads else (other, one)

@@ -1,0 +1,104 @@
+"""The commands that need no judge. Each imports what it needs only when it runs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[int, int]:
+    found = {}
+    for value in values:
+        node, _separator, process = value.partition("=")
+        if not (node.isdecimal() and process.isdecimal() and int(process) > 1):
+            raise click.BadParameter(f"{value!r} is not NODE=PID")
+        found[int(node)] = int(process)
+    return found
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible proxy --target 127.0.0.1:9092"
+    "\n  ./crucible proxy --target HOST:PORT --rules lost.toml"
+)
+@click.option("--target", required=True, metavar="HOST:PORT", help="A node of the cluster to stand in front of.")
+@click.option(
+    "--listen",
+    default="127.0.0.1:0",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where clients connect.",
+)
+@click.option("--rules", type=click.Path(path_type=Path), help="A TOML file with [[fault]] tables, as in scenarios.")
+@click.option(
+    "--control", default="127.0.0.1:0", show_default=True, metavar="HOST:PORT", help="Where the HTTP interface is."
+)
+@click.option("--log", type=click.Path(path_type=Path), help="Write each request that passes here, as JSON lines.")
+@click.option(
+    "--process",
+    multiple=True,
+    callback=_processes,
+    metavar="NODE=PID",
+    help="Rules may kill or pause this process.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+def proxy(
+    target: str, listen: str, rules: Path | None, control: str, log: Path | None, process: dict[int, int], seed: int
+) -> None:
+    """Stands in front of a cluster and strikes requests and answers by rules, while unmodified clients use it.
+
+    It prints one JSON line with bootstrap_servers and the URL of its HTTP interface, and ends at Ctrl-C or SIGTERM.
+    """
+    from chaos.frame_proxy.command import Wish, run_proxy
+
+    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed), click.echo))
+
+
+@click.command(
+    epilog="\b\nExamples:\n  ./crucible mutants\n  ./crucible sim --all --with-mutants --seeds 200 --seed 1000"
+)
+def mutants() -> None:
+    """Lists the mutants, one line each: its name, the clauses that it lacks, the numbers of the scenarios that must
+    catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught, or why
+    real processes cannot show it.
+
+    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl.
+    """
+    from chaos.mutants import live_worlds
+    from chaos.mutants.catches import last
+    from chaos.mutants.registry import by_name, table
+
+    caught = last()
+    for name, numbers in table():
+        lacking = ", ".join(by_name(name).clauses) or "no clause"
+        click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
+        simulated = caught.get((name, "sim"))
+        if simulated is not None:
+            click.echo(f"        {simulated}")
+        click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
+
+
+@click.command(
+    epilog="\b\nExamples:\n  ./crucible prune\n  ./crucible prune --keep 5\n  ./crucible prune --keep 0 --red"
+)
+@click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="So many of the newest runs stay.")
+@click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
+def prune(keep: int, red: bool) -> None:
+    """Deletes old runs in runs/ that passed, or whose mutant was caught.
+
+    Folders that --out named, and runs that were not judged, stay.
+    """
+    from chaos.live.kept_runs import surplus
+    from terminal import shown
+
+    old = surplus(ROOT / "runs", keep, red)
+    freed_bytes = 0
+    for each in old:
+        freed_bytes += each.size_bytes()
+        each.delete()
+        click.echo(f"deleted {shown(each.path)}")
+    counted = "runs" if red else "runs that ended as they must"
+    click.echo(f"{len(old)} runs deleted, {freed_bytes / 1e6:.1f} MB; the newest {keep} {counted} stay")

@@ -1,0 +1,244 @@
+"""The commands that need several rooms at once: they play scenarios, and judge them.
+
+Each imports what it needs only when it runs, as all commands do.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+
+@click.command(epilog="\b\nExamples:\n  ./crucible demo\n  ./crucible demo --out runs/mine --seed 7")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
+def demo(out: Path | None, seed: int) -> None:
+    """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
+    from playing import find_scenarios, play_live, worst
+
+    sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
+
+
+_SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
+_ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
+_REVISION = click.option(
+    "--revision",
+    type=click.Choice(["final", "first"]),
+    help="Revision of fetch sessions (default: each of a scenario's).",
+)
+_MUTANT = click.option("--mutant", help="Plant this defect. The scenario must turn red (exit code 1).")
+_WITH_MUTANTS = click.option(
+    "--with-mutants",
+    is_flag=True,
+    help="Play each scenario without a mutant and with each of its own; exit code 0 if all ends as it must.",
+)
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible run 1 2"
+    "\n  ./crucible run 27 --mutant counted_session_ids"
+    "\n  ./crucible run plain-load --target HOST:PORT"
+)
+@_SCENARIOS
+@_ALL
+@_REVISION
+@click.option(
+    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
+)
+@_MUTANT
+@_WITH_MUTANTS
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+def run(
+    scenarios: Sequence[str],
+    everything: bool,
+    revision: str | None,
+    target: str,
+    mutant: str | None,
+    with_mutants: bool,
+    out: Path | None,
+    seed: int,
+) -> None:
+    """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
+
+    SCENARIO is a file, its stem, or the scenario's number.
+    """
+    from playing import as_they_must, find_scenarios, live_plays, play_live, worst
+
+    _one_of(mutant, with_mutants)
+    planted = None if with_mutants else mutant or ""
+    plays = live_plays(find_scenarios(scenarios, everything), revision, planted, target, everything)
+    verdicts = play_live(plays, target, out, seed)
+    sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
+
+
+def _one_of(mutant: str | None, with_mutants: bool) -> None:
+    if mutant and with_mutants:
+        raise click.UsageError("give --mutant or --with-mutants, not both")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible compare fetch-revisions"
+    "\n  ./crucible compare mirror --seed 7 --out runs/compared"
+)
+@click.argument("scenario")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+def compare(scenario: str, out: Path | None, seed: int) -> None:
+    """Plays a scenario in both revisions of fetch sessions and with full fetches, and lays the runs side by side.
+
+    The runs have the same load, faults and seed. They are played one after the other with real processes, and judged. A
+    scenario with a mirror is played with metadata epochs and without them instead.
+    """
+    from playing import command_line, find_scenarios, run_folder, tell, worst
+    from terminal import need_java, one_sentence, progress, shown
+
+    need_java()
+    from chaos.live.comparison import compare as play_all
+    from chaos.live.errors import SetupError
+    from reports.comparison import compare_runs
+    from reports.errors import SetupError as NoSpark
+
+    (found,) = find_scenarios([scenario], False)
+    with one_sentence(SetupError):
+        folder = run_folder(out, f"compare-{found.name}", False)
+        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
+    with one_sentence(NoSpark):
+        compared = compare_runs([run for _, run in played], folder, progress=progress)
+    tell(compared.verdicts)
+    click.echo(f"comparison: {shown(compared.page)}")
+    sys.exit(worst(compared.verdicts))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible fleet plain-load --web"
+    "\n  ./crucible fleet plain-load --clients 1000 --workers 3 --shape step"
+)
+@click.argument("scenario", default="plain-load")
+@click.option(
+    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
+)
+@click.option("--web", is_flag=True, help="Locust's web page starts and stops the load, until Ctrl-C.")
+@click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="The page's port.")
+@click.option("--clients", type=click.IntRange(1), help="How many fetchers (default: the scenario's).")
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Locust's processes.")
+@click.option("--seconds", type=click.IntRange(1), help="How long (default: the scenario's).")
+@click.option(
+    "--shape", type=click.Choice(["step", "spike", "soak"]), help="How clients join the load (default: all at once)."
+)
+@click.option(
+    "--revision",
+    type=click.Choice(["final", "first", "none"]),
+    default="final",
+    show_default=True,
+    help="The fetch sessions of the fetchers, or none.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
+@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+def fleet(
+    scenario: str,
+    target: str,
+    web: bool,
+    port: int,
+    clients: int | None,
+    workers: int,
+    seconds: int | None,
+    shape: str | None,
+    revision: str,
+    out: Path | None,
+    seed: int,
+) -> None:
+    """Runs a scenario's load alone, without its faults, straight to the brokers. It is judged at its end.
+
+    The run is INVALID if the fleet, and not the broker, was what limited it.
+    """
+    from playing import command_line, find_scenarios, judge, run_folder, worst
+    from terminal import need_java, one_sentence, progress
+
+    need_java()
+    from chaos.live.errors import NodeDied, SetupError
+    from chaos.live.load.load_alone import LoadPlan, drive
+    from scenarios.revisions import in_revision
+
+    (found,) = find_scenarios([scenario], False)
+    spoken = in_revision(found, revision)
+    plan = LoadPlan(
+        run_folder(out, f"fleet-{spoken.name}", False),
+        target,
+        seed,
+        seconds or 0,
+        clients or 0,
+        workers,
+        shape or "",
+        port if web else 0,
+    )
+    with one_sentence(SetupError, NodeDied):
+        folder = drive(spoken, plan, command_line(), progress)
+    sys.exit(worst(judge([folder.path])))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible sim 1 --seeds 1000"
+    "\n  ./crucible sim 6 --seed 42"
+    "\n  ./crucible sim --all --seeds 200 --with-mutants"
+)
+@_SCENARIOS
+@_ALL
+@_REVISION
+@click.option("--seeds", type=click.IntRange(1), help="How many seeds (default 100, or the one given with --seed).")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    help="The first seed. Without --seeds only this one is played, and its trace hash told.",
+)
+@_MUTANT
+@_WITH_MUTANTS
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
+@click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
+@click.option("--profile", is_flag=True, help="Tell where the time went, by part and by kind of event. Needs --seeds.")
+def sim(
+    scenarios: Sequence[str],
+    everything: bool,
+    revision: str | None,
+    seeds: int | None,
+    seed: int | None,
+    mutant: str | None,
+    with_mutants: bool,
+    out: Path | None,
+    processes: int,
+    profile: bool,
+) -> None:
+    """Plays scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
+    _one_of(mutant, with_mutants)
+    if out is not None and (with_mutants or seed is None or seeds not in (None, 1)):
+        raise click.UsageError("--out writes a single seed's run: give --seed, without --seeds or --with-mutants")
+    if profile and (with_mutants or seeds in (None, 1)):
+        raise click.UsageError("--profile measures a search: give --seeds, at least 2, and no --with-mutants")
+    from chaos.search.run_sim import simulate
+    from playing import find_scenarios
+    from scenarios.revisions import marked, revision_of
+
+    names = [marked(each.path, revision_of(each)) for each in find_scenarios(scenarios, everything)]
+    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or "", profile))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible report runs/demo-20260101-120000"
+    "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
+)
+@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
+@click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
+@click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
+def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
+    """Lets Spark judge and draw runs, also old ones again."""
+    from playing import judge, worst
+    from terminal import need_java
+
+    need_java()
+    sys.exit(worst(judge(run_dirs, out, baseline)))

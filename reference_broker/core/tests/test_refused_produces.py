@@ -1,0 +1,28 @@
+"""What the answer to a refused produce tells beside its error."""
+
+from reference_broker.core.tests.node_world import NodeWorld, batch
+from reference_broker.records.builder import Record, build
+from reference_broker.wire.errors import ErrorCode
+
+
+def test_a_refused_batch_learns_where_the_log_starts() -> None:
+    world = NodeWorld()
+    world.create("t", cleanup_policy="compact")
+    refused = [
+        (build([Record(timestamp_ms=1, value=b"no key")]), ErrorCode.invalid_record),
+        (batch(is_control=True), ErrorCode.invalid_record),
+        (batch(producer_id=7, producer_epoch=0, base_sequence=3), ErrorCode.unknown_producer_id),
+    ]
+    for data, error in refused:
+        told = world.produce("t", 0, data)
+        assert (told.error_code, told.log_start_offset) == (error, 0)
+
+
+def test_a_damaged_or_large_batch_does_not() -> None:
+    world = NodeWorld()
+    world.create("t", max_message_bytes="100")
+    good = batch(b"v")
+    damaged = good[:-1] + bytes([good[-1] ^ 1])
+    for data, error in ((damaged, ErrorCode.corrupt_message), (batch(bytes(200)), ErrorCode.message_too_large)):
+        told = world.produce("t", 0, data)
+        assert (told.error_code, told.log_start_offset) == (error, -1)

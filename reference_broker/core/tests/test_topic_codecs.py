@@ -1,0 +1,67 @@
+"""``compression.type`` of a topic: its batches are stored with that codec."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.core.tests.node_world import NodeWorld, batch
+from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, checksum, read_header, write_header
+from reference_broker.records.builder import Compression
+from reference_broker.records.reader import read_records
+from reference_broker.wire.errors import ErrorCode
+
+NAMES = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+@pytest.mark.clause("LogValidatorTest.checkRecompression", "LogValidatorTest.testDifferentCodecCausesRecompression")
+@pytest.mark.parametrize("size", [100, 600_000], ids=["at once", "in slices"])
+@pytest.mark.parametrize("time", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, size: int) -> None:
+    world = NodeWorld()
+    world.create("t", compression_type=name, message_timestamp_type=time)
+    log = world.log("t")
+    for sequence, codec in enumerate(Compression):
+        sent = batch(b"v" * size, compression=codec, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        for _ in range(2):  # The second one is a retry, which is not written again.
+            told = world.produce("t", 0, sent)
+            assert (told.error_code, told.base_offset) == (ErrorCode.none, sequence)
+        (stored,) = [bytes(log.read(sequence, 1 << 20, log.log_end_offset))]
+        header, before = read_header(stored), read_header(sent)
+        assert header.compression == NAMES[name]
+        assert (header.producer_id, header.base_sequence) == (7, sequence)
+        ((record,), (was,)) = list(read_records(stored)), list(read_records(sent))
+        if time == "CreateTime":
+            assert header.max_timestamp_ms == before.max_timestamp_ms
+            assert record == replace(was, offset=sequence)
+        assert (record.key, record.value) == (was.key, was.value)
+    assert log.log_end_offset == len(Compression)
+
+
+def test_a_codec_that_the_batch_has_already_leaves_its_bytes() -> None:
+    world = NodeWorld()
+    world.create("t", compression_type="gzip")
+    sent = batch(b"v" * 100, compression=Compression.GZIP)
+    world.produce("t", 0, sent)
+    assert bytes(world.log("t").read(0, 1 << 20, 1))[16:] == sent[16:]
+
+
+def test_a_batch_that_is_too_large_with_the_codec_of_the_topic_is_refused() -> None:
+    world = NodeWorld()
+    world.create("t", compression_type="uncompressed", max_message_bytes="1000")
+    for count in (1, 20):
+        sent = batch(bytes(2_000), count=count, compression=Compression.GZIP)
+        assert world.produce("t", 0, sent).error_code == ErrorCode.message_too_large
+    assert world.produce("t", 0, batch(bytes(100), compression=Compression.GZIP)).error_code == 0
+    assert world.log("t").log_end_offset == 1
+
+
+def test_bytes_that_their_codec_cannot_read_are_refused() -> None:
+    world = NodeWorld()
+    world.create("t", compression_type="lz4")
+    good = batch(b"v" * 100)
+    covered = write_header(read_header(good)._replace(attributes=Compression.GZIP))[CRC_FROM:] + good[HEADER_BYTES:]
+    header = read_header(good)._replace(attributes=Compression.GZIP, crc=checksum(covered))
+    sent = write_header(header) + good[HEADER_BYTES:]
+    assert world.produce("t", 0, sent).error_code == ErrorCode.corrupt_message
+    assert world.log("t").log_end_offset == 0

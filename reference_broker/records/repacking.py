@@ -1,0 +1,46 @@
+"""Packs a batch anew with another codec, for topics whose ``compression.type`` is not ``producer``."""
+
+from collections.abc import Generator
+
+from reference_broker.records.batch import (
+    COMPRESSION_MASK,
+    CRC_FROM,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD_BYTES,
+    BatchHeader,
+    InvalidRecords,
+    checksum,
+    write_header,
+)
+from reference_broker.records.compression import Compression, compressed_pieces
+from reference_broker.records.reader import MOST_PLAIN_BYTES, MOST_RECORDS, plain_records
+from reference_broker.wire.errors import ErrorCode
+
+CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each in Compression if each}}
+"""The codecs by their names in ``compression.type``. ``producer`` is none of them."""
+
+
+def repacked(header: BatchHeader, batch: memoryview, codec: Compression) -> Generator[None, None, bytes]:
+    """The batch with the same records and another codec, in slices. The records are not decoded.
+
+    Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
+    batch's own codec cannot read.
+    """
+    plain = yield from plain_records(header, batch)
+    if plain is None:
+        raise InvalidRecords(
+            ErrorCode.message_too_large,
+            f"a batch that is packed anew may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
+        )
+    pieces: list[bytes] = []
+    for piece in compressed_pieces(codec, plain):
+        if pieces:
+            yield
+        pieces.append(piece)
+    body = b"".join(pieces)
+    changed = header._replace(
+        batch_length=HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES,
+        attributes=(header.attributes & ~COMPRESSION_MASK) | codec,
+    )
+    covered = write_header(changed)[CRC_FROM:] + body
+    return write_header(changed._replace(crc=checksum(covered)))[:CRC_FROM] + covered

@@ -1,0 +1,32 @@
+"""``crucible test``. It imports what it needs only when it runs."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+_ONLY = ("lint", "format", "contracts", "types", "tests", "pure", "live", "spark")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible test --fast"
+    "\n  ./crucible test"
+    "\n  ./crucible test --only tests -- reference_broker -k session"
+)
+@click.option("--fast", is_flag=True, help="Run lint, format, contracts and quick tests: a minute and a half, no Java.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(_ONLY), help="Run only these parts; tests are pure, live and spark."
+)
+@click.argument("pytest_words", nargs=-1)
+def test(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
+    """Runs what CI runs. --fast leaves out what needs Java or starts processes. Words after -- go to pytest."""
+    if fast and only:
+        raise click.UsageError("give --fast or --only, not both")
+    from terminal import need_java
+    from tools import checks
+
+    names = checks.wanted(only, fast)
+    if {"live", "spark"} & {*names}:
+        need_java()
+    sys.exit(checks.run(names, pytest_words))
