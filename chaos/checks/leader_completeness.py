@@ -1,5 +1,9 @@
 """leader-completeness: every later leader's log holds the committed batches unchanged, and all nodes agree on them.
 
+A leader holds what was committed before anybody led in a later epoch. A node may learn late that it was elected, as one
+does that was stopped meanwhile. By then a later leader may have committed more (Raft: Leader Completeness speaks of
+leaders of higher terms).
+
 If a node's log starts at a snapshot, it is judged from the snapshot's end on. snapshot-equals-replay judges the
 snapshot itself.
 """
@@ -17,6 +21,8 @@ class LeaderCompleteness(QuorumCheck):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._same_to: dict[int, int] = {}
+        self._committed_at: dict[int, int] = {}
+        """For each epoch, up to where batches were committed when its leader began."""
 
     def note(self, at_us: int, member: Member, note: Note) -> None:
         offset = int(dict(note.fields)["offset"])
@@ -28,7 +34,9 @@ class LeaderCompleteness(QuorumCheck):
         if before.incarnation != after.incarnation:
             self._same_to[member.node_id] = 0
         if after.leads and not (before.leads and before.epoch == after.epoch):
-            self._compare(at_us, member, after.start_offset, self.view.committed_end, "leads and")
+            committed = self._committed_at.setdefault(after.epoch, self.view.committed_end)
+            later = (end for epoch, end in self._committed_at.items() if epoch > after.epoch)
+            self._compare(at_us, member, after.start_offset, min([committed, *later]), "leads and")
         committed = min(after.high_watermark, self.view.committed_end)
         checked = self._same_to.get(member.node_id, 0)
         if committed > checked:

@@ -2,8 +2,7 @@
 
 The check reads the downloading node's own notes. From one leader a node fetches at most a snapshot's size, plus one
 chunk for each time that it began again (S-11). Until it has a whole snapshot it fetches from one leader at most three
-times the bytes of the largest one that it asked for, plus a chunk for each beginning, whatever appears meanwhile
-(S-15).
+times the bytes of the first one that it asked for, plus a chunk for each beginning, whatever appears meanwhile (S-15).
 """
 
 import json
@@ -58,7 +57,7 @@ class _Transfer:
 class _Catching:
     """A node between its first request for a snapshot and its first whole snapshot.
 
-    ``spent`` begins anew with each leader. Its size is that of the largest snapshot.
+    ``spent`` begins anew with each leader. Its size is that of the first snapshot.
     """
 
     transfer: _Transfer | None = None
@@ -117,7 +116,7 @@ class SnapshotTransfer(Check):
         transfer.spent.size = max(transfer.spent.size, fields["size"])
         transfer.spent.receive(size)
         node.spent.receive(size)
-        node.spent.size = max(node.spent.size, transfer.spent.size)
+        node.spent.size = node.spent.size or transfer.spent.size
         self._bounded(row, f"of {transfer.source}", transfer.spent, 1)
         self._bounded(row, "until it has one", node.spent, MOST_TIMES)
 

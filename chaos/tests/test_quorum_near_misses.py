@@ -86,6 +86,26 @@ def test_what_nobody_had_as_a_batch_does_not_hide_what_comes_after_it(quorum: Qu
     assert ("leader-completeness" in quorum.broken()) is not held
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_leader_that_learns_late_of_its_election_may_lack_what_a_later_one_committed(
+    quorum: Quorum, before: bool
+) -> None:
+    """It must hold what was committed before the later leader began."""
+    quorum.trouble.node(0, quorum.now_us)
+    if before:
+        quorum.append(batch(3, 1), to=(0, 1, 3))
+        quorum.commit(4, 0, 1, 3)
+    quorum.nodes[0].is_leader = False
+    quorum.nodes[1].is_leader, quorum.nodes[1].epoch, quorum.nodes[1].leader_id = True, 3, 1
+    quorum.look(1)
+    if not before:
+        quorum.append(batch(3, 3), to=(1, 3))
+        quorum.commit(4, 1, 3)
+    quorum.nodes[2].is_leader, quorum.nodes[2].epoch, quorum.nodes[2].leader_id = True, 2, 2
+    quorum.look(2)
+    assert ("leader-completeness" in quorum.broken()) is before
+
+
 @pytest.mark.clause("T-2", "T-7")
 @pytest.mark.parametrize(("level", "right"), [(0, True), (1, False), (12, False), (13, True)])
 def test_the_level_from_which_markers_may_be_written(quorum: Quorum, level: int, right: bool) -> None:

@@ -338,6 +338,8 @@ class Sessions(RuleBasedStateMachine):
         pass_time(self.world, 3000)
         self.world.win()
         self.world.settle()
+        # As in Kafka, a new controller gives a session to those that are not fenced.
+        self.has_beaten = {each: each not in fenced(self.world) for each in self.has_beaten}
         self.heard_ms = dict.fromkeys(self.heard_ms, self.ran_ms)
         self.counted_ms = dict.fromkeys(self.counted_ms, 0)
 

@@ -2,8 +2,8 @@
 
 A download fetches again at most one chunk for each time that it began. It asks for bytes, and takes them, only at the
 end of the bytes that it holds of the same snapshot from the same leader. Newer snapshots may appear meanwhile. Until a
-node has one of them whole, it fetches from one leader at most three times the bytes of the largest snapshot that it
-asked for, and one chunk for each beginning. The file that it has put together is whole.
+node has one of them whole, it fetches from one leader at most three times the bytes of the first snapshot that it asked
+for, and one chunk for each beginning. The file that it has put together is whole.
 """
 
 from functools import reduce
@@ -89,10 +89,10 @@ def _damaged(found: DataFrame) -> DataFrame:
 
 
 def _without_end(found: DataFrame) -> DataFrame:
-    largest = F.max(F.when(F.col("what") == CHUNK, F.col("size")))
-    wrong = _too_much(found, ["run", "node", "at_leader"], largest, MOST_TIMES)
+    first = F.first(F.when(F.col("what") == CHUNK, F.col("size")), ignorenulls=True)
+    wrong = _too_much(found, ["run", "node", "at_leader"], first, MOST_TIMES)
     detail = sentence(
-        "Node %s received %s bytes from node %s until it had a snapshot. The largest had %s, and %s are "
+        "Node %s received %s bytes from node %s until it had a snapshot. The first had %s, and %s are "
         "enough in %s starts.",
         "node",
         "received_bytes",
