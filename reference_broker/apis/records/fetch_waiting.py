@@ -35,8 +35,8 @@ from reference_broker.wire.fetch import FetchRequest, PartitionData
 MAX_MISSES = 256
 """An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
 Tens of thousands of partitions would hold up everybody else for a second."""
-A_FEW = 500
-"""Work on so many partitions is done directly. A slice of an answer reads so many, which takes some 5 ms."""
+A_FEW = 1000
+"""Work on so many partitions is done directly. A slice of an answer reads so many, which takes 5 to 10 ms."""
 
 Answers = dict[CachedPartition, PartitionData]
 Said: TypeAlias = tuple[CachedPartition, PartitionData]
