@@ -38,6 +38,26 @@ def plant_two_digests(history: History) -> None:
     image["detail"] = json.dumps(json.loads(str(image["detail"])) | {"digest": "f" * 16}, sort_keys=True)
 
 
+def _publish(history: History, offset: int) -> None:
+    """Node 2 publishes its metadata as of that offset, too."""
+    image = history.rows("trace", what="metadata_image", node=2)[0]
+    row = {**image, "seq": int_of(image, "seq") + 1_000}
+    _retell(row, offset=offset)
+    history.tables["trace"].append(row)
+
+
+def plant_image_inside_a_transaction(history: History) -> None:
+    _publish(history, 108)
+
+
+def plant_image_inside_an_aborted_transaction(history: History) -> None:
+    _publish(history, 104)
+
+
+def legal_image_of_an_abort(history: History) -> None:
+    _publish(history, 106)
+
+
 def plant_half_created(history: History) -> None:
     """The second attempt finds one topic of two."""
     row = history.rows("changes", topic_set=SET.format(4))[0]
@@ -213,6 +233,9 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "part of a set": (plant_part_of_a_set, {"torn-metadata"}),
     "part of a deletion": (plant_part_of_a_deletion, {"torn-metadata"}),
     "two digests": (plant_two_digests, {"torn-metadata"}),
+    "image inside": (plant_image_inside_a_transaction, {"torn-metadata"}),
+    "image inside what was aborted": (plant_image_inside_an_aborted_transaction, {"torn-metadata"}),
+    "image of an abort": (legal_image_of_an_abort, set()),
     "half created": (plant_half_created, {"torn-metadata"}),
     "lost-metadata": (plant_lost_metadata, {"lost-metadata"}),
     "vanished": (plant_vanished, {"lost-metadata"}),
