@@ -65,7 +65,8 @@ def mutants() -> None:
     catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught, or why
     real processes cannot show it.
 
-    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl.
+    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl. The tests ask of each scenario that
+    one of its first 20 seeds, or a seed that they name, catches the mutant in the simulator.
     """
     from chaos.mutants import live_worlds
     from chaos.mutants.catches import last
@@ -75,9 +76,7 @@ def mutants() -> None:
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"
         click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
-        simulated = caught.get((name, "sim"))
-        if simulated is not None:
-            click.echo(f"        {simulated}")
+        click.echo(f"        {caught.get((name, 'sim')) or 'sim: not played in this clone yet'}")
         click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
 
 
