@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from chaos.frame_proxy.addresses import API_VERSIONS, must_read, refuses_version, rewritten
 from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, NoFrameError
-from chaos.frame_proxy.labels import Label, error_of, label_of
+from chaos.frame_proxy.labels import Label, error_of
 from chaos.raw_frames import RawFrame, reply_frame
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
@@ -193,7 +193,7 @@ class Conversation:
             return True
         if size <= LARGE_BYTES or self._gathers_up or cutter.arrived_bytes < START_BYTES:
             return False
-        label = label_of(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
+        label = self._front.label(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
         if self._front.may_strike("request", label.tag):
             self._gathers_up = True
             return False
@@ -205,9 +205,10 @@ class Conversation:
         frame = memoryview(data)[LENGTH_BYTES:]
         api_key, version = int.from_bytes(frame[:2], "big", signed=True), int.from_bytes(frame[2:4], "big", signed=True)
         raw = RawFrame(data, api_key, version, is_request=True)
-        label = label_of(frame, raw)
+        label = self._front.label(frame, raw)
         header, tag = label.header, label.tag
-        if api_key == API_VERSIONS and not is_known(api_key, version) and self._is_quiet:
+        is_unknown = api_key == API_VERSIONS and not is_known(api_key, version)
+        if is_unknown and self._is_quiet and self._front.source is None:
             self._client.write(refuses_version(header.correlation_id))
             at_us = self._front.now_us()
             self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
@@ -264,7 +265,7 @@ class Conversation:
             return True
         header = asked.label.header
         error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
-        is_needed = must_read(header.api_key, header.api_version)
+        is_needed = self._must_read(header.api_key, header.api_version)
         if is_needed or self._front.may_strike("reply", asked.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
@@ -287,11 +288,15 @@ class Conversation:
             raise NoFrameError(f"an answer to request {found}, not {asked.label.header.correlation_id}")
         return asked
 
+    def _must_read(self, api_key: int, version: int) -> bool:
+        """Returns whether our addresses must go into an answer. Nodes are told each other's by whoever starts them."""
+        return self._front.source is None and must_read(api_key, version)
+
     def _answered(self, asked: Asked, data: Bytes) -> None:
         header = asked.label.header
         key, version, correlation = header.api_key, header.api_version, header.correlation_id
         raw = RawFrame(data, key, version, is_request=False)
-        if must_read(key, version):
+        if self._must_read(key, version):
             moved = rewritten(key, version, correlation, raw, self._front.told)
             if moved is None:
                 self._front.tell(self, "addresses_unread", asked.label, asked.at_us, detail="passed on as they are")

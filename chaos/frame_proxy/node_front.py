@@ -19,6 +19,7 @@ from chaos.rule_book import RuleBook
 from chaos.rules import Rule, matches_frame
 from reference_broker.core.effects import Close, Reply
 from reference_broker.core.events import Closed, Event, Request
+from reference_broker.metadata.node_names import node_name
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.tags import Tag
@@ -39,6 +40,7 @@ class House(Protocol):
     def now_us(self) -> int: ...
     def told(self, node_id: int, host: str, port: int) -> tuple[str, int]: ...
     def next_connection(self) -> int: ...
+    def role_of(self, node: int) -> str: ...
     def complain(self, sentence: str) -> None: ...
     def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
 
@@ -50,11 +52,21 @@ class Address:
 
 
 class NodeFront:
-    """``node`` is the node's ID. Clients of this front reach the node at ``upstream``."""
+    """``node`` is the node's ID. Whoever connects to this front reaches the node at ``upstream``: clients or, with a
+    ``source``, the node with that ID."""
 
-    def __init__(self, house: House, node: int, upstream: Address, rules: Sequence[Rule], claims: Claims) -> None:
+    def __init__(
+        self,
+        house: House,
+        node: int,
+        upstream: Address,
+        rules: Sequence[Rule],
+        claims: Claims,
+        source: int | None = None,
+    ) -> None:
         self.node = node
         self.upstream = upstream
+        self.source = source
         self.most_frame_bytes = house.most_frame_bytes
         self.told = house.told
         self.now_us = house.now_us
@@ -67,7 +79,9 @@ class NodeFront:
 
     def take_powers(self, powers: Powers, random: Random) -> None:
         """Gives the rules what they ask of the world. It is called once, before any connection."""
-        self.book = RuleBook(self.node, self._rules, powers, random, self._claims, lambda: "")
+        self.book = RuleBook(
+            self.node, self._rules, powers, random, self._claims, partial(self._house.role_of, self.node)
+        )
         self._faults = FrameFaults(self.book, powers, random)
 
     # Connections
@@ -114,6 +128,19 @@ class NodeFront:
 
     # Rules
 
+    def add(self, rule: Rule) -> None:
+        """Adds a rule if it may strike here: one with a link between nodes, any other before clients."""
+        source = None if rule.link is None else rule.link.source
+        if source == self.source or (source == "all" and self.source is not None):
+            self.book.add(rule)
+
+    def label(self, frame: memoryview, raw: RawFrame | None = None) -> Label:
+        """Reads a request (``label_of``). On a link the sender is known, whatever it calls itself."""
+        label = label_of(frame, raw)
+        if self.source is None:
+            return label
+        return label._replace(tag=label.tag._replace(client_id=node_name(self.source), role="peer"))
+
     def may_strike(self, place: str, tag: Tag) -> bool:
         self._moment()
         return self.book.may_hit(place, partial(matches_frame, tag=tag))
@@ -155,7 +182,7 @@ class NodeFront:
                 phantom.end()
         elif isinstance(event, Request):
             assert isinstance(event.body, RawFrame)
-            label = label_of(memoryview(event.body.data)[LENGTH_BYTES:], event.body)
+            label = self.label(memoryview(event.body.data)[LENGTH_BYTES:], event.body)
             if event.connection < 0:
                 self._phantoms[event.connection] = Phantom(self, event, label)
             elif event.connection in self.conversations:

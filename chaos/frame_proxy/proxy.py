@@ -13,10 +13,10 @@ from chaos.frame_proxy.frames import MOST_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.powers import NO_PROCESS, ProxyPowers
 from chaos.frame_proxy.request_log import RequestLog
-from chaos.frame_proxy.rules_file import settled, why_not
-from chaos.rules import Rule
+from chaos.frame_proxy.rules_file import why_not
+from chaos.rules import Rule, settled
 from chaos.seeds import random_for
-from reference_broker.serve.addresses import bound_port, listening_socket, shown_address
+from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
 from reports.rows import FaultRow
 from scenarios.fields import ScenarioError
 from scenarios.model import Fault
@@ -33,6 +33,16 @@ class Node:
     host: str
     port: int
     number: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A link between two nodes: ``source`` dials ``listen`` and reaches ``target`` at ``upstream``, both HOST:PORT."""
+
+    source: int
+    target: int
+    upstream: str
+    listen: str = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +78,8 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         self._rules: dict[str, Rule] = {}
         self._claims = SharedClaims()
-        self._fronts: dict[tuple[int, str, int], NodeFront] = {}
+        self._fronts: list[NodeFront] = []
+        self._roles: dict[int, str] = {}
         self._powers: list[ProxyPowers] = []
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
@@ -91,6 +102,10 @@ class Proxy:
         """Returns what clients are told for a node's address. A node that nobody has met gets a front now."""
         return self._told.get((node_id, host, port)) or self._open(Node(node_id, host, port), 0)
 
+    def role_of(self, node: int) -> str:
+        """Returns what the node is (``chaos.roles.role_of``), as far as somebody has told."""
+        return self._roles.get(node, "")
+
     def complain(self, sentence: str) -> None:
         print(f"crucible proxy: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -99,13 +114,16 @@ class Proxy:
 
     # The course
 
-    def start(self, nodes: Sequence[Node]) -> list[str]:
-        """Opens a front for each node. Returns HOST:PORT of each. Raises StartError, ScenarioError."""
-        for number, node in enumerate(nodes):
-            self._open(node, self._plan.port + number if self._plan.port else 0)
+    def start(self, nodes: Sequence[Node], pairs: Sequence[Pair] = ()) -> list[str]:
+        """Opens a front for each node, and one for each link. Returns HOST:PORT of each, in this order. Raises
+        StartError, ScenarioError."""
+        told = [
+            self._open(node, self._plan.port + number if self._plan.port else 0) for number, node in enumerate(nodes)
+        ]
+        told += [self._stand_between(pair) for pair in pairs]
         for rule in self._plan.rules:
             self.add(rule)
-        return [shown_address(*self._told[node.node_id, node.host, node.port]) for node in nodes]
+        return [shown_address(*each) for each in told]
 
     def close(self) -> None:
         self._flushes.cancel()
@@ -114,33 +132,42 @@ class Proxy:
                 server.result().close()
             else:
                 server.cancel()
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.close()
         for powers in self._powers:
             powers.wake()
         self.log.close()
 
     def _open(self, node: Node, port: int) -> tuple[str, int]:
-        socket = listening_socket(self._plan.host, port, "--listen")
-        key = (node.node_id, node.host, node.port)
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = node.node_id if node.number is None else node.number
         front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
-        process = self._plan.processes.get(number, NO_PROCESS)
-        random = random_for(self._plan.seed, f"interceptor-{number}-0")
+        told = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
+        self._told[node.node_id, node.host, node.port] = told
+        return told
+
+    def _stand_between(self, pair: Pair) -> tuple[str, int]:
+        upstream = Address(*parse_address(pair.upstream, "a link's target"))
+        front = NodeFront(self, pair.target, upstream, (), self._claims, pair.source)
+        host, port = parse_address(pair.listen, "a link")
+        return self._serve(front, host, port, "a link", f"link-{pair.source}-{pair.target}")
+
+    def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
+        """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
+        socket = listening_socket(host, port, option)
+        process = self._plan.processes.get(front.node, NO_PROCESS)
         powers = ProxyPowers(front, self._loop, process, self._report)
         self._powers.append(powers)
-        front.take_powers(powers, random)
+        front.take_powers(powers, random_for(self._plan.seed, chance))
         front.book.load_from(self._load_from_us)
         if self._disarmed:
             front.book.disarm()
         for rule in self._rules.values():
-            front.book.add(rule)
-        self._fronts[key] = front
-        told = self._told[key] = (self._plan.host, bound_port(socket))
+            front.add(rule)
+        self._fronts.append(front)
         self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
-        return told
+        return host, bound_port(socket)
 
     def _report(self, row: FaultRow) -> None:
         if len(self.hits) < KEPT_HITS:
@@ -159,19 +186,19 @@ class Proxy:
 
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
-        nodes = {front.node: self._plan.processes.get(front.node, NO_PROCESS) for front in self._fronts.values()}
-        wrong = why_not(fault, nodes)
+        nodes = {front.node: self._plan.processes.get(front.node, NO_PROCESS) for front in self._fronts}
+        wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts))
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"
         if wrong:
             raise ScenarioError(f"rule {fault.name!r}: {wrong}")
         rule = self._rules[fault.name] = settled(fault, self._draws)
-        for front in self._fronts.values():
-            front.book.add(rule)
+        for front in self._fronts:
+            front.add(rule)
 
     def remove(self, name: str) -> bool:
         """Returns whether there was such a rule. What it has begun ends as planned."""
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.remove(name)
         self._claims.forget(name)
         return self._rules.pop(name, None) is not None
@@ -179,11 +206,15 @@ class Proxy:
     def load_from(self, at_us: int) -> None:
         """Rules count their times from here."""
         self._load_from_us = at_us
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.load_from(at_us)
 
     def disarm(self) -> None:
         """Ends all rules. What they have begun ends as planned."""
         self._disarmed = True
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.disarm()
+
+    def take_role(self, node: int, role: str) -> None:
+        """Takes what the node is now (``chaos.roles.role_of``). Rules that name a role go by that."""
+        self._roles[node] = role

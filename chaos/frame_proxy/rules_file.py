@@ -2,13 +2,10 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
-from chaos.rules import Rule
 from scenarios.fault_tables import read_fault
-from scenarios.fields import Range, Reader, ScenarioError
+from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
 from scenarios.vocabulary import CONNECTION_ROLES
 
@@ -43,14 +40,16 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
+def why_not(fault: Fault, nodes: Mapping[int, int], has_links: bool = False) -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes, 0 for
-    none."""
+    none. ``has_links`` says that it stands on links between nodes, too, and is told their roles."""
     if fault.on not in PLACES:
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
+    if fault.link is not None:
+        return "" if has_links else "other nodes do not come through the proxy, only clients do"
     if fault.match.role is not None and fault.match.role not in CONNECTION_ROLES:
         return f"match.role is {fault.match.role!r}; a proxy does not know what role a node has"
     if fault.match.role == "peer" or fault.match.from_node is not None:
@@ -64,9 +63,3 @@ def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
     if fault.kind in NEED_A_PROCESS and not all(struck):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
     return ""
-
-
-def settled(fault: Fault, random: Random) -> Rule:
-    """Draws what the rule leaves to chance, as ``chaos.rules.rules_for`` does."""
-    nth = random.randint(*fault.nth)
-    return replace(fault, nth=Range(nth, nth))

@@ -1,6 +1,6 @@
-"""The rules of a scenario at requests and answers, in front of a broker that is not ours.
+"""The rules of a scenario at requests and answers, in front of a broker that is not ours and between nodes of ours.
 
-The frame proxy stands between the clients and Toxiproxy, in a process of its own.
+The frame proxy stands between whoever dials and Toxiproxy, in a process of its own.
 """
 
 import queue
@@ -9,15 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
+from chaos.frame_proxy.proxy import Pair
 from chaos.frame_proxy.rules_file import NEED_A_PROCESS, PLACES, why_not
 from chaos.frame_proxy.target import nodes_of
 from chaos.live.load.fleet import Way
+from chaos.live.quorum import Dial
+from chaos.rules import at_a_link
 from reports.rows import FaultRow
 from scenarios.consistency import needed_by
 from scenarios.loader import typed
 from scenarios.model import Scenario
 
-__all__ = ["FAULT", "ForeignFrames", "has_frame_faults", "lacking"]
+__all__ = ["FAULT", "ForeignFrames", "Frames", "LinkFrames", "has_frame_faults", "has_link_faults", "lacking"]
 
 
 def has_frame_faults(scenario: Scenario) -> bool:
@@ -39,18 +42,16 @@ def lacking(scenario: Scenario, nodes: Sequence[str]) -> str:
     return ""
 
 
-class ForeignFrames:
-    """The frame proxy of one run. Raises SetupError, NodeDied.
+def has_link_faults(scenario: Scenario) -> bool:
+    return any(at_a_link(fault) for fault in scenario.faults if not fault.timed)
 
-    ``way`` is the way to the target through Toxiproxy, and then ``self.way`` that through the frame proxy, too.
-    """
 
-    def __init__(self, scenario: Scenario, target: str, way: Way, logs: Path, seed: int, origin_us: int) -> None:
+class Frames:
+    """A frame proxy of one run. Raises SetupError, NodeDied."""
+
+    def __init__(self, spec: Spec, log: Path) -> None:
         self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
-        nodes = [(each.node_id, each.host, each.port) for each in nodes_of(target)]
-        spec = Spec(nodes, dict(way.dial), typed(scenario), seed, origin_us)
-        self._process = ProxyProcess(spec, logs / "frame-proxy.log", self._hits.put)
-        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+        self._process = ProxyProcess(spec, log, self._hits.put)
         self.check = self._process.check
 
     def load_starts(self, at_us: int) -> None:
@@ -70,3 +71,33 @@ class ForeignFrames:
     def close(self) -> None:
         self._process.terminate()
         self._process.close()
+
+
+class ForeignFrames(Frames):
+    """Stands before each node of a target.
+
+    ``way`` is the way to the target through Toxiproxy, and then ``self.way`` that through the frame proxy, too.
+    """
+
+    def __init__(self, scenario: Scenario, target: str, way: Way, logs: Path, seed: int, origin_us: int) -> None:
+        nodes = [(each.node_id, each.host, each.port) for each in nodes_of(target)]
+        spec = Spec(nodes, dict(way.dial), scenario=typed(scenario), seed=seed, origin_us=origin_us)
+        super().__init__(spec, logs / "frame-proxy.log")
+        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+
+
+class LinkFrames(Frames):
+    """Stands on each link between nodes.
+
+    ``dial`` is the way from node to node through Toxiproxy, and then ``self.dial`` that through the frame proxy, too.
+    """
+
+    def __init__(self, scenario: Scenario, dial: Dial, logs: Path, seed: int, origin_us: int) -> None:
+        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
+        spec = Spec(pairs=pairs, scenario=typed(scenario), seed=seed, origin_us=origin_us)
+        super().__init__(spec, logs / "link-frames.log")
+        self.dial: Dial = dict(zip(dial, self._process.fronts, strict=True))
+
+    def role(self, node: int, role: str) -> None:
+        """Tells what a node is now, for rules that strike links to a role."""
+        self._process.order(role=[node, role])

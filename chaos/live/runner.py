@@ -13,11 +13,21 @@ from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.foreign_frames import FAULT, ForeignFrames, has_frame_faults, lacking
+from chaos.live.foreign_frames import (
+    FAULT,
+    ForeignFrames,
+    Frames,
+    LinkFrames,
+    has_frame_faults,
+    has_link_faults,
+    lacking,
+)
 from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
 from chaos.live.links import Links
 from chaos.live.load.client_mutant import reached
 from chaos.live.load.fleet import Fleet, Way
+from chaos.live.node_side.evidence import ROLE
+from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
@@ -159,7 +169,8 @@ class LiveRun:
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
         self._target_nodes: list[Member] = []
-        self._frames: ForeignFrames | None = None
+        self._frames: list[Frames] = []
+        self._link_frames: LinkFrames | None = None
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler = Sampler(self._crew.samples, self.now_us)
@@ -184,7 +195,7 @@ class LiveRun:
         fleet.load_begins()
         for node in self._crew.nodes:
             node.load_starts(load_start_us)
-        for frames in self._frame_proxies:
+        for frames in self._frames:
             frames.load_starts(load_start_us)
         strikes.plan(load_start_us)
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
@@ -194,7 +205,7 @@ class LiveRun:
         self._progress("heal, final polls, final read")
         for node in self._crew.nodes:
             node.disarm()
-        for frames in self._frame_proxies:
+        for frames in self._frames:
             frames.disarm()
         strikes.end_all()
         links.heal_all()
@@ -210,11 +221,11 @@ class LiveRun:
         self._duration_us = self._duration_us or self.now_us()
         if self._fleet is not None:
             self._fleet.close()
-        if self._frames is not None:
-            self._frames.close()
-            self._take_hits(self._frames)
         self._sampler.end()
         self._crew.close()
+        for frames in self._frames:
+            frames.close()
+            self._take_hits(frames)
         self._servers.close()
 
     def now_us(self) -> int:
@@ -247,7 +258,7 @@ class LiveRun:
             crash=crash,
             config={} if foreign else dict(scenario.cluster.config),
             checks=(*(_self_ended(ended, self._duration_us) if ended and not crash else ()), *self._checked()),
-            load=_load_words(scenario),
+            load=identity.load_words(scenario),
             notes=(_FOREIGN,) if foreign else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
@@ -278,18 +289,21 @@ class LiveRun:
             self._progress(f"{told} is reached through {dialled}")
         if not has_frame_faults(self._scenario):
             return way
-        frames = self._frames = ForeignFrames(
-            self._scenario, self._target, way, self._folder.logs, self._seed, self._origin_us
-        )
+        frames = ForeignFrames(self._scenario, self._target, way, self._folder.logs, self._seed, self._origin_us)
+        self._frames.append(frames)
         for told, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {told} pass {dialled}")
         return frames.way
 
-    @property
-    def _frame_proxies(self) -> tuple[ForeignFrames, ...]:
-        return () if self._frames is None else (self._frames,)
+    def _lead_between_nodes(self, dial: Dial) -> Dial:
+        """Puts the frame proxy on all links between nodes if a rule strikes there."""
+        if not has_link_faults(self._scenario):
+            return dial
+        frames = self._link_frames = LinkFrames(self._scenario, dial, self._folder.logs, self._seed, self._origin_us)
+        self._frames.append(frames)
+        return frames.dial
 
-    def _take_hits(self, frames: ForeignFrames) -> None:
+    def _take_hits(self, frames: Frames) -> None:
         assert self._strikes is not None
         for row in frames.hits():
             self._progress(f"fault {row.name} struck {row.target}")
@@ -297,7 +311,7 @@ class LiveRun:
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links."""
-        bootstrap = self._crew.launch(links)
+        bootstrap = self._crew.launch(links, self._lead_between_nodes)
         self._tick_until(lambda: self._crew.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
         for node in self._crew.nodes:
             spec = node.spec
@@ -327,7 +341,7 @@ class LiveRun:
         for node in self._target_nodes:
             if node.child is not None:
                 node.child.check()
-        for frames in self._frame_proxies:
+        for frames in self._frames:
             frames.check()
             self._take_hits(frames)
         if self._fleet is not None:
@@ -338,6 +352,8 @@ class LiveRun:
 
     def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
         assert self._strikes is not None
+        if ROLE in line and self._link_frames is not None:
+            self._link_frames.role(node, line[ROLE])
         self._strikes.evidence_line(node, line)
 
 
@@ -349,20 +365,3 @@ _FOREIGN = (
 
 def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:
     return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),)
-
-
-def _load_words(scenario: Scenario) -> dict[str, str]:
-    words = {
-        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
-        for each in scenario.load.fetchers
-    }
-    for group in scenario.load.groups:
-        told = words.get(group.name)
-        members = f"{group.count} {group.protocol} members{'' if group.metadata_epoch else ' without metadata epochs'}"
-        words[group.name] = f"{told}, {members}" if told else members
-    if scenario.load.mirror is not None:
-        guard = "with" if scenario.load.mirror.metadata_epoch else "without"
-        words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"
-    for each in scenario.load.producers:
-        words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
-    return words

@@ -84,6 +84,9 @@ class House:
         self._last += 1
         return self._last
 
+    def role_of(self, node: int) -> str:  # noqa: ARG002
+        return ""
+
     def complain(self, sentence: str) -> None:
         self.complaints.append(sentence)
 

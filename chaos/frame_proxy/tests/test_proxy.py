@@ -26,7 +26,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
         proxy = Proxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
-        (front,) = proxy._fronts.values()
+        (front,) = proxy._fronts
         front.answered(ANSWER)
         proxy.close()
 
@@ -39,7 +39,7 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
         proxy = Proxy(ProxyPlan())
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
-        (front,) = proxy._fronts.values()
+        (front,) = proxy._fronts
         once = rule("response_dropped", "reply", total=1)
         for _ in range(2):
             proxy.add(once)
@@ -72,7 +72,7 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
             while len(proxy.hits) < 2:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        left = sum(len(front._phantoms) for front in proxy._fronts.values())
+        left = sum(len(front._phantoms) for front in proxy._fronts)
         writer.close()
         proxy.close()
         node.close()
