@@ -132,7 +132,8 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
         units = UNITS_PER_SLICE if later.units < 0 else 0
         for each in later.batches:
             # What is looked into takes slices of its own.
-            cost = UNITS_PER_SLICE if each.partition.log.looks_into_records else _units(each.wanted.records or b"")
+            looks = each.partition.log.looks_into_records
+            cost = UNITS_PER_SLICE if looks else 1 + len(each.wanted.records or b"") // UNIT_BYTES
             units += cost
             if units > UNITS_PER_SLICE:
                 units = cost
@@ -303,8 +304,10 @@ def _append(
             index, ErrorCode.not_enough_replicas, log_start_offset=log.log_start_offset, error_message=here
         )
     if later is not None:
+        later.units -= 1 + len(wanted.records) // UNIT_BYTES
         is_large = log.looks_into_records and _is_large(wanted.records)
-        later.units -= 1 if is_large else _units(wanted.records, log.looks_into_records)
+        if log.looks_into_records and not is_large:
+            later.units -= _units_to_look_into(wanted.records)
         if later.units < 0 or is_large:
             postponed = ProducePartitionResponse(index, ErrorCode.none)
             later.batches.append(_Postponed(topic, wanted, partition, postponed))
@@ -346,13 +349,10 @@ def _append(
     )
 
 
-def _units(records: bytes | memoryview, looks_into_records: bool = False) -> int:
-    """What it takes to append a batch at once. The header tells the number of records at byte 57. The log refuses one
-    that the bytes cannot hold."""
-    units = 1 + len(records) // UNIT_BYTES
-    if looks_into_records and len(records) >= HEADER_BYTES:
-        units += int.from_bytes(records[57:61], "big") + len(records) // PACKED_UNIT_BYTES
-    return units
+def _units_to_look_into(records: bytes | memoryview) -> int:
+    """For a small batch. Its header tells the number of records at byte 57. The log refuses one that the bytes cannot
+    hold."""
+    return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
 
 
 def _is_large(records: bytes | memoryview) -> bool:
