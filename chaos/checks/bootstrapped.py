@@ -4,8 +4,11 @@ one, even if some died while the empty log was bootstrapped (T-7).
 A new controller may abort an unfinished bootstrap. What follows the Abort is another bootstrap.
 """
 
+from collections.abc import Sequence
+
 from chaos.checks.batches import Batch
 from chaos.checks.markers_gated import METADATA_VERSION
+from chaos.checks.quorum_view import Member
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.transaction_check import ABORT, BEGIN, MARKERS, TransactionCheck
 
@@ -22,6 +25,10 @@ class Bootstrapped(TransactionCheck):
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
         self._known = self._begun = False
+
+    def committed(self, at_us: int, member: Member, batches: Sequence[tuple[Batch, bytes]]) -> None:
+        if not self._known:
+            super().committed(at_us, member, batches)
 
     def skipped(self) -> None:
         self._known = True  # T-9: the snapshot holds what was committed before it.
