@@ -317,6 +317,7 @@ class FrameRow(Row):
     until_us: Annotated[int, Moment("when the node's answer came, or the connection ended")]
     error: Annotated[int, "the answer's own error code, else 0"]
     answered_session_id: Annotated[int, "fetch: in the answer, else 0"]
+    throttle_ms: Annotated[int, "fetch: how long the answer asks to wait; then it may leave out everything, else 0"]
     request_bytes: int
     answer_bytes: Annotated[int, "0 if none came"]
 

@@ -60,16 +60,16 @@ class FrameRecorder:
 
     def answered(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
         """Takes a node's answer. ``what`` is ``answered`` or ``struck``; then a rule has taken it."""
-        seq, session = self._next(), 0
+        seq, session, throttle_ms = self._next(), 0, 0
         body = raw.value() if raw is not None and reads_lines(sent.label) else None
         if isinstance(body, FetchResponse):
-            session = body.session_id
+            session, throttle_ms = body.session_id, body.throttle_time_ms
             self._write(self._lines, _told(sent, body))
-        self._row(sent, what, seq, error, session, size)
+        self._row(sent, what, seq, error, session, throttle_ms, size)
 
     def not_answered(self, sent: Sent, what: str) -> None:
         """Takes a request that gets no answer (acks=0), or whose connection ended first."""
-        self._row(sent, what, NOBODY, 0, 0, 0)
+        self._row(sent, what, NOBODY)
 
     def flush(self) -> None:
         self._lines.flush()
@@ -79,7 +79,9 @@ class FrameRecorder:
         self._lines.close()
         self._frames.close()
 
-    def _row(self, sent: Sent, what: str, seq: int, error: int, session: int, size: int) -> None:
+    def _row(
+        self, sent: Sent, what: str, seq: int, error: int = 0, session: int = 0, throttle_ms: int = 0, size: int = 0
+    ) -> None:
         tag = sent.label.tag
         row = FrameRow(
             sent.node,
@@ -98,6 +100,7 @@ class FrameRecorder:
             self._now_us(),
             error,
             session,
+            throttle_ms,
             sent.request_bytes,
             size,
         )

@@ -56,6 +56,7 @@ class Wire:
             "at_us": seq * self.us_each,
             "error": error,
             "answered_session_id": answered,
+            "throttle_ms": 0,
             "request_bytes": 60,
             "answer_bytes": 60,
         }
@@ -271,6 +272,13 @@ def change_not_told(wire: Wire) -> None:
     wire.fetch(9, {0: (12, 3)})
 
 
+def change_not_told_to_who_shall_wait(wire: Wire) -> None:
+    goes_on(wire)
+    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    wire.fetch(8)["throttle_ms"] = 100
+    wire.fetch(9, {0: (12, 3)})
+
+
 def change_not_known_yet(wire: Wire) -> None:
     """Others are told while the request is under way."""
     goes_on(wire)
@@ -339,6 +347,7 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     told_of_another_replica: set(),
     told_again_after_a_return: set(),
     change_not_told: {EXACT},
+    change_not_told_to_who_shall_wait: set(),
     change_not_known_yet: set(),
     change_of_what_was_forgotten: set(),
     new_and_not_told: {EXACT},

@@ -49,7 +49,7 @@ def fetch(correlation: int, **more: Any) -> bytes:
 
 def fetched(correlation: int, records: bytes) -> bytes:
     data = [PartitionData(0, 0, 9, log_start_offset=2, records=records), PartitionData(1, 6, -1)]
-    body = FetchResponse(session_id=77, responses=[FetchTopicResponse("", ID, data)])
+    body = FetchResponse(session_id=77, throttle_time_ms=4, responses=[FetchTopicResponse("", ID, data)])
     return b"".join(bytes(part) for part in encode_response(ApiKey.FETCH, 17, correlation, body))
 
 
@@ -60,7 +60,7 @@ def test_a_fetch_is_recorded_with_its_partitions_and_its_answer(tmp_path: Path) 
     (frame,), lines = recorded(talk, tmp_path)
     assert (frame.node, frame.nodes, frame.source, frame.client_id, frame.api_key) == (0, 3, -1, "c", 1)
     assert (frame.session_id, frame.session_epoch, frame.answered_session_id, frame.error) == (5, 3, 77, 0)
-    assert (frame.what, frame.seq, frame.answered_seq) == ("answered", 1, 2)
+    assert (frame.what, frame.seq, frame.answered_seq, frame.throttle_ms) == ("answered", 1, 2, 4)
     name = ID.hex()
     assert lines == [
         FrameLineRow(1, 0, "named", name, 0, 5),

@@ -96,7 +96,8 @@ def steps(tables: Tables) -> DataFrame:
 
 def answers(tables: Tables) -> DataFrame:
     """The answers by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
-    ``client_id``, and ``incremental``. The first of a session is the answer that gave it, and all others are clear."""
+    ``client_id``, and ``incremental``. The first of a session is the answer that gave it, and all others are clear. An
+    answer that asks its client to wait (KIP-219) may leave out everything, so it is none of them."""
     first = created(tables).where("session_id != session and session_epoch = 0")
     first = first.select(
         *SESSION,
@@ -106,7 +107,7 @@ def answers(tables: Tables) -> DataFrame:
         "client_id",
         F.lit(False).alias("incremental"),
     )
-    then = tables.once(steps).where("clear and not gone and session_epoch > 0 and error = 0")
+    then = tables.once(steps).where("clear and not gone and session_epoch > 0 and error = 0 and throttle_ms = 0")
     then = then.where("answered_session_id = session").join(first.select(*SESSION).distinct(), [*SESSION], "left_semi")
     then = then.select(*SESSION, "seq", "answered_seq", "until_us", "client_id", F.lit(True).alias("incremental"))
     return first.unionByName(then)
