@@ -45,8 +45,16 @@ def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> 
     help="Rules may kill or pause this process.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@click.option("--topic", default="", help="Rules for partition_leader or partition_follower mean its first partition.")
 def proxy(
-    target: str, listen: str, rules: Path | None, control: str, log: Path | None, process: dict[int, int], seed: int
+    target: str,
+    listen: str,
+    rules: Path | None,
+    control: str,
+    log: Path | None,
+    process: dict[int, int],
+    seed: int,
+    topic: str,
 ) -> None:
     """Stands in front of a cluster and strikes requests and answers by rules, while unmodified clients use it.
 
@@ -54,7 +62,7 @@ def proxy(
     """
     from chaos.frame_proxy.command import Wish, run_proxy
 
-    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed), click.echo))
+    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed, topic), click.echo))
 
 
 @click.command(

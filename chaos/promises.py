@@ -3,7 +3,7 @@
 The ``scenarios`` package does not know the guarantees. It only reads their names, as it does with mutants and presets.
 """
 
-from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from, unknown_among
+from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
 from scenarios.fields import ScenarioError
 from scenarios.model import Scenario
 from scenarios.vocabulary import DAMAGES
@@ -25,6 +25,12 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
     """Returns those of its guarantees that clients can judge alone. If the scenario names none, all guarantees that
     have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
+    return tuple(each for each in scenario.guarantees if each in seen)
+
+
+def promised_on_the_wire(scenario: Scenario) -> tuple[str, ...]:
+    """Returns those of its guarantees that the frames before a broker show, and its clients alone do not."""
+    seen = names_on_the_wire()
     return tuple(each for each in scenario.guarantees if each in seen)
 
 

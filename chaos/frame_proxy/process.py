@@ -34,8 +34,9 @@ LOOK_EVERY_S = 0.05
 
 class Spec(msgspec.Struct):
     """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
-    ``dial`` is as in ProxyPlan. ``pairs`` are the links between nodes. The rules are those of the ``scenario`` for the
-    ``seed``; empty means none. Those with a link are played on the pairs, all others before the nodes."""
+    ``dial``, ``frames`` and ``topic`` are as in ProxyPlan. ``pairs`` are the links between nodes. The rules are those
+    of the ``scenario`` for the ``seed``. Those with a link are played on the pairs, all others before the nodes. Empty
+    means none."""
 
     nodes: list[tuple[int, str, int]] = []
     dial: dict[str, str] = {}
@@ -43,7 +44,8 @@ class Spec(msgspec.Struct):
     scenario: str = ""
     seed: int = 1
     origin_us: int = 0
-    log: str = ""
+    frames: str = ""
+    topic: str = ""
 
 
 class ProxyProcess(Child):
@@ -96,8 +98,9 @@ async def _serve(spec: Spec) -> None:
     plan = ProxyPlan(
         dial=spec.dial,
         rules=frame_rules(spec),
-        log=Path(spec.log) if spec.log else None,
+        frames=Path(spec.frames) if spec.frames else None,
         seed=spec.seed,
+        topic=spec.topic,
         origin_us=spec.origin_us,
     )
     proxy = Proxy(plan, lambda row: _tell({FAULT: list(row.values())}))

@@ -7,7 +7,7 @@ from pathlib import Path
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
-from scenarios.vocabulary import CONNECTION_ROLES
+from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 PLACES = ("request", "reply")
 NEED_A_PROCESS = ("node_killed", "node_paused")
@@ -40,9 +40,10 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int], has_links: bool = False) -> str:
+def why_not(fault: Fault, nodes: Mapping[int, int], has_links: bool = False, topic: str = "") -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes, 0 for
-    none. ``has_links`` says that it stands on links between nodes, too, and is told their roles."""
+    none. ``has_links`` says that it stands on links between nodes, too, and is told their roles. ``topic`` is that
+    whose first partition is known from Metadata."""
     if fault.on not in PLACES:
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
@@ -50,16 +51,26 @@ def why_not(fault: Fault, nodes: Mapping[int, int], has_links: bool = False) -> 
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
     if fault.link is not None:
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
-    if fault.match.role is not None and fault.match.role not in CONNECTION_ROLES:
-        return f"match.role is {fault.match.role!r}; a proxy does not know what role a node has"
+    known_roles = (*CONNECTION_ROLES, *(PARTITION_ROLES if topic else ()))
+    if fault.match.role is not None and fault.match.role not in known_roles:
+        return (
+            f"match.role is {fault.match.role!r}; a proxy does not know what role a node has{_hint(fault.match.role)}"
+        )
     if fault.match.role == "peer" or fault.match.from_node is not None:
         return "other nodes do not come through the proxy, only clients do"
-    if isinstance(fault.node, str) and fault.node != "any":
-        return f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+    if isinstance(fault.node, str) and fault.node not in ("any", *known_roles):
+        told = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+        return told + _hint(fault.node)
     known = ", ".join(map(str, sorted(nodes)))
     if isinstance(fault.node, int) and fault.node not in nodes:
         return f"node {fault.node} is not among the target's: {known}; give one of them or 'any'"
-    struck = nodes.values() if fault.node == "any" else (nodes[int(fault.node)],)
+    struck = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
     if fault.kind in NEED_A_PROCESS and not all(struck):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
     return ""
+
+
+def _hint(role: str) -> str:
+    """Who leads a partition stands in Metadata. Which node is the active controller does not: with KRaft, Kafka names
+    any node there."""
+    return ", or --topic, whose first partition is meant" if role in PARTITION_ROLES else ""

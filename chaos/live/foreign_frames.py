@@ -14,6 +14,7 @@ from chaos.frame_proxy.rules_file import NEED_A_PROCESS, PLACES, why_not
 from chaos.frame_proxy.target import nodes_of
 from chaos.live.load.fleet import Way
 from chaos.live.quorum import Dial
+from chaos.live.run_folder import RunFolder
 from chaos.rules import at_a_link
 from reports.rows import FaultRow
 from scenarios.consistency import needed_by
@@ -36,7 +37,7 @@ def lacking(scenario: Scenario, nodes: Sequence[str]) -> str:
             return f"fault {fault.name} needs what other nodes have sent"
         if fault.kind in NEED_A_PROCESS and not fault.timed:
             return f"fault {fault.name} needs a process that we started"
-        wrong = "" if fault.timed else why_not(fault, dict.fromkeys(range(len(nodes)), 0))
+        wrong = "" if fault.timed else why_not(fault, dict.fromkeys(range(len(nodes)), 0), topic=scenario.load.hot.name)
         if wrong:
             return f"fault {fault.name}: {wrong}"
     return ""
@@ -79,10 +80,18 @@ class ForeignFrames(Frames):
     ``way`` is the way to the target through Toxiproxy, and then ``self.way`` that through the frame proxy, too.
     """
 
-    def __init__(self, scenario: Scenario, target: str, way: Way, logs: Path, seed: int, origin_us: int) -> None:
+    def __init__(self, scenario: Scenario, target: str, way: Way, folder: RunFolder, seed: int, origin_us: int) -> None:
         nodes = [(each.node_id, each.host, each.port) for each in nodes_of(target)]
-        spec = Spec(nodes, dict(way.dial), scenario=typed(scenario), seed=seed, origin_us=origin_us)
-        super().__init__(spec, logs / "frame-proxy.log")
+        spec = Spec(
+            nodes,
+            dict(way.dial),
+            scenario=typed(scenario),
+            seed=seed,
+            origin_us=origin_us,
+            frames=str(folder.spools),
+            topic=way.topic_prefix + scenario.load.hot.name,
+        )
+        super().__init__(spec, folder.logs / "frame-proxy.log")
         self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
 
 

@@ -32,10 +32,11 @@ from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
 from chaos.live.toxiproxy_server import ToxiproxyServer
+from chaos.live.trace_spool import gave_sessions
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
-from chaos.promises import promised_to_clients
+from chaos.promises import promised_on_the_wire, promised_to_clients
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed
@@ -266,9 +267,14 @@ class LiveRun:
                 min_acked=scenario.min_acked,
                 min_rewinds=scenario.min_rewinds,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-                guarantees=promised_to_clients(scenario) if foreign else scenario.guarantees,
+                guarantees=self._promised_by_target() if foreign else scenario.guarantees,
             ),
         )
+
+    def _promised_by_target(self) -> tuple[str, ...]:
+        """What frames show of sessions is due where the target gives sessions, which no broker must."""
+        seen = promised_on_the_wire(self._scenario) if gave_sessions(self._folder.path) else ()
+        return (*promised_to_clients(self._scenario), *seen)
 
     def _reached_mutant(self) -> bool:
         if self._changes_client:
@@ -287,9 +293,9 @@ class LiveRun:
         way = behind_proxies(self._target, links, f"crucible-{self._start_wall_us}-")
         for told, dialled in way.dial.items():
             self._progress(f"{told} is reached through {dialled}")
-        if not has_frame_faults(self._scenario):
+        if not has_frame_faults(self._scenario) and not promised_on_the_wire(self._scenario):
             return way
-        frames = ForeignFrames(self._scenario, self._target, way, self._folder.logs, self._seed, self._origin_us)
+        frames = ForeignFrames(self._scenario, self._target, way, self._folder, self._seed, self._origin_us)
         self._frames.append(frames)
         for told, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {told} pass {dialled}")
@@ -358,8 +364,8 @@ class LiveRun:
 
 
 _FOREIGN = (
-    "The broker is not ours: nothing is known of what happened inside it, so guarantees of the fetch sessions that are "
-    "judged from a node's own trace are left out."
+    "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
+    "that passed the proxy before it, as far as these tell."
 )
 
 

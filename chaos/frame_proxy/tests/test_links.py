@@ -60,12 +60,12 @@ def test_a_rule_of_a_link_strikes_what_one_node_sends_to_the_other() -> None:
 
 
 def test_a_rule_without_a_link_strikes_clients_only() -> None:
-    anybody = {"name": "lost", "kind": "request_dropped", "on": "request", "node": "any"}
+    anybody: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "request", "node": "any"}
     assert [target for _, target in senders(anybody)] == ["node-0"]
 
 
 def test_a_link_may_lead_to_whoever_has_a_role_now() -> None:
-    to_the_leader = {**LOST, "link": "all>leader", "total": 1}
+    to_the_leader: dict[str, object] = {**LOST, "link": "all>leader", "total": 1}
     assert senders(to_the_leader) == []
     assert senders(to_the_leader, "leader") == [("node-1", "node-0")]
     assert senders({**LOST, "link": "all>partition_leader", "total": 1}, "follower partition_leader") != []
