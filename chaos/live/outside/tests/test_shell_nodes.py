@@ -23,7 +23,7 @@ def node(folder: Path, **commands: str) -> ShellNode:
         "resume": f"echo resume >> {folder}/told",
         "log": "echo last words",
     }
-    made = ShellNode("node-1", 1, "127.0.0.1:9", Commands(**{**usual, **commands}), folder / "log")
+    made = ShellNode("node-1", 1, "127.0.0.1:9", Commands(**{**usual, **commands}), folder / "log")  # type: ignore[arg-type]
     made.start()
     return made
 
