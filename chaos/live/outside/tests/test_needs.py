@@ -64,7 +64,7 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
         ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
         ("mirror", 'nodes = 3\n[node]\ncommand = ["x"]\nlinks = "peers"', "nodes without a vote"),
         ("19", 'addresses = ["a:1", "b:2", "c:3", "d:4"]', "directed links between nodes"),
-        ("5", 'nodes = 3\n[node]\ncommand = ["x"]', "there is no clock to step"),
+        ("30", 'nodes = 3\n[node]\ncommand = ["x"]', "there is no clock to step"),
         ("intruder", 'nodes = 3\n[node]\ncommand = ["x"]', "requests_forged needs what only our own broker's process"),
     ],
 )
