@@ -64,8 +64,9 @@ class NodeLayout:
         except subprocess.TimeoutExpired as expired:
             raise TargetError(f"{name_of(self.number)} was not prepared within {PREPARE_LIMIT_S:g} s.") from expired
         if done.returncode != 0:
-            told = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
-            raise TargetError(f"{name_of(self.number)} could not be prepared: {told[0]}")
+            raise TargetError(
+                f"{name_of(self.number)} could not be prepared: {last_lines(done.stdout + done.stderr, 1)}"
+            )
 
 
 @dataclass(slots=True)
@@ -173,6 +174,12 @@ class Plan:
 
 def _lines(settings: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def last_lines(text: str, count: int) -> str:
+    """Returns the last lines that do not continue others, as those of a Java exception do by their indentation."""
+    lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+    return " / ".join(line.strip() for line in lines[-count:]) or "it said nothing"
 
 
 def name_of(number: int) -> str:

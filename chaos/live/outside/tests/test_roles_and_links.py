@@ -37,7 +37,7 @@ def test_nodes_that_are_told_of_their_peers_are_told_of_the_proxies(tmp_path: Pa
 def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.targets.providers.kafka.classpath", lambda _: "jars")
+    monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
     proxies, plan = Proxies(), Plan(find("kafka"), tmp_path)
     via = via_proxies(plan, Links(cast(Any, proxies)))
     controller = plan.ports[2]["controller"]
