@@ -74,7 +74,8 @@ class Plan:
     """The nodes of one cluster below ``folder``: the first ``voters`` vote, and the others do not.
 
     ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the
-    file's own placeholders. ``settings`` gives each node's settings by Kafka's names.
+    file's own placeholders. ``settings`` gives each node's settings by Kafka's names, without those that only the
+    reference broker knows (``OURS``).
     """
 
     chosen: Chosen
@@ -106,7 +107,7 @@ class Plan:
 
     def _laid(self, number: int, shared: Mapping[str, str], via: Via) -> NodeLayout:
         folder = self.folder / name_of(number)
-        settings = self._settings(number)
+        settings = self.settings(number)
         words = {**shared, **self._words(number, folder, via), "settings": _lines(settings)}
         own = {**dict(self.node.words), **(dict(self.node.observer) if number >= self.voters else {}), **self.words}
         words |= {key: filled(text, words) for key, text in own.items()}
@@ -141,9 +142,6 @@ class Plan:
             "voters": ",".join(self._peer(number, other, via) for other in range(self.voters)),
             "peers": ",".join(self._peer(number, other, via) for other in range(self.total)),
         }
-
-    def _settings(self, number: int) -> dict[str, str]:
-        return {key: value for key, value in self.settings(number).items() if not key.startswith(OURS)}
 
     def _setting_words(self, settings: Mapping[str, str]) -> list[str]:
         return [

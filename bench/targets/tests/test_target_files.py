@@ -126,7 +126,7 @@ def test_commands_name_as_many_nodes_as_there_are_addresses(tmp_path: Path) -> N
 
 
 def test_a_node_gets_its_own_ports_folder_files_and_peers(tmp_path: Path) -> None:
-    plan = Plan(small(tmp_path), tmp_path, settings=lambda node: {"a.b": f"{node}", "crucible.own": "x"})
+    plan = Plan(small(tmp_path), tmp_path, settings=lambda node: {"a.b": f"{node}"})
     first, second = plan.lay_out({(0, 1): "127.0.0.1:7"})
     address = f"127.0.0.1:{first.port}"
     words = ["broker", "--at", address, "--set", "a.b:0", "-a", "-b", "--peers", f"0={address},1=127.0.0.1:7"]
