@@ -26,6 +26,7 @@ from chaos.seeds import random_for
 from reference_broker.serve.end_signals import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
+from scenarios.outside import from_outside
 
 FAULT = "fault"
 READY = "ready"
@@ -46,6 +47,8 @@ class Spec(msgspec.Struct):
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
+    processes: dict[int, int | str] = {}
+    """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
 
 
 class ProxyProcess(Child):
@@ -76,7 +79,9 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
     chance are those that nodes and the simulator draw."""
     if not spec.scenario:
         return ()
-    rules = rules_of(cast(loader.find(spec.scenario), spec.seed), random_for(spec.seed, "rules"))
+    scenario = loader.find(spec.scenario)
+    played = cast(from_outside(scenario) if spec.nodes else scenario, spec.seed)
+    rules = rules_of(played, random_for(spec.seed, "rules"))
     return [rule for rule in rules if rule.on in PLACES and (spec.pairs if at_a_link(rule) else spec.nodes)]
 
 
@@ -102,6 +107,7 @@ async def _serve(spec: Spec) -> None:
         seed=spec.seed,
         topic=spec.topic,
         origin_us=spec.origin_us,
+        processes=spec.processes,
     )
     proxy = Proxy(plan, lambda row: _tell({FAULT: list(row.values())}))
     proxy.load_from(2**62)  # Nothing strikes before the load.
@@ -126,6 +132,8 @@ def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
         proxy.load_from(order["load_from_us"])
     if "role" in order:
         proxy.take_role(*order["role"])
+    for node, process in order.get("processes", {}).items():
+        proxy.has_process(int(node), process)
     if order.get("disarm"):
         proxy.disarm()
 

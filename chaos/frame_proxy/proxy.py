@@ -55,16 +55,16 @@ class ProxyPlan:
     it, and so on; 0 means free ports.
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes. ``topic`` is that to whose first partition ``partition_leader`` and ``partition_follower`` belong; empty
-    means none. ``frames`` is the folder for what is recorded for the judge of a run. ``origin_us`` is what times count
-    from, on the monotonic clock.
+    of nodes (``powers.ProxyPowers``). ``topic`` is that to whose first partition ``partition_leader`` and
+    ``partition_follower`` belong; empty means none. ``frames`` is the folder for what is recorded for the judge of a
+    run. ``origin_us`` is what times count from, on the monotonic clock.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     rules: Sequence[Fault] = ()
     dial: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, int] = field(default_factory=dict)
+    processes: Mapping[int, int | str] = field(default_factory=dict)
     log: Path | None = None
     topic: str = ""
     frames: Path | None = None
@@ -93,6 +93,7 @@ class Proxy:
         """What rules call each node, by its ID."""
         self._is_full = False
         self._powers: list[ProxyPowers] = []
+        self._processes = dict(plan.processes)
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
         self._last_connection = 0
@@ -198,8 +199,7 @@ class Proxy:
     def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
         """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
         socket = listening_socket(host, port, option)
-        process = self._plan.processes.get(front.node, NO_PROCESS)
-        powers = ProxyPowers(front, self._loop, process, self._report)
+        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(front.node, NO_PROCESS), self._report)
         self._powers.append(powers)
         front.take_powers(powers, random_for(self._plan.seed, chance))
         front.book.load_from(self._load_from_us)
@@ -222,6 +222,10 @@ class Proxy:
             self.recorder.flush()
         self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
 
+    def has_process(self, node: int, process: int | str) -> None:
+        """Notes the process of a node that was started again."""
+        self._processes[node] = process
+
     # Rules
 
     @property
@@ -230,7 +234,7 @@ class Proxy:
 
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
-        nodes = {front.node: self._plan.processes.get(front.node, NO_PROCESS) for front in self._fronts}
+        nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
         wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts), self._plan.topic)
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"

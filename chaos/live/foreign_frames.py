@@ -4,43 +4,26 @@ The frame proxy stands between whoever dials and Toxiproxy, in a process of its 
 """
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
-from chaos.frame_proxy.proxy import Pair
-from chaos.frame_proxy.rules_file import NEED_A_PROCESS, PLACES, why_not
-from chaos.frame_proxy.target import nodes_of
+from chaos.frame_proxy.proxy import Node, Pair
+from chaos.frame_proxy.rules_file import PLACES
 from chaos.live.load.fleet import Way
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from chaos.rules import at_a_link
 from reports.rows import FaultRow
-from scenarios.consistency import needed_by
 from scenarios.loader import typed
 from scenarios.model import Scenario
 
-__all__ = ["FAULT", "ForeignFrames", "Frames", "LinkFrames", "has_frame_faults", "has_link_faults", "lacking"]
+__all__ = ["FAULT", "ForeignFrames", "Frames", "LinkFrames", "has_frame_faults", "has_link_faults"]
 
 
 def has_frame_faults(scenario: Scenario) -> bool:
     return any(fault.on in PLACES for fault in scenario.faults)
-
-
-def lacking(scenario: Scenario, nodes: Sequence[str]) -> str:
-    """Returns what of a scenario nobody can do in front of these nodes, and why. It is empty if all can be done."""
-    if scenario.state:
-        return "[state] is set inside the broker's process"
-    for fault in scenario.faults:
-        if fault.timed and needed_by(fault) == "interceptor":
-            return f"fault {fault.name} needs what other nodes have sent"
-        if fault.kind in NEED_A_PROCESS and not fault.timed:
-            return f"fault {fault.name} needs a process that we started"
-        wrong = "" if fault.timed else why_not(fault, dict.fromkeys(range(len(nodes)), 0), topic=scenario.load.hot.name)
-        if wrong:
-            return f"fault {fault.name}: {wrong}"
-    return ""
 
 
 def has_link_faults(scenario: Scenario) -> bool:
@@ -77,22 +60,39 @@ class Frames:
 class ForeignFrames(Frames):
     """Stands before each node of a target.
 
-    ``way`` is the way to the target through Toxiproxy, and then ``self.way`` that through the frame proxy, too.
+    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``).
     """
 
-    def __init__(self, scenario: Scenario, target: str, way: Way, folder: RunFolder, seed: int, origin_us: int) -> None:
-        nodes = [(each.node_id, each.host, each.port) for each in nodes_of(target)]
+    def __init__(
+        self,
+        scenario: Scenario,
+        nodes: Sequence[Node],
+        way: Way,
+        processes: Mapping[int, int | str],
+        folder: RunFolder,
+        seed: int,
+        origin_us: int,
+    ) -> None:
+        self._processes = dict(processes)
         spec = Spec(
-            nodes,
+            [(each.node_id, each.host, each.port) for each in nodes],
             dict(way.dial),
             scenario=typed(scenario),
             seed=seed,
             origin_us=origin_us,
             frames=str(folder.spools),
             topic=way.topic_prefix + scenario.load.hot.name,
+            processes=self._processes,
         )
         super().__init__(spec, folder.logs / "frame-proxy.log")
         self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+
+    def has_processes(self, processes: Mapping[int, int | str]) -> None:
+        """Takes the processes of nodes, some of which may have been started again."""
+        if processes != self._processes:
+            self._processes = dict(processes)
+            self._process.order(processes={str(node): process for node, process in processes.items()})
 
 
 class LinkFrames(Frames):

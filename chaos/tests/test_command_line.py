@@ -133,8 +133,18 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
         assert "give HOST:PORT" in refused(typed_in("run", "plain-load", "--target", target, "--out", out))
     words = ("--target", "127.0.0.1:1", "--out", out)
     assert "No broker answers at 127.0.0.1:1" in refused(typed_in("run", "plain-load", *words))
-    assert "lacks what 01-lost-response needs: drafts" in refused(typed_in("run", "1", *words))
+    first = refused(typed_in("run", "1", "--revision", "first", *words))
+    assert "lacks what 01-lost-response@first needs: the first revision of fetch sessions" in first
+    assert "needs: [state], which is set inside" in refused(typed_in("run", "6", *words))
     assert not out.exists()
+
+
+def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('title = "Mine"\ncontainer = "x"\naddresses = ["127.0.0.1:1"]\n')
+    told = refused(typed_in("run", "plain-load", "--target", mine, "--out", tmp_path / "run"))
+    assert "mine.toml: unknown key container; allowed here: addresses" in told
+    assert "between 1 and 9 nodes" in refused(typed_in("run", "plain-load", "--target", "kafka/12"))
 
 
 def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +153,7 @@ def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: py
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
     assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
     (tmp_path / "java").symlink_to("/bin/true")
-    monkeypatch.setattr("bench.peers.jars.CACHE", tmp_path / "cache")
-    monkeypatch.setattr("bench.peers.jars.kafka_classpath.__defaults__", (tmp_path / "cache",))
+    monkeypatch.setattr("bench.targets.providers.kafka.CACHE", tmp_path / "cache")
     assert "Maven: install it" in refused(typed_in("bench", "--peer", "kafka"))
 
 
