@@ -40,7 +40,7 @@ class Wanted:
 
 def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     """Returns the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
-    is 1 if something got worse. ``say`` takes a line for people.
+    is 1 if something got worse. It is 1 if a case itself stumbles, too. ``say`` takes a line for people.
 
     Raises UsageError, UnknownCase, NoBaseline and NotKafka, which are one sentence each.
     """
@@ -58,6 +58,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     outcomes = play(broker, cases, wanted.hostile, say)
     summary = text.summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
+    red += [each for each in outcomes if each.is_ours]
     _tell(wanted, outcomes, red, say)
     if second is not None:
         differ = list(differences(outcomes, play(second, cases, wanted.hostile, say)))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -115,8 +116,7 @@ class Member:
     def described(self, unseen: bool = False) -> Any:
         """What DescribeGroups tells of the group."""
         ask = self.at.ask_unseen if unseen else self.at.ask
-        (told,) = ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on).groups
-        return told
+        return single(ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 
     def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
         """Sends heartbeats until one is answered REBALANCE_IN_PROGRESS."""

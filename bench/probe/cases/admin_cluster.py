@@ -3,6 +3,7 @@
 import struct
 
 from bench.probe.case import ANY, SHOULD, Case, case, since_version
+from bench.probe.shape import single
 from bench.probe.surroundings import TIMEOUT_MS, Surroundings
 from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey, api_name
@@ -70,7 +71,7 @@ def negative(at: Surroundings) -> None:
     """Records cannot be deleted up to a negative offset other than -1, which stands for the high watermark."""
     topic = at.topic().name
     asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -2}]}], "timeout": TIMEOUT_MS}
-    (told,) = at.ask(DELETE, asked).topics[0].partitions
+    told = single(at.ask(DELETE, asked), "topics", "partitions")
     at.expect("error code", told.error_code, ErrorCode.offset_out_of_range)
 
 
@@ -79,7 +80,7 @@ def compacted(at: Surroundings) -> None:
     """Records of a topic that is only compacted cannot be deleted: POLICY_VIOLATION."""
     topic = at.topic(configs={"cleanup.policy": "compact"}).name
     asked = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": -1}]}], "timeout": TIMEOUT_MS}
-    (told,) = at.ask(DELETE, asked).topics[0].partitions
+    told = single(at.ask(DELETE, asked), "topics", "partitions")
     at.expect("error code", told.error_code, ErrorCode.policy_violation)
 
 
@@ -87,8 +88,8 @@ def compacted(at: Surroundings) -> None:
 def replicas(at: Surroundings) -> None:
     """DescribeTopicPartitions tells the leader, who is in sync, and nobody who is eligible or was last beside those."""
     topic = at.topic().name
-    (told,) = at.ask(DESCRIBE, {"topics": [{"name": topic}]}).topics
-    row = told.partitions[0]
+    told = single(at.ask(DESCRIBE, {"topics": [{"name": topic}]}), "topics")
+    row = single(told, "partitions")
     at.expect("the leader leads, and is in sync", row.leader_id in row.isr_nodes, True)
     beside = [*(row.eligible_leader_replicas or ()), *(row.last_known_elr or ())]
     at.expect("eligible and last known replicas", beside, [])

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import AGAIN_AFTER_S, Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -43,15 +44,14 @@ TYPES = {
 def _describe(at: Surroundings, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
     """What DescribeConfigs tells of one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    (told,) = at.ask(DESCRIBE, {"resources": [wanted], **more}).results
-    return told
+    return single(at.ask(DESCRIBE, {"resources": [wanted], **more}), "results")
 
 
 def _rows(at: Surroundings, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a topic, by their names."""
     told = _describe(at, name, keys, **more)
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    return {str(each.name): each for each in told.configs}
+    return Told({str(each.name): each for each in told.configs})
 
 
 def _becomes(at: Surroundings, topic: str, key: str, wanted: str) -> None:
@@ -68,7 +68,7 @@ def _alter(
     """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
-    (told,) = at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}).responses
+    told = single(at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(told.error_code)
 
 
@@ -82,7 +82,7 @@ def _replace(
     """Replaces all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
-    (told,) = at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}).responses
+    told = single(at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(told.error_code)
 
 

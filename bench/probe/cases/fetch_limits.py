@@ -18,6 +18,7 @@ from bench.probe.data import (
     wanted,
     write,
 )
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 
@@ -85,7 +86,7 @@ def woken(at: Surroundings) -> None:
     began = time.monotonic()
     time.sleep(0.1)
     produce(at, topic, batch(b"wake"), on=at.connect())
-    (data,) = at.main.receive(asked).responses[0].partitions
+    data = single(at.main.receive(asked), "responses", "partitions")
     at.expect("values", values(data), [b"wake"])
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 

@@ -6,6 +6,7 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.groups import FIND, NEEDS
 from bench.probe.member import DESCRIBE, Member, pair, settled
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -34,7 +35,7 @@ def commit(member: Member, topic: str, partition: int = 0, by: Mapping[str, obje
     fields = {"committed_offset": OFFSET, "committed_metadata": "", **more}
     topics = [{"name": topic, "partitions": [{"partition_index": partition, **fields}]}]
     asked: dict[str, object] = {**identity, **(by or {}), "topics": topics}
-    (answer,) = member.at.ask(COMMIT, asked, on=member.on).topics[0].partitions
+    answer = single(member.at.ask(COMMIT, asked, on=member.on), "topics", "partitions")
     return int(answer.error_code)
 
 
@@ -49,14 +50,14 @@ def fetched_group(
     """What OffsetFetch tells of the member's group. None asks for all topics."""
     wanted = None if topics is None else [{"name": name, "partition_indexes": list(each)} for name, each in topics]
     groups = [{"group_id": member.group_id, "topics": wanted}]
-    (told,) = member.at.ask(FETCH, {"groups": groups, **more}, version, member.on).groups
+    told = single(member.at.ask(FETCH, {"groups": groups, **more}, version, member.on), "groups")
     member.at.expect("error code of the group", told.error_code, ErrorCode.none)
     return told
 
 
 def fetched(member: Member, topic: str, partition: int = 0, **more: Any) -> Any:
     """What OffsetFetch tells of one partition, which must be no error."""
-    (told,) = fetched_group(member, [(topic, [partition])], **more).topics[0].partitions
+    told = single(fetched_group(member, [(topic, [partition])], **more), "topics", "partitions")
     member.at.expect("error code of the partition", told.error_code, ErrorCode.none)
     return told
 
@@ -117,8 +118,8 @@ def others_go_on(at: Surroundings) -> None:
     bad = {"partition_index": 0, "committed_offset": OFFSET, "committed_metadata": LONG}
     good = {"partition_index": 1, "committed_offset": OFFSET, "committed_metadata": ""}
     asked = {"group_id": client.group_id, "topics": [{"name": topic.name, "partitions": [bad, good]}]}
-    told = at.ask(COMMIT, asked, on=client.on).topics[0].partitions
-    codes = {int(each.partition_index): int(each.error_code) for each in told}
+    told = single(at.ask(COMMIT, asked, on=client.on), "topics").partitions
+    codes = Told({int(each.partition_index): int(each.error_code) for each in told})
     at.expect("error code of the one", codes[0], ErrorCode.offset_metadata_too_large)
     at.expect("error code of the other", codes[1], ErrorCode.none)
     expect_offset(client, topic, OFFSET, 1)
@@ -277,7 +278,7 @@ def fetch_several_groups(at: Surroundings) -> None:
     topics = [{"name": topic.name, "partition_indexes": [0]}]
     asked = {"groups": [{"group_id": each.group_id, "topics": topics} for each in clients]}
     told = at.ask(FETCH, asked, on=first.on).groups
-    found = {str(each.group_id): int(each.topics[0].partitions[0].committed_offset) for each in told}
+    found = {str(each.group_id): int(single(each, "topics", "partitions").committed_offset) for each in told}
     at.expect("offsets", [found.get(each.group_id) for each in clients], [1, 2])
 
 

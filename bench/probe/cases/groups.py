@@ -4,6 +4,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.member import CONSUMER, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, beside, pair, settled
+from bench.probe.shape import sole
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -29,7 +30,7 @@ def find(at: Surroundings) -> None:
     """The coordinator of a group is one of the brokers."""
     group_id = at.group()
     at.coordinator(group_id)
-    (node,) = _found(at, group_id)
+    node = sole(_found(at, group_id), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.none)
     at.expect("it is among the brokers", int(node.node_id) in at.broker.nodes, True)
 
@@ -39,7 +40,7 @@ def find_every_version(at: Surroundings) -> None:
     """All versions tell the same coordinator."""
     group_id = at.group()
     at.coordinator(group_id)
-    told = {version: _found(at, group_id, version=version)[0] for version in at.broker.spoken(FIND)}
+    told = {each: sole(_found(at, group_id, version=each), "coordinators") for each in at.broker.spoken(FIND)}
     nodes = {version: (int(each.node_id), str(each.host), int(each.port)) for version, each in told.items()}
     at.expect("error codes", sorted({int(each.error_code) for each in told.values()}), [0])
     newest = nodes[max(nodes)]
@@ -59,14 +60,14 @@ def find_several(at: Surroundings) -> None:
 @case("groups/find/unknown-type", "KIP-98: the coordinator's types", {FIND: since_version(1)}, since="0.11")
 def find_unknown_type(at: Surroundings) -> None:
     """A type of key that does not exist is refused with INVALID_REQUEST."""
-    (node,) = _found(at, at.group(), key_type=99)
+    node = sole(_found(at, at.group(), key_type=99), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.invalid_request)
 
 
 @case("groups/find/share-too-early", "KIP-932", {FIND: (1, 5)}, since="4.0", level=SHOULD)
 def find_share_too_early(at: Surroundings) -> None:
     """Coordinators of share groups' state are asked for from version 6 on. Before, the answer is INVALID_REQUEST."""
-    (node,) = _found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE)
+    node = sole(_found(at, f"{at.group()}:AAAAAAAAAAAAAAAAAAAAAA:0", key_type=SHARE), "coordinators")
     at.expect("error code", node.error_code, ErrorCode.invalid_request)
 
 

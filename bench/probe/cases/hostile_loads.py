@@ -16,6 +16,7 @@ from bench.probe.cases.hostile import (
 )
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
+from bench.probe.shape import single
 from bench.probe.surroundings import TIMEOUT_MS, Surroundings
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
@@ -109,7 +110,7 @@ def many_partitions(at: Surroundings) -> None:
 def many_new_partitions(at: Surroundings) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
-    (told,) = at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}).topics
+    told = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
     serves(at)
     at.expect("error code", told.error_code, ErrorCode.policy_violation)
 

@@ -2,6 +2,7 @@
 
 from bench.probe.case import ANY, case, since_version
 from bench.probe.data import FETCH, PRODUCE, batch, log_end, produce, produce_request
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
@@ -122,7 +123,7 @@ def pipelined(at: Surroundings) -> None:
     for sequence in range(WINDOW):
         data = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence)
         sent.append(at.send(PRODUCE, produce_request(topic, version, {0: data})))
-    told = [at.main.receive(each).responses[0].partitions[0] for each in sent]
+    told = [single(at.main.receive(each), "responses", "partitions") for each in sent]
     at.expect("error codes", [each.error_code for each in told], [0] * WINDOW)
     at.expect("base offsets", [each.base_offset for each in told], list(range(WINDOW)))
 

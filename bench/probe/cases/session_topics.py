@@ -5,6 +5,7 @@ from typing import Any
 from bench.probe.case import ANY, case, since_version
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, rows, values, wanted, write
 from bench.probe.session import OPEN, Session
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -22,12 +23,12 @@ def created_later(at: Surroundings) -> None:
     other = at.topic()
     topics = [(other, [wanted()]), (Topic(name, bytes(16), 1), [wanted()])]
     first = at.ask(FETCH, fetch_request(at, topics, session_epoch=OPEN))
-    codes = {each.topic: each.partitions[0].error_code for each in first.responses}
+    codes = {each.topic: single(each, "partitions").error_code for each in first.responses}
     at.expect("error code of the unknown topic", codes.get(name), ErrorCode.unknown_topic_or_partition)
     topic = at.create(name)
     write(at, topic, batch(b"v"))
     told = at.ask(FETCH, fetch_request(at, [], session_id=first.session_id, session_epoch=1))
-    found = {each.topic: values(each.partitions[0]) for each in told.responses}
+    found = {each.topic: values(single(each, "partitions")) for each in told.responses}
     at.expect("values of the new topic", found.get(name), [b"v"])
 
 
@@ -54,7 +55,7 @@ def recreated(at: Surroundings) -> None:
     fields: dict[str, Any] = {"session_id": session.id, "session_epoch": 1}
     answer = at.ask(FETCH, fetch_request(at, [(new, [wanted()])], [(old, [0])], **fields))
     at.expect("error code", answer.error_code, ErrorCode.none)
-    found = {each.topic_id == new.id: values(each.partitions[0]) for each in answer.responses}
+    found = {each.topic_id == new.id: values(single(each, "partitions")) for each in answer.responses}
     at.expect("values of the new topic", found.get(True), [b"v"])
 
 

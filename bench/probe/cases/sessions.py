@@ -9,6 +9,7 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.conversation import Conversation
 from bench.probe.data import FETCH, PRODUCE, batch, fetch_request, headers, produce, rows, values, wanted, write
 from bench.probe.session import CLOSE, OPEN, Session
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -362,7 +363,7 @@ def slots(at: Surroundings) -> None:
     _asked(quiet, version, [fetch_request(at, [], session_id=session_id, session_epoch=CLOSE) for session_id in opened])
     del at.lines[told:]
     at.expect("error codes", sorted({each.error_code for each in answers}), [0])
-    have_it = all(values(each.responses[0].partitions[0]) == [b"v"] for each in answers)
+    have_it = all(values(single(each, "responses", "partitions")) == [b"v"] for each in answers)
     at.expect("each answer has the record", have_it, True)
 
 
