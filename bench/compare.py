@@ -39,4 +39,4 @@ def run(progress: Progress, options: Options) -> Results:
 
 def _settings(peer: str | None) -> dict[str, str]:
     """Returns the peer's settings that differ from its defaults."""
-    return {**SETTINGS, "java": " ".join(HEAP)} if peer else {}
+    return {**SETTINGS, "java": HEAP} if peer else {}

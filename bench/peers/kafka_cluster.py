@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.peers.cluster import Cluster, settings_of
-from bench.peers.java import java_command
-from bench.peers.kafka import HEAP, SETTINGS, format_storage, new_cluster_id, write_properties
+from bench.peers.errors import PeerError
+from bench.peers.kafka import HEAP, SETTINGS
 from bench.peers.node import BrokerNode, end
-from bench.ports import free_ports
+from bench.targets.errors import TargetError
+from bench.targets.layout import Plan
+from bench.targets.loader import find
 
 NAME = "Apache Kafka"
-READY_LIMIT_S = 90.0
 
 
 @contextmanager
@@ -22,24 +23,18 @@ def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterat
     They end by SIGKILL. Nobody reads their files again, and nodes that end in order all at once would wait for a
     controller that has gone.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    ports = free_ports(2 * nodes)
-    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(ports[nodes:]))
-    cluster_id = new_cluster_id()
-    members = []
-    for node in range(nodes):
-        listeners = f"PLAINTEXT://127.0.0.1:{ports[node]},CONTROLLER://127.0.0.1:{ports[nodes + node]}"
-        own = {
-            "node.id": str(node),
-            "controller.quorum.voters": voters,
-            "listeners": listeners,
-            "log.dirs": str(folder / f"node-{node}"),
-        }
-        properties = folder / f"node-{node}.properties"
-        write_properties(properties, {**SETTINGS, **settings_of(config, node), **own})
-        format_storage(cluster_id, properties)
-        command = java_command("kafka.Kafka", [str(properties)], HEAP)
-        members.append(BrokerNode(NAME, node, ports[node], command, properties.with_suffix(".log"), READY_LIMIT_S))
+    target = find("kafka")
+    settings = {**SETTINGS, **config}
+    plan = Plan(target, folder, total=nodes, words={"vm": HEAP}, settings=lambda node: settings_of(settings, node))
+    try:
+        layouts = plan.lay_out()
+        for layout in layouts:
+            layout.make()
+    except TargetError as wrong:
+        raise PeerError(str(wrong)) from wrong
+    members = [
+        BrokerNode(NAME, each.number, each.port, each.command, each.log, plan.node.ready_limit_s) for each in layouts
+    ]
     try:
         yield Cluster(NAME, members)
     finally:

@@ -143,8 +143,7 @@ def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: py
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
     assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
     (tmp_path / "java").symlink_to("/bin/true")
-    monkeypatch.setattr("bench.peers.jars.CACHE", tmp_path / "cache")
-    monkeypatch.setattr("bench.peers.jars.kafka_classpath.__defaults__", (tmp_path / "cache",))
+    monkeypatch.setattr("bench.targets.providers.kafka.CACHE", tmp_path / "cache")
     assert "Maven: install it" in refused(typed_in("bench", "--peer", "kafka"))
 
 

@@ -40,7 +40,7 @@ def test_three_nodes_lose_one_take_it_back_and_end_with_the_block(tmp_path: Path
 
 def test_a_node_that_cannot_start_says_so(tmp_path: Path) -> None:
     with KAFKA.prepare(tmp_path, 1, {}) as cluster:
-        (tmp_path / "node-0.properties").write_text("process.roles=nonsense\n")
+        (tmp_path / "node-0" / "server.properties").write_text("process.roles=nonsense\n")
         cluster.launch()
         with pytest.raises(PeerError, match="ended with status"):
             cluster.await_ready()

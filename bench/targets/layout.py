@@ -1,0 +1,185 @@
+"""Lays out the nodes of a target whose processes we start: their ports, folders, files and commands."""
+
+import base64
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from bench.ports import free_ports
+from bench.targets.errors import TargetError
+from bench.targets.loader import provider_of
+from bench.targets.model import Chosen, NodeFile
+from bench.targets.placeholders import filled, filled_list
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+MOST_REPLICAS = 3
+PREPARE_LIMIT_S = 120.0
+OURS = "crucible."
+"""Settings that begin so are those of the reference broker, and are told to no target."""
+
+Via = Mapping[tuple[int, int], str]
+"""For (node, other node) where the first finds the second, if it is not at its real address. For links by ``peers``
+that is HOST:PORT, and for links by ``hosts`` it is the address without a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """What one node needs. Its clients connect to ``port`` on 127.0.0.1."""
+
+    number: int
+    port: int
+    command: Sequence[str]
+    prepare: Sequence[str]
+    environment: Mapping[str, str]
+    ready: str
+    files: Mapping[Path, str]
+    data: Path
+    log: Path
+
+    def make(self) -> None:
+        """Writes its files, and prepares it. Raises TargetError."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in self.files.items():
+            path.write_text(text, encoding="utf-8")
+        if not self.prepare:
+            return
+        try:
+            done = subprocess.run(
+                self.prepare,
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=PREPARE_LIMIT_S,
+                check=False,
+            )
+        except OSError as error:
+            raise TargetError(f"{self.prepare[0]} cannot be run: {error.strerror}.") from error
+        except subprocess.TimeoutExpired as expired:
+            raise TargetError(f"{name_of(self.number)} was not prepared within {PREPARE_LIMIT_S:g} s.") from expired
+        if done.returncode != 0:
+            told = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
+            raise TargetError(f"{name_of(self.number)} could not be prepared: {told[0]}")
+
+
+@dataclass(slots=True)
+class Plan:
+    """The nodes of one cluster below ``folder``: the first ``voters`` vote, and the others do not.
+
+    ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the
+    file's own placeholders. ``settings`` gives each node's settings by Kafka's names.
+    """
+
+    chosen: Chosen
+    folder: Path
+    voters: int = 0
+    total: int = 0
+    words: Mapping[str, str] = field(default_factory=dict)
+    settings: Callable[[int], Mapping[str, str]] = lambda _: {}
+    ports: list[dict[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total = self.total or self.chosen.nodes
+        self.voters = self.voters or self.total
+        names = ("client", *self.node.ports)
+        self.ports = [dict(zip(names, free_ports(len(names)), strict=True)) for _ in range(self.total)]
+
+    @property
+    def node(self) -> NodeFile:
+        assert self.chosen.file.node is not None, f"{self.chosen.text} starts no processes"
+        return self.chosen.file.node
+
+    def lay_out(self, via: Via | None = None) -> list[NodeLayout]:
+        """Returns all nodes, or the one process that is all of them. Raises TargetError if something cannot be had."""
+        provider = provider_of(self.chosen.file)
+        provided = {} if provider is None else provider.provide(self.chosen.version)
+        shared = {**provided, "cluster_id": new_cluster_id()}
+        count = 1 if self.node.one_process else self.total
+        return [self._laid(number, shared, via or {}) for number in range(count)]
+
+    def _laid(self, number: int, shared: Mapping[str, str], via: Via) -> NodeLayout:
+        folder = self.folder / name_of(number)
+        settings = self._settings(number)
+        words = {**shared, **self._words(number, folder, via), "settings": _lines(settings)}
+        own = {**dict(self.node.words), **(dict(self.node.observer) if number >= self.voters else {}), **self.words}
+        words |= {key: filled(text, words) for key, text in own.items()}
+        several = {"settings": self._setting_words(settings)}
+        files = {folder / name: filled(text, words) for name, text in self.node.files}
+        if self.node.links == "hosts":
+            files[folder / "hosts"] = self._hosts(number, via)
+        return NodeLayout(
+            number=number,
+            port=self.ports[number]["client"],
+            command=filled_list(self.node.command, words, several),
+            prepare=filled_list(self.node.prepare, words, several),
+            environment={key: filled(value, words) for key, value in self.node.environment},
+            ready=filled(self.node.ready, words),
+            files=files,
+            data=folder / "data",
+            log=folder / "log.txt",
+        )
+
+    def _words(self, number: int, folder: Path, via: Via) -> dict[str, str]:
+        return {
+            **self._address(number),
+            "version": self.chosen.version,
+            "ports": ",".join(str(ports["client"]) for ports in self.ports),
+            "nodes": str(self.total),
+            "replicas": str(min(self.total, MOST_REPLICAS)),
+            "folder": str(folder),
+            "data": str(folder / "data"),
+            "hosts": str(folder / "hosts"),
+            "root": str(ROOT),
+            "python": sys.executable,
+            "voters": ",".join(self._peer(number, other, via) for other in range(self.voters)),
+            "peers": ",".join(self._peer(number, other, via) for other in range(self.total)),
+        }
+
+    def _settings(self, number: int) -> dict[str, str]:
+        return {key: value for key, value in self.settings(number).items() if not key.startswith(OURS)}
+
+    def _setting_words(self, settings: Mapping[str, str]) -> list[str]:
+        return [
+            filled(word, {"key": key, "value": value}) for key, value in settings.items() for word in self.node.setting
+        ]
+
+    def _address(self, number: int) -> dict[str, str]:
+        ports = self.ports[number]
+        extra = {f"{name}_port": str(port) for name, port in ports.items() if name != "client"}
+        port = ports["client"]
+        own = {"id": str(number), "name": name_of(number), "host": HOST, "port": str(port)}
+        return {**own, "address": f"{HOST}:{port}", **extra}
+
+    def _peer(self, number: int, other: int, via: Via) -> str:
+        """Returns what the node is told of another one, or of itself."""
+        words = self._address(other)
+        if self.node.links == "peers" and (number, other) in via:
+            host, _, port = via[number, other].rpartition(":")
+            words |= {"host": host, "port": port, "address": via[number, other]}
+        return filled(self.node.peer, words)
+
+    def _hosts(self, number: int, via: Via) -> str:
+        """Returns the node's hosts file. It is all that the node can look up, so the machine's own names stand in it,
+        too."""
+        others = [f"{via.get((number, other), HOST)} {name_of(other)}\n" for other in range(self.total)]
+        return "".join([f"{HOST} localhost\n", f"{HOST} {socket.gethostname()}\n", *others])
+
+
+def _lines(settings: Mapping[str, str]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def name_of(number: int) -> str:
+    return f"node-{number}"
+
+
+def new_cluster_id() -> str:
+    """Makes a cluster ID that begins with a letter. Kafka's own tool takes a leading dash, which base64 may have, for
+    an option."""
+    return "c" + base64.urlsafe_b64encode(uuid4().bytes).decode()[1:22]

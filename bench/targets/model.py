@@ -1,0 +1,96 @@
+"""What a target's file says, as frozen values. README.md explains every key."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scenarios.declared import number, settings, text, texts, whole
+
+OFFERS = ("replicas", "groups", "transactions")
+"""What a broker may lack, by the words of a file's ``lacks``."""
+LINKS = ("none", "peers", "hosts")
+"""How the proxies of directed links get between nodes. ``peers``: a node is told their addresses as those of the other
+nodes (``{peers}``). ``hosts``: nodes have names, which each looks up in a hosts file of its own (``{hosts}``)."""
+
+Words = Annotated[tuple[str, ...], texts(may_be_empty=True)]
+Pairs = Annotated[tuple[tuple[str, str], ...], settings()]
+Seconds = Annotated[float, number(0.1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFile:
+    """How one node's process is made. Texts may hold placeholders (``placeholders.py``).
+
+    ``command`` starts it, and ``prepare`` is run to its end once, before the first start. ``files`` are written into
+    the node's folder before that. ``ports`` name the ports that it needs beside the one for clients. ``ready`` is a
+    shell command that succeeds once the node serves; if it is empty, an answer to ApiVersions is awaited.
+    """
+
+    command: Annotated[tuple[str, ...], texts()]
+    prepare: Words = ()
+    files: Pairs = ()
+    environment: Pairs = ()
+    ports: Words = ()
+    peer: str = ""
+    """What stands for each node in ``{voters}`` and ``{peers}``."""
+    setting: Words = ()
+    """The words of the command for each broker setting of a scenario, with ``{key}`` and ``{value}``."""
+    words: Pairs = ()
+    observer: Pairs = ()
+    """Further placeholders with their texts. Those of ``observer`` hold for nodes without a vote, instead. If there are
+    none, there are no such nodes."""
+    links: Annotated[str, text(LINKS)] = "none"
+    one_process: bool = False
+    """One process is all nodes of the cluster."""
+    ready: str = ""
+    ready_limit_s: Seconds = 60.0
+    stop_limit_s: Seconds = 40.0
+    """After SIGTERM and this time the node gets SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Shell commands that do something to a node that is not our process. An empty one cannot be done.
+
+    ``ready`` succeeds once the node serves, and ``alive`` while it runs. ``log`` prints the last lines of its log.
+    """
+
+    start: str = ""
+    ready: str = ""
+    alive: str = ""
+    stop: str = ""
+    kill: str = ""
+    pause: str = ""
+    resume: str = ""
+    log: str = ""
+    ready_limit_s: Seconds = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFile:
+    """One target: processes that we start (``node``), nodes that shell commands reach (``commands`` and ``addresses``),
+    or ``addresses`` alone.
+
+    ``nodes`` is how many nodes are started unless somebody asks for another number. ``provider`` is a module of
+    ``bench.targets.providers``, which has or makes what the command needs.
+    """
+
+    name: str
+    title: str
+    version: str = ""
+    provider: str = ""
+    nodes: Annotated[int, whole(1, 9)] = 1
+    lacks: Annotated[tuple[str, ...], texts(OFFERS, may_be_empty=True)] = ()
+    addresses: Words = ()
+    node: NodeFile | None = None
+    commands: Commands | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A target as somebody asked for it with ``text``: this file, in this version (may be empty), with so many
+    nodes. ``nodes`` is 0 where they are counted by asking them."""
+
+    text: str
+    file: TargetFile
+    version: str
+    nodes: int
