@@ -95,14 +95,14 @@ def named_twice(at: Surroundings) -> None:
     _made(at, name)
 
 
-@case("admin/create/invalid-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1")
+@case("admin/create/invalid-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
 def invalid_name(at: Surroundings) -> None:
     """Names that are empty, a dot, too long or have other characters are refused with INVALID_TOPIC_EXCEPTION."""
     for name in ("", ".", "..", "no/slash", "no space", "n" * 250, "ä"):
         _refused(at, _plain(name), ErrorCode.invalid_topic_exception)
 
 
-@case("admin/create/longest-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1")
+@case("admin/create/longest-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
 def longest_name(at: Surroundings) -> None:
     """A name may have 249 characters."""
     name = at.topic_name().ljust(249, "n")
@@ -159,7 +159,7 @@ def placed_and_counted(at: Surroundings) -> None:
     _refused(at, _placed(at.topic_name(), assignment, replication_factor=1), ErrorCode.invalid_request)
 
 
-@case("admin/create/placed-wrongly", REPLICATION, CREATES, since="0.10.1")
+@case("admin/create/placed-wrongly", REPLICATION, CREATES, since="0.10.1", level=SHOULD)
 def placed_wrongly(at: Surroundings) -> None:
     """Partitions with gaps, with a broker that does not exist or is named twice, or with no broker are refused with
     INVALID_REPLICA_ASSIGNMENT."""
@@ -170,7 +170,7 @@ def placed_wrongly(at: Surroundings) -> None:
         _refused(at, _placed(at.topic_name(), *wrong.items()), ErrorCode.invalid_replica_assignment)
 
 
-@case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1")
+@case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1", level=SHOULD)
 def unknown_config(at: Surroundings) -> None:
     """A setting that topics do not have, or with a value that it cannot have, is refused with INVALID_CONFIG."""
     for key, value in (("no.such.setting", "1"), ("retention.ms", "long"), ("cleanup.policy", "burn")):
@@ -266,7 +266,7 @@ def unknown_id(at: Surroundings) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID and without a name."""
     told = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_id)
-    at.expect("name", told.name, None)
+    at.expect("name", told.name, None, "")
 
 
 @case("admin/delete/name-and-id", "KIP-516; Apache Kafka's ControllerApis", BY_ID, since="2.8", level=SHOULD)

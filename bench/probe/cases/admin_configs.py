@@ -166,7 +166,13 @@ def unknown_topic(at: Surroundings) -> None:
     at.expect("number of settings", len(told.configs), 0)
 
 
-@case("admin/configs/invalid-topic", "Apache Kafka's ConfigHelper", {DESCRIBE: since_version(1)}, since="0.11")
+@case(
+    "admin/configs/invalid-topic",
+    "Apache Kafka's ConfigHelper",
+    {DESCRIBE: since_version(1)},
+    since="0.11",
+    level=SHOULD,
+)
 def invalid_topic(at: Surroundings) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION."""
     at.expect("error code", _describe(at, "no topic!").error_code, ErrorCode.invalid_topic_exception)
@@ -181,7 +187,13 @@ def of_broker(at: Surroundings) -> None:
     at.expect("some settings are read-only", bool(fixed), True)
 
 
-@case("admin/configs/of-strange-broker", "Apache Kafka's ConfigHelper", {DESCRIBE: since_version(1)}, since="0.11")
+@case(
+    "admin/configs/of-strange-broker",
+    "Apache Kafka's ConfigHelper",
+    {DESCRIBE: since_version(1)},
+    since="0.11",
+    level=SHOULD,
+)
 def of_strange_broker(at: Surroundings) -> None:
     """The settings of a broker that the asked one is not, or whose name is no number, are refused with
     INVALID_REQUEST."""
@@ -265,7 +277,7 @@ def all_or_nothing(at: Surroundings) -> None:
     _becomes(at, topic, "retention.ms", "111111")
 
 
-@case("admin/alter/named-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3")
+@case("admin/alter/named-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
 def altered_twice(at: Surroundings) -> None:
     """A setting that a request names twice is refused with INVALID_REQUEST."""
     code = _alter(at, at.topic().name, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))

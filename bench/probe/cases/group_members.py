@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from bench.probe.case import case, since_version
+from bench.probe.case import SHOULD, case, since_version
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.conversation import Silent
 from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
@@ -151,7 +151,7 @@ def heartbeat_unknown_group(at: Surroundings) -> None:
     at.expect("error code", stranger.heartbeat(), ErrorCode.unknown_member_id)
 
 
-@case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9")
+@case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9", level=SHOULD)
 def heartbeat_empty_group_id(at: Surroundings) -> None:
     """The empty group ID is refused with INVALID_GROUP_ID."""
     code = Member(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
@@ -213,7 +213,7 @@ def leave_several(at: Surroundings) -> None:
     at.expect("state", leader.described().group_state, "Empty")
 
 
-@case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4")
+@case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4", level=SHOULD)
 def leave_unknown_group(at: Surroundings) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
     told = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")

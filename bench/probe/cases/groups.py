@@ -57,7 +57,9 @@ def find_several(at: Surroundings) -> None:
     at.expect("error codes", sorted({int(each.error_code) for each in nodes}), [0])
 
 
-@case("groups/find/unknown-type", "KIP-98: the coordinator's types", {FIND: since_version(1)}, since="0.11")
+@case(
+    "groups/find/unknown-type", "KIP-98: the coordinator's types", {FIND: since_version(1)}, since="0.11", level=SHOULD
+)
 def find_unknown_type(at: Surroundings) -> None:
     """A type of key that does not exist is refused with INVALID_REQUEST."""
     node = sole(_found(at, at.group(), key_type=99), "coordinators")

@@ -210,7 +210,7 @@ def _at_the_end(at: Surroundings, topic: Topic, sequence: int, count: int = 1) -
     """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
     producer = _producer(at)
     told = _send(at, topic, producer, sequence, count)
-    if told.error_code == ErrorCode.unknown_producer_id:
+    if told.error_code in (ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number):
         raise NotAdvertised("an unknown producer may not begin at that sequence, and 2^31 records take too long")
     _taken(at, told, 0)
     return producer

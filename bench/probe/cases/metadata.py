@@ -197,7 +197,13 @@ def beside_known(at: Surroundings) -> None:
     at.expect("error code of the unknown topic", codes.get(unknown), ErrorCode.unknown_topic_or_partition)
 
 
-@case("metadata/unknown/invalid-name", "Apache Kafka's Topic.validate", {METADATA: since_version(4)}, since="0.8")
+@case(
+    "metadata/unknown/invalid-name",
+    "Apache Kafka's Topic.validate",
+    {METADATA: since_version(4)},
+    since="0.8",
+    level=SHOULD,
+)
 def invalid_name(at: Surroundings) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
     told = single(_named(at, "not a topic!"), "topics")

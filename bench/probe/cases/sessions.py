@@ -290,7 +290,7 @@ def forget_one(at: Surroundings) -> None:
     at.expect("partitions in the answer", sorted(rows(session.next())), [1])
 
 
-@case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1")
+@case("fetch/session/forgotten/all", KIP_227, NEEDS, since="1.1", level=SHOULD)
 def forget_all(at: Surroundings) -> None:
     """A session whose last partition is forgotten is closed, and the answer has session ID 0."""
     session = Session(at, at.topic(2), wanted(0), wanted(1))
