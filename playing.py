@@ -66,10 +66,15 @@ def live_plays(
     return [
         (spoken, mutant)
         for scenario in scenarios
-        for spoken in in_revisions(scenario, revision)
+        for spoken in in_revisions(scenario, revision or _outside_revision(scenario, target))
         for mutant in (("", *mutants_of(scenario)) if planted is None else (planted,))
         if not is_left_out(spoken, mutant)
     ]
+
+
+def _outside_revision(scenario: "Scenario", target: str) -> str | None:
+    """Returns the revision that any broker speaks, if the target is not ours and the scenario has it."""
+    return "final" if target != "reference" and "final" in scenario.revisions and "@" not in scenario.name else None
 
 
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":

@@ -14,12 +14,14 @@ class SeenFrom(Enum):
     """What a judge must look at.
 
     ``CLIENTS`` is what clients were told, which a run with any broker leaves. ``TRACE`` is also the trace of each node,
-    which only our broker writes. ``INSIDE`` is the node itself, after each event.
+    which only our broker writes. ``INSIDE`` is the node itself, after each event. ``RUNNER`` is the processes of nodes,
+    which whoever plays a target that is not ours watches.
     """
 
     CLIENTS = "clients"
     TRACE = "trace"
     INSIDE = "inside"
+    RUNNER = "runner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,15 @@ _INSIDE = (
     _inside("switch-respected", "A node used the metadata epoch before it was finalized, or took one back."),
 )
 
-GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE)}
+_RUNNER = (
+    Guarantee(
+        "target-stays-up",
+        "A node of the target ended though no fault had struck it, or did not come back after one.",
+        SeenFrom.RUNNER,
+    ),
+)
+
+GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TRACE, *_INSIDE, *_RUNNER)}
 """The guarantees by name, in the order in which they are shown."""
 
 

@@ -45,9 +45,11 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
     if "first" in scenario.revisions and "drafts" not in scenario.needs:
         yield "needs: the first revision is spoken under a draft version and needs 'drafts'"
     yield from _twice([fault.name for fault in scenario.faults], "fault: two faults are")
+    yield from _twice([fault.name for fault in scenario.outside], "outside: two faults are")
     for fault in scenario.faults:
         if needed_by(fault) not in scenario.needs:
             yield f"needs: fault {fault.name!r} ({fault.kind}) needs {needed_by(fault)!r}, which is not listed"
+    for fault in (*scenario.faults, *scenario.outside):
         for node in (fault.node, *(fault.link or ())):
             for told in _wrong_with_node(scenario, node):
                 yield f"fault {fault.name!r}: {told}"

@@ -86,6 +86,7 @@ def parse(table: Mapping[str, object], path: Path) -> Scenario:
         path=str(path),
         cluster=read(Cluster, top.table("cluster", required=False)),
         faults=tuple(read_fault(reader) for reader in top.tables("fault")),
+        outside=tuple(read_fault(reader) for reader in top.tables("outside")),
         state=top.table("state", required=False).integers(),
         **least,
     )

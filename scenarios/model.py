@@ -219,6 +219,8 @@ class Scenario:
     faults: tuple[Fault, ...]
     state: tuple[tuple[str, int], ...]
     swarm: Swarm | None = None
+    outside: tuple[Fault, ...] = ()
+    """The faults in front of a broker that is not ours, instead of ``faults``. Without any they are the same."""
     sim_max_lost_commits: Annotated[int, whole(-1)] = -1
     """With more commits that were never answered the run is INVALID in the simulator. -1 means no bound."""
     min_rewinds: Natural = 0

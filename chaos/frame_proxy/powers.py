@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -14,13 +15,19 @@ from reference_broker.core.events import Event, Request
 from reports.rows import FaultRow
 
 NO_PROCESS: Final = 0
+COMMAND_LIMIT_S: Final = 30.0
 
 
 class ProxyPowers:
-    """``process`` is the process of the node, or NO_PROCESS. ``report`` takes the evidence."""
+    """``process`` returns the process of the node: its ID, a process group as a negative number, the shell command that
+    kills it, or NO_PROCESS. ``report`` takes the evidence."""
 
     def __init__(
-        self, front: NodeFront, loop: asyncio.AbstractEventLoop, process: int, report: Callable[[FaultRow], None]
+        self,
+        front: NodeFront,
+        loop: asyncio.AbstractEventLoop,
+        process: Callable[[], int | str],
+        report: Callable[[FaultRow], None],
     ) -> None:
         self._front = front
         self._loop = loop
@@ -88,5 +95,10 @@ class ProxyPowers:
         return conversation
 
     def _signal(self, number: signal.Signals) -> None:
+        process = self._process()
+        if isinstance(process, str):
+            # The loop waits, so that nothing more of this node passes.
+            subprocess.run(["sh", "-c", process], stdout=subprocess.DEVNULL, timeout=COMMAND_LIMIT_S, check=False)
+            return
         with suppress(ProcessLookupError):
-            os.kill(self._process, number)
+            os.kill(process, number)

@@ -25,6 +25,7 @@ from reference_broker.serve.end_signals import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
 from scenarios.model import Fault
+from scenarios.outside import from_outside
 
 FAULT = "fault"
 READY = "ready"
@@ -41,6 +42,8 @@ class Spec(msgspec.Struct):
     seed: int = 1
     origin_us: int = 0
     log: str = ""
+    processes: dict[int, int | str] = {}
+    """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
 
 
 class ProxyProcess(Child):
@@ -68,7 +71,7 @@ class ProxyProcess(Child):
 
 def frame_faults(scenario: str, seed: int) -> Sequence[Fault]:
     """Returns the faults of a scenario that strike requests and replies."""
-    return [fault for fault in cast(loader.find(scenario), seed).faults if fault.on in PLACES]
+    return [fault for fault in cast(from_outside(loader.find(scenario)), seed).faults if fault.on in PLACES]
 
 
 def main() -> None:
@@ -92,6 +95,7 @@ async def _serve(spec: Spec) -> None:
         log=Path(spec.log) if spec.log else None,
         seed=spec.seed,
         origin_us=spec.origin_us,
+        processes=spec.processes,
     )
     proxy = Proxy(plan, lambda row: _tell({FAULT: list(row.values())}))
     proxy.load_from(2**62)  # Nothing strikes before the load.
@@ -114,6 +118,8 @@ async def _serve(spec: Spec) -> None:
 def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
     if "load_from_us" in order:
         proxy.load_from(order["load_from_us"])
+    for node, process in order.get("processes", {}).items():
+        proxy.has_process(int(node), process)
     if order.get("disarm"):
         proxy.disarm()
 

@@ -41,14 +41,14 @@ class ProxyPlan:
     it, and so on; 0 means free ports.
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes. ``origin_us`` is what times count from, on the monotonic clock.
+    of nodes (``powers.ProxyPowers``). ``origin_us`` is what times count from, on the monotonic clock.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     rules: Sequence[Fault] = ()
     dial: Mapping[str, str] = field(default_factory=dict)
-    processes: Mapping[int, int] = field(default_factory=dict)
+    processes: Mapping[int, int | str] = field(default_factory=dict)
     log: Path | None = None
     seed: int = 1
     origin_us: int | None = None
@@ -70,6 +70,7 @@ class Proxy:
         self._claims = SharedClaims()
         self._fronts: dict[tuple[int, str, int], NodeFront] = {}
         self._powers: list[ProxyPowers] = []
+        self._processes = dict(plan.processes)
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
         self._servers: set[asyncio.Task[asyncio.Server]] = set()
         self._last_connection = 0
@@ -127,9 +128,8 @@ class Proxy:
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = node.node_id if node.number is None else node.number
         front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
-        process = self._plan.processes.get(number, NO_PROCESS)
         random = random_for(self._plan.seed, f"interceptor-{number}-0")
-        powers = ProxyPowers(front, self._loop, process, self._report)
+        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(number, NO_PROCESS), self._report)
         self._powers.append(powers)
         front.take_powers(powers, random)
         front.book.load_from(self._load_from_us)
@@ -151,6 +151,10 @@ class Proxy:
         self.log.flush()
         self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
 
+    def has_process(self, node: int, process: int | str) -> None:
+        """Notes the process of a node that was started again."""
+        self._processes[node] = process
+
     # Rules
 
     @property
@@ -159,7 +163,7 @@ class Proxy:
 
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
-        nodes = {front.node: self._plan.processes.get(front.node, NO_PROCESS) for front in self._fronts.values()}
+        nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts.values()}
         wrong = why_not(fault, nodes)
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"

@@ -43,9 +43,9 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
-    """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes, 0 for
-    none."""
+def why_not(fault: Fault, nodes: Mapping[int, int | str]) -> str:
+    """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
+    (``powers.ProxyPowers``), 0 for none."""
     if fault.on not in PLACES:
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
@@ -63,6 +63,8 @@ def why_not(fault: Fault, nodes: Mapping[int, int]) -> str:
     struck = nodes.values() if fault.node == "any" else (nodes[int(fault.node)],)
     if fault.kind in NEED_A_PROCESS and not all(struck):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
+    if fault.kind == "node_paused" and any(isinstance(each, str) for each in struck):
+        return "node_paused at a state needs a process that we started, and no shell command"
     return ""
 
 

@@ -10,5 +10,10 @@ class NodeDied(Exception):  # noqa: N818  (it says what happened)
     The exit code is 4."""
 
 
+class TargetDied(NodeDied):
+    """A node of a target that is not ours ended by itself, or did not come back after a fault. That is the target's
+    failure and not the suite's."""
+
+
 class EndedItself(NodeDied):
     """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is no crash."""

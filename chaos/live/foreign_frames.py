@@ -4,51 +4,46 @@ The frame proxy stands between the clients and Toxiproxy, in a process of its ow
 """
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
-from chaos.frame_proxy.rules_file import NEED_A_PROCESS, PLACES, why_not
-from chaos.frame_proxy.target import nodes_of
+from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.rules_file import PLACES
 from chaos.live.load.fleet import Way
 from reports.rows import FaultRow
-from scenarios.consistency import needed_by
 from scenarios.loader import typed
 from scenarios.model import Scenario
 
-__all__ = ["FAULT", "ForeignFrames", "has_frame_faults", "lacking"]
+__all__ = ["FAULT", "ForeignFrames", "has_frame_faults"]
 
 
 def has_frame_faults(scenario: Scenario) -> bool:
     return any(fault.on in PLACES for fault in scenario.faults)
 
 
-def lacking(scenario: Scenario, nodes: Sequence[str]) -> str:
-    """Returns what of a scenario nobody can do in front of these nodes, and why. It is empty if all can be done."""
-    if scenario.state:
-        return "[state] is set inside the broker's process"
-    for fault in scenario.faults:
-        if fault.timed and needed_by(fault) == "interceptor":
-            return f"fault {fault.name} needs what other nodes have sent"
-        if fault.kind in NEED_A_PROCESS and not fault.timed:
-            return f"fault {fault.name} needs a process that we started"
-        wrong = "" if fault.timed else why_not(fault, dict.fromkeys(range(len(nodes)), 0))
-        if wrong:
-            return f"fault {fault.name}: {wrong}"
-    return ""
-
-
 class ForeignFrames:
     """The frame proxy of one run. Raises SetupError, NodeDied.
 
-    ``way`` is the way to the target through Toxiproxy, and then ``self.way`` that through the frame proxy, too.
+    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``).
     """
 
-    def __init__(self, scenario: Scenario, target: str, way: Way, logs: Path, seed: int, origin_us: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        nodes: Sequence[Node],
+        way: Way,
+        processes: Mapping[int, int | str],
+        logs: Path,
+        seed: int,
+        origin_us: int,
+    ) -> None:
         self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
-        nodes = [(each.node_id, each.host, each.port) for each in nodes_of(target)]
-        spec = Spec(nodes, dict(way.dial), typed(scenario), seed, origin_us)
+        self._processes = dict(processes)
+        told = [(each.node_id, each.host, each.port) for each in nodes]
+        spec = Spec(told, dict(way.dial), typed(scenario), seed, origin_us, processes=self._processes)
         self._process = ProxyProcess(spec, logs / "frame-proxy.log", self._hits.put)
         self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
         self.check = self._process.check
@@ -58,6 +53,12 @@ class ForeignFrames:
 
     def disarm(self) -> None:
         self._process.order(disarm=True)
+
+    def has_processes(self, processes: Mapping[int, int | str]) -> None:
+        """Takes the processes of nodes, some of which may have been started again."""
+        if processes != self._processes:
+            self._processes = dict(processes)
+            self._process.order(processes={str(node): process for node, process in processes.items()})
 
     def hits(self) -> Iterator[FaultRow]:
         """Yields what was struck since the last call."""

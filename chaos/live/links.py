@@ -21,15 +21,18 @@ class Link:
     node: int
     listen: str
     proxy: Proxy
+    port: str = ""
+    """The port's name, if there is a proxy for each of several ports."""
 
     @property
     def name(self) -> str:
-        return link_name(self.dialler, self.node)
+        return link_name(self.dialler, self.node, self.port)
 
 
-def link_name(dialler: Dialler, node: int) -> str:
-    """Returns a name such as client-node-0 or node-0-node-1. Who dials stands first."""
-    return f"{dialler if dialler == 'client' else f'node-{dialler}'}-node-{node}"
+def link_name(dialler: Dialler, node: int, port: str = "") -> str:
+    """Returns a name such as client-node-0, node-0-node-1 or node-0-node-1-controller. Who dials stands first."""
+    name = f"{dialler if dialler == 'client' else f'node-{dialler}'}-node-{node}"
+    return f"{name}-{port}" if port else name
 
 
 class Links:
@@ -39,14 +42,14 @@ class Links:
         self._client = client
         self.by_name: dict[str, Link] = {}
 
-    def add(self, dialler: Dialler, node: int, upstream: str, listen: str = ANY_PORT) -> Link:
+    def add(self, dialler: Dialler, node: int, upstream: str, listen: str = ANY_PORT, port: str = "") -> Link:
         """Makes the proxy of one link to the node at ``upstream``. Raises SetupError if ``listen`` is taken."""
-        name = link_name(dialler, node)
+        name = link_name(dialler, node, port)
         try:
             proxy = self._client.create(upstream, name, listen)
         except ToxiproxyError as failure:
             raise SetupError(f"Toxiproxy cannot listen on {listen}: give another port ({failure}).") from failure
-        link = self.by_name[name] = Link(dialler, node, proxy.listen, proxy)
+        link = self.by_name[name] = Link(dialler, node, proxy.listen, proxy, port)
         return link
 
     def between(self, dialler: Dialler, node: int) -> Link | None:

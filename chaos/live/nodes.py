@@ -33,6 +33,15 @@ class LiveNode:
     def name(self) -> str:
         return f"node-{self.spec.node_id}"
 
+    @property
+    def listen(self) -> str:
+        """HOST:PORT without a proxy before it."""
+        return self.spec.listen
+
+    @property
+    def data(self) -> Path:
+        return Path(self.spec.data)
+
     def launch(self) -> None:
         """Starts the next incarnation."""
         assert not self.running, f"{self.name} runs already"

@@ -45,8 +45,15 @@ class Child:
         self._asked_to_end = False
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._heard = heard or self._lines.put
+        self._process = self._started(command, log, pass_fds)
+        self._reader: threading.Thread | None = None
+        if self._process.stdout is not None:
+            self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+            self._reader.start()
+
+    def _started(self, command: Sequence[str], log: Path, pass_fds: Sequence[int]) -> "subprocess.Popen[bytes]":
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -55,9 +62,6 @@ class Child:
                 start_new_session=True,
                 preexec_fn=ends_with_me(),
             )
-        assert self._process.stdout is not None
-        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -143,7 +147,8 @@ class Child:
 
     def close(self) -> None:
         """Closes the pipes, once the process has ended."""
-        self._reader.join(2)
+        if self._reader is not None:
+            self._reader.join(2)
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()

@@ -12,12 +12,15 @@ from chaos.live import identity
 from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
-from chaos.live.errors import EndedItself, NodeDied, SetupError
-from chaos.live.foreign_frames import FAULT, ForeignFrames, has_frame_faults, lacking
-from chaos.live.foreign_target import REFERENCE, behind_proxies, look, parse_target
+from chaos.live.errors import EndedItself, NodeDied, SetupError, TargetDied
+from chaos.live.foreign_frames import FAULT
+from chaos.live.foreign_target import REFERENCE
 from chaos.live.links import Links
 from chaos.live.load.client_mutant import reached
 from chaos.live.load.fleet import Fleet, Way
+from chaos.live.outside.crew import TargetCrew
+from chaos.live.outside.needs import check_target
+from chaos.live.outside.world import Outside
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
@@ -29,7 +32,8 @@ from chaos.promises import promised_to_clients
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.loader import typed
-from scenarios.model import Link, Scenario
+from scenarios.model import Scenario
+from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS
 
@@ -60,7 +64,7 @@ def play(
     run that could not be set up, or was stopped, leaves no folder.
     """
     check_playable(scenario, target, mutant)
-    scenario = cast(scenario, seed)
+    scenario = cast(scenario if target == REFERENCE else from_outside(scenario), seed)
     folder = RunFolder(out)
     folder.make()
     run = LiveRun(scenario, folder, seed, target, mutant, progress)
@@ -70,7 +74,7 @@ def play(
             run.play()
         finally:
             run.close()
-    except EndedItself as end:
+    except (EndedItself, TargetDied) as end:
         ended = str(end)
     except NodeDied as death:
         crash = str(death)
@@ -79,7 +83,7 @@ def play(
         raise
     except Exception as failure:
         crash = f"the suite failed: {type(failure).__name__}: {failure}"
-    if ended and CONVERGES not in scenario.guarantees:
+    if ended and target == REFERENCE and CONVERGES not in scenario.guarantees:
         crash = ended
     if crash or ended:
         progress(f"crash: {crash}" if crash else ended)
@@ -103,7 +107,7 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
     except PresetError as wrong:
         raise SetupError(f"{scenario.name}: {wrong}") from wrong
     if target != REFERENCE:
-        _check_target(scenario, target, mutant)
+        check_target(scenario, target, mutant)
     if mutant:
         try:
             revisions = by_name(mutant).revisions
@@ -113,39 +117,12 @@ def check_playable(scenario: Scenario, target: str = REFERENCE, mutant: str = ""
             raise SetupError(f"{scenario.name}: mutant {mutant} lacks a mechanism that only {revisions[0]} has.")
 
 
-def _check_target(scenario: Scenario, target: str, mutant: str) -> None:
-    needs = [each for each in scenario.needs if each not in ("proxy", "interceptor")]
-    if needs:
-        raise SetupError(
-            f"--target {target} lacks what {scenario.name} needs: {', '.join(needs)}; use --target {REFERENCE}."
-        )
-    for fault in scenario.faults:
-        if fault.kind == "node_isolated" or (fault.link is not None and not _from_clients(fault.link)):
-            raise SetupError(
-                f"--target {target} lacks what {scenario.name} needs: fault {fault.name} needs links between "
-                f"nodes, or a node's role; use --target {REFERENCE}."
-            )
-    if mutant:
-        raise SetupError("A mutant changes the reference broker: leave --target out.")
-    parse_target(target)
-    nodes, _ = look(target)
-    wrong = lacking(scenario, nodes)
-    if wrong:
-        raise SetupError(f"--target {target} lacks what {scenario.name} needs: {wrong}; use --target {REFERENCE}.")
-
-
-def _from_clients(link: Link) -> bool:
-    """Returns whether the link is from clients to nodes that can be found without knowing any node's role."""
-    return link.source == "client" and (isinstance(link.target, int) or link.target in ("all", "any"))
-
-
 class LiveRun:
     """One run. ``rows`` is what fired so far. ``mutant`` is empty for none."""
 
     def __init__(
         self, scenario: Scenario, folder: RunFolder, seed: int, target: str, mutant: str, progress: Progress
     ) -> None:
-        self._scenario = scenario
         self._folder = folder
         self._seed = seed
         self._target = target
@@ -155,11 +132,17 @@ class LiveRun:
         self._start_wall_us = time.time_ns() // 1000
         self._changes_client = bool(mutant) and by_name(mutant).side == "client"
         of_nodes = "" if self._changes_client else mutant
-        self._crew = Crew(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
+        self._outside: Outside | None = None
+        self._crew: Crew | TargetCrew
+        if target == REFERENCE:
+            self._crew = Crew(scenario, folder, seed, of_nodes, self._origin_us, self._evidence_line)
+        else:
+            self._outside = Outside(scenario, target, folder, seed, self._origin_us, progress)
+            scenario, self._crew = self._outside.scenario, self._outside.crew
+        self._scenario = scenario
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
         self._target_nodes: list[Member] = []
-        self._frames: ForeignFrames | None = None
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler = Sampler(self._crew.samples, self.now_us)
@@ -173,7 +156,7 @@ class LiveRun:
         self._toxiproxy = self._servers.enter_context(ToxiproxyServer(self._folder.logs / "toxiproxy.log"))
         links = Links(self._toxiproxy.client)
         strikes = self._strikes = Strikes(self._scenario, self._crew, links, self.now_us, self._progress)
-        way = self._start_nodes(links) if self._target == REFERENCE else self._reach_target(links)
+        way = self._start_nodes(links)
         if self._scenario.load.mirror is not None:
             # A mirror copies to a cluster of one node, without proxies. No fault strikes it.
             self._target_nodes = self._servers.enter_context(started(ClusterPlan(self._folder.mirror_target)))
@@ -184,8 +167,8 @@ class LiveRun:
         fleet.load_begins()
         for node in self._crew.nodes:
             node.load_starts(load_start_us)
-        for frames in self._frame_proxies:
-            frames.load_starts(load_start_us)
+        if self._outside is not None:
+            self._outside.load_starts(load_start_us)
         strikes.plan(load_start_us)
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
         self._progress(f"load for {self._scenario.load.seconds:g} s")
@@ -194,8 +177,8 @@ class LiveRun:
         self._progress("heal, final polls, final read")
         for node in self._crew.nodes:
             node.disarm()
-        for frames in self._frame_proxies:
-            frames.disarm()
+        if self._outside is not None:
+            self._outside.disarm()
         strikes.end_all()
         links.heal_all()
         self._crew.heal()
@@ -210,9 +193,9 @@ class LiveRun:
         self._duration_us = self._duration_us or self.now_us()
         if self._fleet is not None:
             self._fleet.close()
-        if self._frames is not None:
-            self._frames.close()
-            self._take_hits(self._frames)
+        if self._outside is not None:
+            self._outside.close()
+            self._take_hits()
         self._sampler.end()
         self._crew.close()
         self._servers.close()
@@ -229,10 +212,10 @@ class LiveRun:
     def manifest(self, command: str, variant: str, crash: str, ended: str) -> Manifest:
         """Returns what the run was. ``ended`` is what a node said that could not go on."""
         scenario = self._scenario
-        foreign = self._target != REFERENCE
+        outside = self._outside
         asked = "compare" if variant else "run"
         planted = f" --mutant {self._mutant}" if self._mutant else ""
-        planted += f" --target {self._target}" if foreign else ""
+        planted += f" --target {self._target}" if outside else ""
         return Manifest(
             **identity.of_live_run(scenario, self._folder.path, self._seed, self._start_wall_us),
             title=scenario.title,
@@ -245,17 +228,17 @@ class LiveRun:
             duration_us=self._duration_us,
             clauses=scenario.clauses,
             crash=crash,
-            config={} if foreign else dict(scenario.cluster.config),
-            checks=(*(_self_ended(ended, self._duration_us) if ended and not crash else ()), *self._checked()),
+            config={} if outside else dict(scenario.cluster.config),
+            checks=self._checked(ended if not crash else ""),
             load=_load_words(scenario),
-            notes=(_FOREIGN,) if foreign else (),
+            notes=outside.notes() if outside else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
                 min_fetches=scenario.min_fetches,
                 min_acked=scenario.min_acked,
                 min_rewinds=scenario.min_rewinds,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-                guarantees=promised_to_clients(scenario) if foreign else scenario.guarantees,
+                guarantees=(*promised_to_clients(scenario), *outside.guarantees) if outside else scenario.guarantees,
             ),
         )
 
@@ -264,39 +247,20 @@ class LiveRun:
             return reached(self._folder)
         return self._strikes is not None and self._strikes.mutant_reached
 
-    def _checked(self) -> tuple[Check, ...]:
-        """Returns what the checks inside the nodes found. A foreign target's nodes have no such checks."""
-        if self._strikes is None or self._target != REFERENCE:
+    def _checked(self, ended: str) -> tuple[Check, ...]:
+        """Returns what the checks inside the nodes found, or what is known of nodes that are not ours. ``ended`` says
+        how a node ended itself."""
+        if self._outside is not None:
+            return self._outside.checks(ended, self._duration_us)
+        if self._strikes is None:
             return ()
-        return self._strikes.findings.judged(self._scenario.guarantees)
-
-    def _reach_target(self, links: Links) -> Way:
-        """Puts a proxy before each of the target's nodes. The run has topics of its own, so it touches nothing else on
-        the broker."""
-        way = behind_proxies(self._target, links, f"crucible-{self._start_wall_us}-")
-        for told, dialled in way.dial.items():
-            self._progress(f"{told} is reached through {dialled}")
-        if not has_frame_faults(self._scenario):
-            return way
-        frames = self._frames = ForeignFrames(
-            self._scenario, self._target, way, self._folder.logs, self._seed, self._origin_us
-        )
-        for told, dialled in frames.way.dial.items():
-            self._progress(f"before that, frames to {told} pass {dialled}")
-        return frames.way
-
-    @property
-    def _frame_proxies(self) -> tuple[ForeignFrames, ...]:
-        return () if self._frames is None else (self._frames,)
-
-    def _take_hits(self, frames: ForeignFrames) -> None:
-        assert self._strikes is not None
-        for row in frames.hits():
-            self._progress(f"fault {row.name} struck {row.target}")
-            self._strikes.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
+        return (*_self_ended(ended, self._duration_us), *self._strikes.findings.judged(self._scenario.guarantees))
 
     def _start_nodes(self, links: Links) -> Way:
-        """Starts the nodes behind their links."""
+        """Starts the nodes behind their links, or goes to those of a target. Returns how clients reach them."""
+        if self._outside is not None:
+            return self._outside.reach(links, f"crucible-{self._start_wall_us}-", self._tick_until)
+        assert isinstance(self._crew, Crew)
         bootstrap = self._crew.launch(links)
         self._tick_until(lambda: self._crew.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
         for node in self._crew.nodes:
@@ -304,6 +268,12 @@ class LiveRun:
             self._progress(f"{node.name} serves at {spec.listen}, clients reach it through {spec.advertised}")
         self._sampler.start()
         return Way(bootstrap)
+
+    def _take_hits(self) -> None:
+        """Takes what the frame proxy has struck."""
+        assert self._strikes is not None
+        for row in self._outside.hits() if self._outside is not None else ():
+            self._strikes.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
 
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
         """Waits until the fleet tells this event. Returns when it did, in microseconds since the run's start."""
@@ -313,23 +283,23 @@ class LiveRun:
     def _tick_until(self, done: Callable[[], bool], limit_s: float, complaint: str) -> None:
         """Goes on with the run until ``done()``, because a fault may strike while nodes start or clients finish. Raises
         NodeDied with the ``complaint`` after ``limit_s``."""
-        deadline_us = self.now_us() + int(limit_s * 1e6)
+        start_us = self.now_us()
         while not done():
             self._tick()
-            if self.now_us() > deadline_us:
+            if self.now_us() - start_us > limit_s * 1e6:
                 raise NodeDied(f"{complaint} within {limit_s:g} s; see {self._folder.logs}")
 
     def _tick(self) -> None:
         assert self._strikes is not None
         assert self._toxiproxy is not None
         self._strikes.do_due()
+        self._take_hits()
         self._crew.look()
         for node in self._target_nodes:
             if node.child is not None:
                 node.child.check()
-        for frames in self._frame_proxies:
-            frames.check()
-            self._take_hits(frames)
+        if self._outside is not None:
+            self._outside.tick()
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy.died() is not None:
@@ -341,14 +311,8 @@ class LiveRun:
         self._strikes.evidence_line(node, line)
 
 
-_FOREIGN = (
-    "The broker is not ours: nothing is known of what happened inside it, so guarantees of the fetch sessions that are "
-    "judged from a node's own trace are left out."
-)
-
-
 def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:
-    return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),)
+    return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),) if story else ()
 
 
 def _load_words(scenario: Scenario) -> dict[str, str]:

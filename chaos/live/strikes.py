@@ -15,6 +15,9 @@ from chaos.live.links import Links
 from chaos.live.node_side.checks_inside import Findings
 from chaos.live.node_side.evidence import DISK, FAULT, MUTANT_REACHED
 from chaos.live.node_side.node_process import NodeSpec
+from chaos.live.outside.crew import TargetCrew
+from chaos.live.outside.node import TargetNode
+from chaos.live.outside.shell import ShellNode
 from chaos.live.processes import Child
 from chaos.live.targets import Target
 from reports.rows import FaultRow
@@ -42,7 +45,12 @@ class Strikes:
     """
 
     def __init__(
-        self, scenario: Scenario, crew: Crew, links: Links, now_us: Callable[[], int], progress: Callable[[str], None]
+        self,
+        scenario: Scenario,
+        crew: Crew | TargetCrew,
+        links: Links,
+        now_us: Callable[[], int],
+        progress: Callable[[str], None],
     ) -> None:
         self.rows: list[FaultRow] = []
         self.mutant_reached = False
@@ -60,7 +68,7 @@ class Strikes:
 
     # What the faults need.
 
-    def child(self, node: int) -> Child:
+    def child(self, node: int) -> Child | ShellNode:
         child = self._crew.nodes[node].child
         assert child is not None
         return child
@@ -72,24 +80,27 @@ class Strikes:
 
     def spec(self, node: int) -> NodeSpec:
         """Returns what the node was started with."""
-        return self._crew.nodes[node].spec
+        struck = self._crew.nodes[node]
+        assert not isinstance(struck, TargetNode)
+        return struck.spec
 
     def folder(self, node: int) -> Path:
         """Returns the node's data folder. Only a stopped node's may be changed."""
-        return Path(self._crew.nodes[node].spec.data)
+        return self._crew.nodes[node].data
 
     def addresses(self) -> tuple[str, ...]:
         """Returns HOST:PORT of each node in the order of the numbers, without a proxy before it."""
-        return tuple(node.spec.listen for node in self._crew.nodes)
+        return tuple(node.listen for node in self._crew.nodes)
 
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
         struck = self._crew.nodes[node]
+        assert not isinstance(struck, TargetNode)
         struck.changes = {**struck.changes, **config}
 
     def directory(self, node: int) -> Path:
         """Returns the node's data directory."""
-        return Path(self._crew.nodes[node].spec.data)
+        return self._crew.nodes[node].data
 
     def is_ready(self, node: int) -> bool:
         """Returns whether the node serves."""
@@ -99,7 +110,9 @@ class Strikes:
     def order_disk(self, node: int, order: dict[str, object]) -> None:
         """Gives the node's disk an order (``chaos.live.node_side.faulty_disk.DiskFaults.order``)."""
         self._disk_struck = {key: what for key, what in self._disk_struck.items() if key[0] != node}
-        self.child(node).order(disk=order)
+        child = self.child(node)
+        assert not isinstance(child, ShellNode)
+        child.order(disk=order)
 
     def disk_struck(self, node: int, kind: str) -> str:
         """Returns what a fault of the node's disk has struck since the last order. It is empty if nothing was."""
@@ -184,8 +197,11 @@ class Strikes:
             return
         self._progress(f"fault {row.name} struck {row.target}")
         lasts_s = fault.duration_s
+        child = self.child(node)
+        child.expected_end |= row.kind == "node_killed"
+        if isinstance(child, ShellNode):
+            child.struck_elsewhere(row.kind)
         if row.kind == "node_killed":
-            self.child(node).expected_end = True
             lasts_s = max(fault.restart_after_s, 0.0)
         self._agenda.add(row.at_us + int(lasts_s * 1e6), partial(self._help, node, fault, place))
 
@@ -205,6 +221,7 @@ class Strikes:
     def _may_end(self, node: int, fault: Fault) -> None:
         """A node may end itself after an error of its disk. It is started again then."""
         child = self.child(node)
+        assert not isinstance(child, ShellNode)
         child.expected_end = True
         is_looked_after = self.now_us() < self._may_end_until_us.get(child, 0)
         self._may_end_until_us[child] = self.now_us() + int(ERROR_LIMIT_S * 1e6)

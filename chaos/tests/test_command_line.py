@@ -133,7 +133,9 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
         assert "give HOST:PORT" in refused(typed_in("run", "plain-load", "--target", target, "--out", out))
     words = ("--target", "127.0.0.1:1", "--out", out)
     assert "No broker answers at 127.0.0.1:1" in refused(typed_in("run", "plain-load", *words))
-    assert "lacks what 01-lost-response needs: drafts" in refused(typed_in("run", "1", *words))
+    first = refused(typed_in("run", "1", "--revision", "first", *words))
+    assert "lacks what 01-lost-response@first needs: the first revision of fetch sessions" in first
+    assert "needs: [state], which is set inside" in refused(typed_in("run", "6", *words))
     assert not out.exists()
 
 

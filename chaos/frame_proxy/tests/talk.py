@@ -100,7 +100,7 @@ class Talk:
         self.later = Later()
         self.front = NodeFront(self.house, 0, Address("node", 9092), rules, SharedClaims())
         self.front.take_powers(
-            ProxyPowers(self.front, self.later, process, self.rows.append),  # type: ignore[arg-type]
+            ProxyPowers(self.front, self.later, lambda: process, self.rows.append),  # type: ignore[arg-type]
             Random(1),
         )
         self.client, self.node = End(), End()

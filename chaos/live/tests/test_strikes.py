@@ -164,7 +164,7 @@ def test_a_node_that_goes_on_after_an_error_of_its_disk_may_not_end_long_after_i
 def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     world = World()
     orders: list[object] = []
-    world.strikes.child(0).order = lambda **order: orders.append(order)  # type: ignore[method-assign]
+    world.strikes.child(0).order = lambda **order: orders.append(order)  # type: ignore[method-assign,union-attr]
     world.strikes.evidence_line(0, {"disk": ["disk_full", "old"]})
     world.strikes.evidence_line(1, {"disk": ["disk_full", "another node's"]})
     assert world.strikes.disk_struck(0, "disk_full") == "old"

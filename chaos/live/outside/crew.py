@@ -1,0 +1,145 @@
+"""All nodes of a target. The crew starts, watches and ends them, as ``chaos.live.crew`` does with our own nodes."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from bench.targets.errors import TargetError
+from bench.targets.layout import Plan, Via
+from bench.targets.model import Chosen
+from chaos.live.errors import SetupError
+from chaos.live.links import Links
+from chaos.live.outside.directed import via_proxies
+from chaos.live.outside.node import TargetNode, of_commands, of_process
+from chaos.live.outside.roles import RolesSeen
+from chaos.live.targets import Roles
+from chaos.seeds import random_for
+from scenarios.model import Cluster
+
+DEATH_IS_TOLD_WITHIN_S = 1.0
+"""The frame proxy tells of a kill before it kills. The line may still come after we have seen the death."""
+
+
+class TargetCrew:
+    """The nodes of one run. Addresses alone have none that we can strike. Raises SetupError, TargetDied.
+
+    ``cluster`` is that of the scenario. ``folder`` gets data and files, ``logs`` the nodes' logs.
+    """
+
+    def __init__(self, chosen: Chosen, cluster: Cluster, folder: Path, logs: Path, seed: int) -> None:
+        self.nodes: list[TargetNode] = []
+        self._chosen = chosen
+        self._folder = folder
+        self._logs = logs
+        self._settings: Callable[[int], dict[str, str]] = cluster.config_of
+        self.voters = max(chosen.nodes, cluster.nodes)
+        self._total = self.voters + cluster.observers
+        self._first_seen_dead: dict[int, float] = {}
+        self.roles = Roles(self.voters, self._total, random_for(seed, "targets"), self.lives)
+        self.seen: RolesSeen | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of nodes that the cluster must tell."""
+        file = self._chosen.file
+        return self._total if file.node is not None else len(file.addresses) if file.commands is not None else 0
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of the first node, without a proxy before it."""
+        return self.nodes[0].listen if self.nodes else self._chosen.file.addresses[0]
+
+    def launch(self, links: Links | None) -> None:
+        """Starts all nodes, with a proxy on each directed link if ``links`` are given and the target lets us. Call
+        ``look`` until ``is_ready``."""
+        file = self._chosen.file
+        if file.node is not None:
+            self.nodes = self._made(links)
+        elif file.commands is not None:
+            self.nodes = [
+                of_commands(number, self._chosen, file.commands, self._logs / f"node-{number}.log")
+                for number in range(self._chosen.nodes)
+            ]
+        for node in self.nodes:
+            node.launch()
+
+    def _made(self, links: Links | None) -> list[TargetNode]:
+        plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self._settings)
+        via: Via = {} if links is None else via_proxies(plan, links)
+        try:
+            layouts = plan.lay_out(via)
+            with ThreadPoolExecutor() as several:
+                list(several.map(lambda layout: layout.make(), layouts))
+        except TargetError as wrong:
+            raise SetupError(str(wrong)) from wrong
+        return [of_process(each, plan.node, self._logs / f"node-{each.number}.log") for each in layouts]
+
+    @property
+    def is_ready(self) -> bool:
+        return all(node.is_ready for node in self.nodes)
+
+    def lives(self, node: int) -> bool:
+        """Returns whether the node's process exists, even if it is stopped. Nodes that are addresses count as alive."""
+        return node >= len(self.nodes) or self.nodes[node].running
+
+    def restart(self, node: int) -> None:
+        if not self.nodes[node].running:
+            self._first_seen_dead.pop(node, None)
+            self.nodes[node].launch()
+
+    def look(self) -> None:
+        """Raises for a death that nobody announced, and for a node that does not get ready."""
+        if self.seen is not None:
+            self.seen.tell(self.roles)
+        for number, node in enumerate(self.nodes):
+            child = node.child
+            if child is None or child.expected_end:
+                continue
+            if child.exit_status is not None:
+                first = self._first_seen_dead.setdefault(number, time.monotonic())
+                if time.monotonic() - first < DEATH_IS_TOLD_WITHIN_S:
+                    continue
+            node.look_for_ready()
+            child.check()
+
+    def read(self, number: int) -> None:
+        """There is no evidence from inside a node."""
+
+    def heal(self) -> None:
+        """Lets everything that was struck run again, and waits until it is ready."""
+        for number, node in enumerate(self.nodes):
+            if node.child is not None:
+                node.child.resume()
+            self.restart(number)
+        for node in self.nodes:
+            node.await_ready()
+
+    def end_cleanly(self) -> None:
+        """Looks a last time. How a broker shuts down that is not ours is not judged."""
+        for node in self.nodes:
+            if node.child is not None:
+                node.child.check()
+
+    def close(self) -> None:
+        if self.seen is not None:
+            self.seen.close()
+        for node in self.nodes:
+            node.close()
+
+    def samples(self) -> list[tuple[int, str, int]]:
+        """No node has metrics that we know."""
+        return []
+
+    def processes(self) -> dict[int, int | str]:
+        """Returns for each node that can be killed or paused at a state its process group, as a negative number, or the
+        command that kills it."""
+        return {node.number: _struck_by(node) for node in self.nodes if node.child is not None}
+
+
+def _struck_by(node: TargetNode) -> Any:
+    from chaos.live.outside.shell import ShellNode
+
+    assert node.child is not None
+    return node.child.command("kill") if isinstance(node.child, ShellNode) else -node.child.pid

@@ -1,0 +1,128 @@
+"""What a scenario needs of a target that is not ours, and what of it the target lacks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.targets.errors import TargetError
+from bench.targets.loader import find
+from bench.targets.model import Chosen
+from chaos.frame_proxy.rules_file import why_not
+from chaos.live.casting import cast
+from chaos.live.errors import SetupError
+from chaos.live.foreign_target import REFERENCE, look
+from chaos.live.outside.roles import names_a_role
+from scenarios.model import Fault, Scenario
+from scenarios.outside import from_outside
+from scenarios.revisions import revision_of
+
+OF_LINKS = ("node_isolated", "node_cut_from_controller")
+BY_COMMANDS = {
+    "node_killed": ("kill", "start"),
+    "node_terminated": ("stop", "start"),
+    "node_paused": ("pause", "resume"),
+}
+"""Kinds of faults that strike a process, with the shell commands that do the same."""
+STRIKE = 1
+"""Stands for any process in what a proxy is asked."""
+
+
+def chosen(target: str) -> Chosen:
+    """Raises SetupError."""
+    try:
+        return find(target)
+    except TargetError as wrong:
+        raise SetupError(f"--target: {wrong}") from wrong
+
+
+def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
+    """Returns the scenario as it is played in front of the target, without optional faults that cannot be played there.
+
+    Raises SetupError, in one sentence that names what is missing. It may ask a target that runs already for its nodes.
+    """
+    spoken = from_outside(scenario)
+    for lack in _of_scenario(spoken, wanted):
+        raise _refusal(scenario, wanted, lack)
+    running = bool(wanted.file.addresses)
+    nodes = look(wanted.file.addresses[0])[0] if running else _names(wanted.nodes + spoken.cluster.observers)
+    kept = []
+    for fault in spoken.faults:
+        lack = _of_fault(fault, wanted, len(nodes))
+        if not lack:
+            kept.append(fault)
+        elif not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+    spoken = replace(spoken, faults=tuple(kept))
+    if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
+        raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
+    return spoken
+
+
+def needs_links(scenario: Scenario) -> bool:
+    """Returns whether a fault strikes a directed link between nodes."""
+    return any(_between_nodes(fault) for fault in scenario.faults)
+
+
+def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
+    return SetupError(
+        f"--target {wanted.text} lacks what {scenario.name} needs: {lack}; use --target {REFERENCE} or another."
+    )
+
+
+def _names(count: int) -> Sequence[str]:
+    return [f"node-{number}" for number in range(count)]
+
+
+def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
+    cluster, load, file = scenario.cluster, scenario.load, wanted.file
+    if revision_of(scenario) == "first":
+        yield "the first revision of fetch sessions, which is a draft"
+    if scenario.state:
+        yield "[state], which is set inside the broker's process"
+    if wanted.nodes and cluster.nodes > wanted.nodes:
+        yield f"{cluster.nodes} nodes (it has {wanted.nodes})"
+    if cluster.observers and not file.addresses and (file.node is None or not file.node.observer):
+        yield "nodes without a vote"
+    if "replicas" in file.lacks and any(topic.replicas > 1 for topic in load.topics):
+        yield "replicas"
+    if "groups" in file.lacks and (load.groups or load.mirror is not None):
+        yield "groups"
+
+
+def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
+    """Returns what a fault needs and the target lacks, or nothing."""
+    if not fault.timed:
+        process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
+        told = why_not(fault, dict.fromkeys(range(nodes), process))
+        return _lacks_process(fault.kind, wanted) or told
+    if fault.kind in BY_COMMANDS:
+        return _lacks_process(fault.kind, wanted)
+    if fault.kind not in OF_LINKS and not fault.kind.startswith("link_"):
+        return f"{fault.kind} needs what only our own broker's process has"
+    if _between_nodes(fault) and (wanted.file.node is None or wanted.file.node.links == "none"):
+        return "directed links between nodes, which need a target that we start with proxies between its nodes"
+    return ""
+
+
+def _between_nodes(fault: Fault) -> bool:
+    return fault.timed and (fault.kind in OF_LINKS or (fault.link is not None and fault.link.source != "client"))
+
+
+def _lacks_process(kind: str, wanted: Chosen) -> str:
+    """Returns why the target's processes cannot be struck so. It is empty for kinds that strike no process."""
+    if kind not in BY_COMMANDS:
+        return ""
+    file, words = wanted.file, BY_COMMANDS[kind]
+    if file.node is not None:
+        return "one process for each node (all nodes are one process)" if file.node.one_process else ""
+    if file.commands is None:
+        return f"process control, to do {kind} (nobody can strike an address; give a target's file)"
+    missing = [word for word in words if not getattr(file.commands, word)]
+    return f"process control: commands.{missing[0]}" if missing else ""
+
+
+def check_target(scenario: Scenario, target: str, mutant: str) -> None:
+    """Raises SetupError for what cannot be played in front of this target."""
+    wanted = chosen(target)
+    if mutant:
+        raise SetupError("A mutant changes the reference broker: leave --target out.")
+    playable(cast(from_outside(scenario), 0), wanted)

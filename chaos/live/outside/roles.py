@@ -1,0 +1,131 @@
+"""Sees from outside which node leads what, and tells it as our own nodes do (``chaos.roles``)."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from kio.schema.types import TopicName
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import Address
+from bench.fleet.negotiation import CONNECT_LIMIT_US
+from bench.fleet.spec import address_of
+from chaos.live.targets import Roles
+from chaos.roles import topic_of_roles
+from reference_broker.blocking.transport import Connection, TransportError
+from reference_broker.wire.apis import ApiKey
+from scenarios.model import Scenario
+
+if TYPE_CHECKING:
+    from kio.schema.metadata.v13.response import MetadataResponse
+
+ASK_EVERY_S = 0.2
+CALL_LIMIT_US = 1_000_000
+CLIENT_ID = "crucible-roles"
+QUORUM_TOPIC = "__cluster_metadata"
+QUORUM_VERSION = 1
+
+
+class RolesSeen:
+    """Asks one node after the other, in a thread. Nodes are numbered by their place in ``nodes``, HOST:PORT without a
+    proxy. ``ids`` are the IDs that the cluster gives them. ``topic`` is the hot topic, or empty if no fault names a
+    node by its part in a partition. ``version`` is that of Metadata."""
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        ids: Sequence[int],
+        voters: int,
+        topic: str,
+        version: int,
+        lives: Callable[[int], bool],
+    ) -> None:
+        self._nodes = [address_of(each) for each in nodes]
+        self._numbers = {node_id: number for number, node_id in enumerate(ids)}
+        self._voters = voters
+        self._topic = topic
+        self._version = version
+        self._lives = lives
+        self._latest: dict[int, str] = {}
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="roles", daemon=True)
+        self._thread.start()
+
+    def tell(self, roles: Roles) -> None:
+        """Hands on what was seen last."""
+        for number, role in self._latest.items():
+            roles.told(number, role)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join(5)
+
+    def _look(self) -> None:
+        turn = 0
+        while not self._ending.wait(ASK_EVERY_S):
+            turn = (turn + 1) % len(self._nodes)
+            if self._lives(turn):
+                self._ask(self._nodes[turn])
+
+    def _ask(self, address: Address) -> None:
+        try:
+            connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
+        except TransportError:
+            return
+        try:
+            body = bodies.metadata_request((self._topic,) if self._topic else ())
+            answer = connection.call(int(ApiKey.METADATA), self._version, CLIENT_ID, body, CALL_LIMIT_US).body
+            quorum = connection.call(
+                int(ApiKey.DESCRIBE_QUORUM), QUORUM_VERSION, CLIENT_ID, _quorum_request(), CALL_LIMIT_US
+            ).body
+        except TransportError:
+            return
+        finally:
+            connection.close()
+        self._latest = self._read(cast("MetadataResponse", answer), quorum)
+
+    def _read(self, metadata: "MetadataResponse", quorum: Any) -> dict[int, str]:
+        partitions = [each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0]
+        leader = int(partitions[0].leader_id) if partitions else -1
+        replicas = {int(each) for each in partitions[0].replica_nodes} if partitions else set()
+        found = [each for topic in quorum.topics for each in topic.partitions]
+        controller = int(found[0].leader_id) if found else -1
+        roles = {}
+        for node_id, number in self._numbers.items():
+            role = "leader" if node_id == controller else "follower" if number < self._voters else "observer"
+            if node_id == leader:
+                role += " partition_leader"
+            elif node_id in replicas:
+                role += " partition_follower"
+            roles[number] = role
+        return roles
+
+
+def names_a_role(scenario: Scenario) -> bool:
+    """Returns whether a fault needs to know what role a node has."""
+    ends = [end for fault in scenario.faults if fault.timed for end in (fault.node, *(fault.link or ()))]
+    return any(end not in ("any", "all", "client") and isinstance(end, str) for end in ends)
+
+
+def watched(
+    scenario: Scenario,
+    prefix: str,
+    nodes: Sequence[str],
+    ids: Sequence[int],
+    voters: int,
+    version: int,
+    lives: Callable[[int], bool],
+) -> RolesSeen | None:
+    """Returns who watches the roles that the scenario's faults name. None if they name none."""
+    if not names_a_role(scenario):
+        return None
+    topic = topic_of_roles(scenario)
+    return RolesSeen(nodes, ids, voters, f"{prefix}{topic}" if topic else "", version, lives)
+
+
+def _quorum_request() -> object:
+    from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest, PartitionData, TopicData
+    from kio.static.primitive import i32
+
+    topic = TopicData(topic_name=TopicName(QUORUM_TOPIC), partitions=(PartitionData(partition_index=i32(0)),))
+    return DescribeQuorumRequest(topics=(topic,))

@@ -1,0 +1,142 @@
+"""A broker that is not ours in one run: its nodes, the way to them through our proxies, and the rules at frames."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from bench.targets.model import Chosen
+from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.target import nodes_of
+from chaos.live.errors import SetupError
+from chaos.live.foreign_frames import ForeignFrames, has_frame_faults
+from chaos.live.foreign_target import behind_proxies
+from chaos.live.links import Links
+from chaos.live.load.fleet import Way
+from chaos.live.outside.crew import TargetCrew
+from chaos.live.outside.needs import chosen, needs_links, playable
+from chaos.live.outside.roles import watched
+from chaos.live.run_folder import RunFolder
+from reports.manifest import Check
+from reports.rows import FaultRow
+from scenarios.model import Scenario
+
+STAYS_UP = "target-stays-up"
+TOLD_LIMIT_S = 60.0
+"""How long a cluster whose nodes all serve may take until it tells clients of all of them."""
+ASK_EVERY_S = 0.3
+
+
+class Outside:
+    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied.
+
+    ``tick_until(done, limit_s, complaint)`` goes on with the run until ``done()``.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        target: str,
+        folder: RunFolder,
+        seed: int,
+        origin_us: int,
+        progress: Callable[[str], None],
+    ) -> None:
+        self._wanted = chosen(target)
+        self.scenario = playable(scenario, self._wanted)
+        self.crew = TargetCrew(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
+        self._logs = folder.logs
+        self._seed = seed
+        self._origin_us = origin_us
+        self._progress = progress
+        self._frames: ForeignFrames | None = None
+
+    def reach(self, links: Links, prefix: str, tick_until: Callable[[Callable[[], bool], float, str], None]) -> Way:
+        """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
+        with ``prefix``, so it touches nothing else on the broker."""
+        crew = self.crew
+        if crew.total:
+            self._progress(f"{told(self._wanted)}: {crew.total} nodes")
+        crew.launch(links if needs_links(self.scenario) else None)
+        tick_until(lambda: crew.is_ready, float("inf"), "")
+        nodes = self._wait_for_all(tick_until)
+        way = behind_proxies(crew.bootstrap, links, prefix)
+        for address, dialled in way.dial.items():
+            self._progress(f"{address} is reached through {dialled}")
+        ids = [each.node_id for each in nodes]
+        version = way.versions["metadata"]
+        crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
+        if not has_frame_faults(self.scenario):
+            return way
+        frames = self._frames = ForeignFrames(
+            self.scenario, nodes, way, crew.processes(), self._logs, self._seed, self._origin_us
+        )
+        for address, dialled in frames.way.dial.items():
+            self._progress(f"before that, frames to {address} pass {dialled}")
+        return frames.way
+
+    def _wait_for_all(self, tick_until: Callable[[Callable[[], bool], float, str], None]) -> Sequence[Node]:
+        """Waits until the cluster tells clients of as many nodes as it has. Returns them."""
+        found: list[Node] = []
+        again_s = 0.0
+
+        def all_told() -> bool:
+            nonlocal again_s
+            if time.monotonic() < again_s:
+                return False
+            try:
+                found[:] = nodes_of(self.crew.bootstrap)
+            except SetupError:
+                if not self.crew.total:
+                    raise
+            again_s = time.monotonic() + ASK_EVERY_S
+            return len(found) >= max(self.crew.total, 1)
+
+        tick_until(all_told, TOLD_LIMIT_S, f"{told(self._wanted)} told clients of fewer nodes than it has")
+        return found
+
+    # The course
+
+    def tick(self) -> None:
+        if self._frames is not None:
+            self._frames.has_processes(self.crew.processes())
+            self._frames.check()
+
+    def hits(self) -> Iterator[FaultRow]:
+        return iter(()) if self._frames is None else self._frames.hits()
+
+    def load_starts(self, at_us: int) -> None:
+        if self._frames is not None:
+            self._frames.load_starts(at_us)
+
+    def disarm(self) -> None:
+        if self._frames is not None:
+            self._frames.disarm()
+
+    def close(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
+
+    # What the manifest says
+
+    def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
+        """``died`` says how a node ended by itself, or is empty."""
+        if not self.crew.nodes:
+            return ()
+        return (Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died),)
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns what a reader must know, for the report."""
+        return (f"Played against {told(self._wanted)}. {_FOREIGN}",)
+
+    @property
+    def guarantees(self) -> tuple[str, ...]:
+        return (STAYS_UP,) if self.crew.nodes else ()
+
+
+def told(wanted: Chosen) -> str:
+    return f"{wanted.file.title} {wanted.version}".strip()
+
+
+_FOREIGN = (
+    "The broker is not ours: nothing is known of what happened inside it, so guarantees that are judged from inside a "
+    "node or from its trace are left out."
+)
