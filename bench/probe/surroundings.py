@@ -12,7 +12,7 @@ from bench.probe.case import ANY, Case
 from bench.probe.conversation import Asked, Broken, Conversation, Silent
 from bench.probe.shape import single
 from bench.probe.transcript import Line, told
-from bench.probe.verdict import NotAdvertised, Observation, Unexpected, Unsupported
+from bench.probe.verdict import PREPARING, NotAdvertised, Observation, Unexpected, Unsupported
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -178,7 +178,7 @@ class Surroundings:
         if code == ErrorCode.invalid_config and configs:
             raise NotAdvertised(f"a topic's {', '.join(configs)} cannot be set to what the case needs")
         if code:
-            raise Unsupported(f"no topic can be made: {error_name(code)}")
+            raise Unsupported(f"{PREPARING}no topic can be made: {error_name(code)}")
         return self._when_led(name, partitions)
 
     def settle(self, name: str, partitions: int = 1) -> None:
@@ -193,7 +193,7 @@ class Surroundings:
         answer = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, asked)
         code = int(single(answer, "responses").error_code)
         if code:
-            raise Unsupported(f"no topic can be deleted: {error_name(code)}")
+            raise Unsupported(f"{PREPARING}no topic can be deleted: {error_name(code)}")
         self._until(lambda: self._described(topic.name).error_code == ErrorCode.unknown_topic_or_partition)
 
     def group(self) -> str:
@@ -260,17 +260,18 @@ class Surroundings:
         """Asks for what the case needs, on a connection that its transcript does not show."""
         version = self.broker.version(api_key, versions)
         limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
-        with Conversation(address, [], self.left_s) as conversation:
-            try:
+        try:
+            with Conversation(address, [], self.left_s) as conversation:
                 return conversation.ask(api_key, version, values, limit_s)
-            except Silent:
+        except Broken as error:
+            if isinstance(error, Silent):
                 self.belongings.unanswered.add(api_key)
-                raise
+            raise Unsupported(f"{PREPARING}{error}") from None
 
     def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             if self.left_s() <= 0:
-                raise Unsupported("what the case needs was not there in time")
+                raise Unsupported(f"{PREPARING}what it needs was not there in time")
             time.sleep(AGAIN_AFTER_S)
 
 

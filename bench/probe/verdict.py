@@ -65,5 +65,9 @@ class NotAdvertised(Exception):  # noqa: N818
     """The broker does not claim to have what is needed."""
 
 
+PREPARING = "while the case prepares: "
+"""So begins a reason that is not about what the case says."""
+
+
 class Unsupported(Exception):  # noqa: N818
     """The broker does not do what it advertises: it answers UNSUPPORTED_VERSION, or it makes no topics."""

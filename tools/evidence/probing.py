@@ -1,16 +1,16 @@
 """Plays the probe on a target three times and keeps what was the same each time."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers.target_cluster import launched
-from bench.probe.broker import NotKafka, meet
+from bench.probe.broker import Address, NotKafka, meet
 from bench.probe.case import Case
 from bench.probe.play import play
 from bench.probe.registry import all_cases
-from bench.probe.verdict import Outcome, Verdict
+from bench.probe.verdict import PREPARING, Outcome, Verdict
 from bench.targets.model import Chosen
 
 PLAYS = 3
@@ -21,28 +21,33 @@ RED = (Verdict.FAIL, Verdict.INCONSISTENT, Verdict.DIFFERS)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What came of a case on a target. ``verdict`` is that of the probe's, or NOT_JUDGED. ``reason``: of a red one."""
+    """What came of a case on a target. ``verdict`` is one of the probe's, or NOT_JUDGED. ``reason``: of a red one."""
 
     verdict: str
     reason: str = ""
 
 
-def probed(chosen: Chosen, cases: Sequence[Case] = ()) -> dict[str, Cell]:
-    """Plays the cases (all if none are given), each on a broker that was started afresh for the play. Returns the cell
-    of each by its ID. Raises PeerError."""
-    left = list(cases or all_cases())
-    plays: list[Mapping[str, Outcome]] = []
-    for _ in range(PLAYS):
-        plays.append(_played(chosen, left))
-        left = [each for each in left if each.id in plays[-1]]
-    return {each.id: cell([play.get(each.id) for play in plays]) for each in cases or all_cases()}
+def probed(chosen: Chosen, say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
+    """Plays all cases, on a broker that is started afresh for each play. Returns the cell of each case by its ID, and
+    how many cases were left out. Raises PeerError."""
+    cases = list(all_cases())
+    plays: list[dict[str, Outcome]] = []
+    for number in range(PLAYS):
+        plays.append({})
+        for hostile in (False, True):
+            plays[-1] |= _played(chosen, [each for each in cases if each.hostile == hostile])
+        cases = [each for each in cases if each.id in plays[-1]]
+        say(f"{chosen.text}: play {number + 1} of {PLAYS} is done, {len(cases)} cases were played to their end")
+    cells = {each.id: cell([outcomes.get(each.id) for outcomes in plays]) for each in all_cases()}
+    return cells, len(cells) - len(cases)
 
 
 def cell(outcomes: Sequence[Outcome | None]) -> Cell:
     """What several plays of one case say together. None stands for a play without an outcome."""
     seen = [each for each in outcomes if each is not None]
     verdicts = {each.verdict for each in seen}
-    if len(seen) < len(outcomes) or Verdict.OUR_ERROR in verdicts:
+    unprepared = any(each.reason.startswith(PREPARING) for each in seen)
+    if len(seen) < len(outcomes) or unprepared or Verdict.OUR_ERROR in verdicts:
         return Cell(NOT_JUDGED)
     if verdicts <= set(RED):
         return Cell(seen[-1].verdict.value, seen[-1].reason)
@@ -50,13 +55,14 @@ def cell(outcomes: Sequence[Outcome | None]) -> Cell:
 
 
 def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
-    """One play. A broker that does not live through it is played with half of the cases, and so on. What a single case
-    ends is left out: nobody shall learn here how to end a broker."""
+    """One play. Where a broker serves nobody afterwards, each half of the cases is played on a new one, and so on. The
+    single case behind that is left out: nobody shall learn here how to end a broker."""
     if not cases:
         return {}
     with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
-        outcomes = _outcomes(("127.0.0.1", cluster.ports[0]), cases)
-        if cluster.pids:
+        address = ("127.0.0.1", cluster.ports[0])
+        outcomes = play(meet(address), cases)
+        if cluster.pids and _serves(address):
             return {each.case.id: each for each in outcomes}
     if len(cases) == 1:
         return {}
@@ -64,8 +70,9 @@ def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
     return _played(chosen, cases[:half]) | _played(chosen, cases[half:])
 
 
-def _outcomes(address: tuple[str, int], cases: Sequence[Case]) -> Iterable[Outcome]:
+def _serves(address: Address) -> bool:
     try:
-        return play(meet(address), cases)
+        meet(address)
     except NotKafka:
-        return ()
+        return False
+    return True

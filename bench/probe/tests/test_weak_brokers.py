@@ -14,7 +14,7 @@ from bench.probe.case import Case, case
 from bench.probe.play import play_one
 from bench.probe.surroundings import Belongings, Surroundings
 from bench.probe.tests.answering import answering
-from bench.probe.verdict import Verdict
+from bench.probe.verdict import PREPARING, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.messages import body_class, encode_response
 
@@ -41,7 +41,7 @@ def test_a_question_that_was_not_answered_is_waited_for_only_once(monkeypatch: p
     with answering(_until_end) as address:
         first = _seconds(needs_a_topic, address, belongings)
         second = _seconds(needs_a_topic, address, belongings)
-    assert first[:2] == second[:2] == (Verdict.INCONSISTENT, "the broker does not answer CreateTopics 7")
+    assert first[:2] == second[:2] == (Verdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
     assert first[2] >= 0.5
     assert second[2] < 0.4
 
