@@ -40,15 +40,15 @@ _WITH_MUTANTS = click.option(
     "\n  ./crucible run 1 2"
     "\n  ./crucible run 27 --mutant counted_session_ids"
     "\n  ./crucible run plain-load --target HOST:PORT"
+    "\n  ./crucible run kill-under-load --target kafka"
 )
 @_SCENARIOS
 @_ALL
 @_REVISION
-@click.option(
-    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
-)
+@click.option("--target", default="reference", show_default=True, metavar="TARGET", help="What is played against.")
 @_MUTANT
 @_WITH_MUTANTS
+@click.option("--leader-epochs", is_flag=True, help="Groups and the mirror send leader epochs (KIP-320).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
 def run(
@@ -58,18 +58,23 @@ def run(
     target: str,
     mutant: str | None,
     with_mutants: bool,
+    leader_epochs: bool,
     out: Path | None,
     seed: int,
 ) -> None:
     """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
-    SCENARIO is a file, its stem, or the scenario's number.
+    SCENARIO is a file, its stem, or the scenario's number. A TARGET is the reference broker, one that is started here
+    (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
     from playing import as_they_must, find_scenarios, live_plays, play_live, worst
+    from scenarios.epochs import with_leader_epochs
 
     _one_of(mutant, with_mutants)
     planted = None if with_mutants else mutant or ""
-    plays = live_plays(find_scenarios(scenarios, everything), revision, planted, target, everything)
+    found = find_scenarios(scenarios, everything)
+    found = [with_leader_epochs(each) for each in found] if leader_epochs else found
+    plays = live_plays(found, revision, planted, target, everything)
     verdicts = play_live(plays, target, out, seed)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 

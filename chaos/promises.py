@@ -13,6 +13,9 @@ LIES = "response_error"
 OF_STORED_EPOCHS = frozenset({"commit-regression"})
 """What compares the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
 
+OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch"})
+"""What needs metadata epochs, which clients get only under draft versions."""
+
 
 def checked(scenario: Scenario) -> Scenario:
     """Returns the scenario itself. Raises ScenarioError for a guarantee that does not exist."""
@@ -26,6 +29,11 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
     have evidence are judged anyway."""
     seen = names_seen_from(SeenFrom.CLIENTS)
     return tuple(each for each in scenario.guarantees if each in seen)
+
+
+def promised_outside(scenario: Scenario) -> tuple[str, ...]:
+    """Returns those of them that can be judged of a broker that is not ours, and of clients that speak no draft."""
+    return tuple(each for each in promised_to_clients(scenario) if each not in OF_DRAFTS)
 
 
 def is_judged(scenario: Scenario, guarantee: str) -> bool:

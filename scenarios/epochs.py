@@ -5,6 +5,21 @@ from dataclasses import replace
 from scenarios.model import Scenario
 
 
+def sends_leader_epochs(scenario: Scenario) -> bool:
+    """Returns whether there are groups or a mirror, and all of them send leader epochs."""
+    load = scenario.load
+    members = (*load.groups, *((load.mirror,) if load.mirror is not None else ()))
+    return bool(members) and all(each.leader_epochs for each in members)
+
+
+def with_leader_epochs(scenario: Scenario) -> Scenario:
+    """Returns the scenario whose groups and mirror send leader epochs (KIP-320). Nothing else differs."""
+    load = scenario.load
+    groups = tuple(replace(each, leader_epochs=True) for each in load.groups)
+    mirror = None if load.mirror is None else replace(load.mirror, leader_epochs=True)
+    return replace(scenario, load=replace(load, groups=groups, mirror=mirror))
+
+
 def with_clients(scenario: Scenario, *, metadata_epoch: bool, leader_epochs: bool | None = None) -> Scenario:
     """Returns the scenario whose groups and mirror all use metadata epochs or not, and all send leader epochs or not.
 

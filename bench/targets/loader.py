@@ -96,7 +96,7 @@ def _count(text: str, file: TargetFile, wanted: str | None) -> int:
     if file.node is None:
         if wanted and int(wanted) != len(file.addresses):
             raise TargetError(f"{text!r}: {file.name} has {len(file.addresses)} addresses; leave /{wanted} out.")
-        return len(file.addresses)
+        return len(file.addresses) if file.commands is not None else 0
     count = int(wanted) if wanted else file.nodes
     if not 1 <= count <= MOST_NODES:
         raise TargetError(f"{text!r}: a target has between 1 and {MOST_NODES} nodes.")

@@ -28,9 +28,10 @@ from chaos.live.toxiproxy_server import ToxiproxyServer
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
-from chaos.promises import promised_to_clients
+from chaos.promises import promised_outside
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
+from scenarios.epochs import sends_leader_epochs
 from scenarios.loader import typed
 from scenarios.model import Scenario
 from scenarios.outside import from_outside
@@ -216,6 +217,7 @@ class LiveRun:
         asked = "compare" if variant else "run"
         planted = f" --mutant {self._mutant}" if self._mutant else ""
         planted += f" --target {self._target}" if outside else ""
+        planted += " --leader-epochs" if sends_leader_epochs(scenario) and not variant else ""
         return Manifest(
             **identity.of_live_run(scenario, self._folder.path, self._seed, self._start_wall_us),
             title=scenario.title,
@@ -238,7 +240,7 @@ class LiveRun:
                 min_acked=scenario.min_acked,
                 min_rewinds=scenario.min_rewinds,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-                guarantees=(*promised_to_clients(scenario), *outside.guarantees) if outside else scenario.guarantees,
+                guarantees=(*promised_outside(scenario), *outside.guarantees) if outside else scenario.guarantees,
             ),
         )
 

@@ -44,6 +44,8 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
         raise _refusal(scenario, wanted, lack)
     running = bool(wanted.file.addresses)
     nodes = look(wanted.file.addresses[0])[0] if running else _names(wanted.nodes + spoken.cluster.observers)
+    if spoken.cluster.total > len(nodes):
+        raise _refusal(scenario, wanted, f"{spoken.cluster.total} nodes (it has {len(nodes)})")
     kept = []
     for fault in spoken.faults:
         lack = _of_fault(fault, wanted, len(nodes))

@@ -1,8 +1,8 @@
 """Sees from outside which node leads what, and tells it as our own nodes do (``chaos.roles``)."""
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from kio.schema.types import TopicName
 
@@ -15,9 +15,6 @@ from chaos.roles import topic_of_roles
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
-
-if TYPE_CHECKING:
-    from kio.schema.metadata.v13.response import MetadataResponse
 
 ASK_EVERY_S = 0.2
 CALL_LIMIT_US = 1_000_000
@@ -82,23 +79,26 @@ class RolesSeen:
             return
         finally:
             connection.close()
-        self._latest = self._read(cast("MetadataResponse", answer), quorum)
+        self._latest = read_roles(self._numbers, self._voters, answer, quorum)
 
-    def _read(self, metadata: "MetadataResponse", quorum: Any) -> dict[int, str]:
-        partitions = [each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0]
-        leader = int(partitions[0].leader_id) if partitions else -1
-        replicas = {int(each) for each in partitions[0].replica_nodes} if partitions else set()
-        found = [each for topic in quorum.topics for each in topic.partitions]
-        controller = int(found[0].leader_id) if found else -1
-        roles = {}
-        for node_id, number in self._numbers.items():
-            role = "leader" if node_id == controller else "follower" if number < self._voters else "observer"
-            if node_id == leader:
-                role += " partition_leader"
-            elif node_id in replicas:
-                role += " partition_follower"
-            roles[number] = role
-        return roles
+
+def read_roles(numbers: Mapping[int, int], voters: int, metadata: Any, quorum: Any) -> dict[int, str]:
+    """Returns the role of each node, by its number, as answers to Metadata and DescribeQuorum tell them. ``numbers``
+    holds the nodes' numbers by their IDs."""
+    partitions = [each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0]
+    leader = int(partitions[0].leader_id) if partitions else -1
+    replicas = {int(each) for each in partitions[0].replica_nodes} if partitions else set()
+    found = [each for topic in quorum.topics for each in topic.partitions]
+    controller = int(found[0].leader_id) if found else -1
+    roles = {}
+    for node_id, number in numbers.items():
+        role = "leader" if node_id == controller else "follower" if number < voters else "observer"
+        if node_id == leader:
+            role += " partition_leader"
+        elif node_id in replicas:
+            role += " partition_follower"
+        roles[number] = role
+    return roles
 
 
 def names_a_role(scenario: Scenario) -> bool:

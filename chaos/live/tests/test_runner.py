@@ -131,7 +131,7 @@ def offsets_of(folder: Path, kind: str) -> set[tuple[int, int]]:
 
 
 def test_what_a_target_lacks_is_named(scenario_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs: signals"):
+    with pytest.raises(SetupError, match=r"127\.0\.0\.1:1 lacks what small needs"):
         play(load(scenario_file), tmp_path / "run", seed=1, target="127.0.0.1:1")
 
 

@@ -1,0 +1,85 @@
+"""What a scenario needs of a target, and how it is refused where that is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.targets.model import Chosen
+from chaos.live.errors import SetupError
+from chaos.live.outside import needs
+from chaos.live.outside.needs import chosen, needs_links, playable
+from scenarios.loader import find
+from scenarios.revisions import in_revision
+
+NOT_REFUSED = (
+    "1", "2", "3", "4", "27", "kill-under-load", "leader-killed-under-acks-all", "coordinator-killed", "mirror",
+)  # fmt: skip
+
+
+def target(folder: Path, text: str) -> Chosen:
+    path = folder / "mine.toml"
+    path.write_text(f'title = "Mine"\n{text}')
+    return chosen(str(path))
+
+
+@pytest.fixture(autouse=True)
+def four_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(needs, "look", lambda _: (["a:1", "b:2", "c:3", "d:4"], {}))
+
+
+@pytest.mark.parametrize("name", NOT_REFUSED)
+def test_kafka_has_what_these_need(name: str) -> None:
+    played = playable(in_revision(find(name), "final"), chosen("kafka"))
+    assert played.expected_faults
+    assert not any(group.metadata_epoch for group in played.load.groups)
+
+
+def test_faults_that_only_the_inside_knows_are_replaced() -> None:
+    played = playable(find("coordinator-killed"), chosen("kafka"))
+    assert [fault.name for fault in played.faults] == [
+        "links_late", "killed_after_commit", "killed_in_generation", "killed_by_hand",
+    ]  # fmt: skip
+    assert needs_links(played)
+
+
+def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> None:
+    unlinked = target(tmp_path, 'nodes = 3\n[node]\ncommand = ["x"]\n')
+    played = playable(find("leader-killed-under-acks-all"), unlinked)
+    assert [fault.name for fault in played.faults] == ["leader_killed"]
+    assert not needs_links(played)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lack"),
+    [
+        ("1@first", 'addresses = ["a:1"]', "the first revision of fetch sessions, which is a draft"),
+        ("6", 'addresses = ["a:1"]', r"\[state\], which is set inside"),
+        ("kill-under-load", 'addresses = ["a:1"]', "fault killed: process control, to do node_killed"),
+        ("kill-under-load", 'addresses = ["a:1"]\n[commands]\nstart = "x"', "process control: commands.kill"),
+        ("27", 'addresses = ["a:1"]', "fault killed_at_epoch: process control"),
+        ("27", 'nodes = 3\n[node]\ncommand = ["x"]\none_process = true', "one process for each node"),
+        ("leader-killed-under-acks-all", '[node]\ncommand = ["x"]', r"3 nodes \(it has 1\)"),
+        ("leader-killed-under-acks-all", 'nodes = 3\nlacks = ["replicas"]\n[node]\ncommand = ["x"]', "needs: replicas"),
+        ("ten-thousand-partitions", 'addresses = ["a:1"]', r"5 nodes \(it has 4\)"),
+        ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
+        ("mirror", 'nodes = 3\n[node]\ncommand = ["x"]\nlinks = "peers"', "nodes without a vote"),
+        ("19", 'addresses = ["a:1", "b:2", "c:3", "d:4"]', "directed links between nodes"),
+        ("30", 'nodes = 3\n[node]\ncommand = ["x"]', "there is no clock to step"),
+        ("intruder", 'nodes = 3\n[node]\ncommand = ["x"]', "requests_forged needs what only our own broker's process"),
+    ],
+)
+def test_what_is_missing_is_named(tmp_path: Path, name: str, text: str, lack: str) -> None:
+    with pytest.raises(SetupError, match=rf"^--target .*mine\.toml lacks what .* needs: .*{lack}.*|{lack}") as refusal:
+        playable(find(name), target(tmp_path, text))
+    assert "\n" not in str(refusal.value)
+
+
+def test_with_all_commands_a_node_elsewhere_can_be_struck(tmp_path: Path) -> None:
+    commands = '[commands]\nstart = "x"\nkill = "x"\npause = "x"\nresume = "x"\n'
+    played = playable(find("kill-under-load"), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}'))
+    assert played.expected_faults == ("killed", "killed")
+
+
+def test_a_target_that_is_none_is_refused() -> None:
+    with pytest.raises(SetupError, match="--target: 'nobody' is no target: give HOST:PORT"):
+        chosen("nobody")

@@ -1,0 +1,76 @@
+"""Roles as they are seen from outside, and proxies between the nodes of a target."""
+
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bench.targets.layout import Plan
+from bench.targets.loader import find
+from chaos.live.links import Links
+from chaos.live.outside.directed import via_proxies
+from chaos.live.outside.roles import RolesSeen, names_a_role, read_roles
+from chaos.live.targets import Roles
+from scenarios.loader import find as scenario
+
+
+class Proxies:
+    """Stands in for Toxiproxy: each proxy listens where it was told."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str, str]] = []
+
+    def create(self, upstream: str, name: str, listen: str) -> Any:
+        self.made.append((name, listen, upstream))
+        return SimpleNamespace(listen=f"proxy-of-{name}" if listen.endswith(":0") else listen)
+
+
+def test_nodes_that_are_told_of_their_peers_are_told_of_the_proxies(tmp_path: Path) -> None:
+    proxies = Proxies()
+    via = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)))
+    assert via[0, 2] == "proxy-of-node-0-node-2"
+    assert len(proxies.made) == len(via) == 6
+
+
+def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.targets.providers.kafka.classpath", lambda _: "jars")
+    proxies, plan = Proxies(), Plan(find("kafka"), tmp_path)
+    via = via_proxies(plan, Links(cast(Any, proxies)))
+    controller = plan.ports[2]["controller"]
+    assert ("node-0-node-2-controller", f"{via[0, 2]}:{controller}", f"127.0.0.1:{controller}") in proxies.made
+    assert len(set(via.values())) == 6
+    assert len(proxies.made) == 12
+    hosts = plan.lay_out(via)[0].files[tmp_path / "node-0" / "hosts"]
+    assert f"{via[0, 2]} node-2\n" in hosts
+    assert "127.0.0.1 node-0\n" in hosts
+
+
+def answers(leader: int, replicas: list[int], controller: int) -> tuple[Any, Any]:
+    partition = SimpleNamespace(partition_index=0, leader_id=leader, replica_nodes=replicas)
+    quorum = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(leader_id=controller)])])
+    return SimpleNamespace(topics=[SimpleNamespace(partitions=[partition])]), quorum
+
+
+def test_roles_are_those_of_metadata_and_of_the_quorum() -> None:
+    found = read_roles({10: 0, 11: 1, 12: 2, 13: 3}, 3, *answers(11, [11, 13], 12))
+    assert found == {0: "follower", 1: "follower partition_leader", 2: "leader", 3: "observer partition_follower"}
+
+
+def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
+    roles = Roles(3, 3, Random(1), lambda _: True)
+    seen = RolesSeen.__new__(RolesSeen)
+    for leader in (1, 2):
+        seen._latest = read_roles({0: 0, 1: 1, 2: 2}, 3, *answers(leader, [0, 1, 2], 0))
+        seen.tell(roles)
+        assert roles.node("partition_leader") == leader
+    assert roles.node("leader") == 0
+
+
+def test_only_faults_at_times_that_name_a_role_need_roles() -> None:
+    assert names_a_role(scenario("leader-killed-under-acks-all"))
+    assert not names_a_role(scenario("kill-under-load"))
+    assert not names_a_role(scenario("1"))

@@ -1,0 +1,110 @@
+"""Runs against targets that we start: faults strike their processes, and whatever goes wrong with them is told."""
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from chaos.live.errors import SetupError
+from chaos.live.outside.tests.small_targets import SERVE, target_file
+from chaos.live.runner import play
+from chaos.live.tests.small_scenario import faults_of, text_of, written
+from reports.manifest import read_manifest
+from scenarios.loader import load
+from scenarios.model import Scenario
+
+pytestmark = pytest.mark.live
+
+LOAD = """
+[load]
+seconds = 3
+
+[[load.topics]]
+name = "hot"
+partitions = 2
+
+[[load.fetchers]]
+name = "incremental"
+behaviour = "incremental"
+count = 2
+topic = "hot"
+partitions = 2
+max_wait_ms = 100
+poll_interval_ms = 50
+"""
+FAULTS = """
+[[outside]]
+name = "killed_at_commit_of_nothing"
+kind = "node_killed"
+on = "reply"
+match = { api = "fetch", session = true }
+nth = 5
+total = 1
+restart_after_s = 0.2
+
+[[outside]]
+name = "paused"
+kind = "node_paused"
+at_s = 1.8
+duration_s = 0.4
+
+[[outside]]
+name = "never_possible"
+kind = "disk_full"
+at_s = 1
+optional = true
+"""
+CLOSES = "import socket; s = socket.create_server(('127.0.0.1', {port})); [s.accept()[0].close() for _ in iter(int, 1)]"
+
+
+def scenario(folder: Path, *more: str) -> Scenario:
+    return load(written(folder, "small", text_of("A small run", 10, LOAD, 50, *more)))
+
+
+def children() -> set[int]:
+    return {each.pid for each in psutil.Process(os.getpid()).children(recursive=True)}
+
+
+def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Path) -> None:
+    target = target_file(tmp_path, SERVE)
+    folder = play(scenario(tmp_path, FAULTS), tmp_path / "run", seed=1, target=target).path
+    manifest = read_manifest(folder)
+    assert (manifest.crash, manifest.target) == ("", target)
+    assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
+    assert [(one.guarantee, one.holds) for one in manifest.checks] == [("target-stays-up", True)]
+    assert "A small broker" in manifest.notes[0]
+    told = {row["name"]: row["detail"] for row in faults_of(folder)}
+    assert "ended by SIGKILL" in told["killed_at_commit_of_nothing"]
+    assert "was stopped (state T, T at the end)" in told["paused"]
+    assert not children()
+
+
+def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp_path: Path) -> None:
+    dies = SERVE.removeprefix("exec ") + " & sleep 6; kill -9 $!; echo 'no memory is left'; exit 9"
+    folder = play(scenario(tmp_path), tmp_path / "run", seed=1, target=target_file(tmp_path, dies)).path
+    manifest = read_manifest(folder)
+    assert manifest.crash == ""
+    (check,) = manifest.checks
+    assert (check.guarantee, check.holds) == ("target-stays-up", False)
+    assert "node-0 exited with 9, and no fault had struck it" in check.detail
+    assert "no memory is left" in check.detail
+    assert not children()
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("echo 'no such option' >&2; exit 3", "node-0 exited with 3 before it was ready: no such option"),
+        ("echo waiting; sleep 60", r"node-0 was not ready within 1 s: waiting"),
+        (f'exec "{{python}}" -c "{CLOSES}"', "node-0 was not ready within 1 s: it said nothing"),
+    ],
+)
+def test_a_target_that_does_not_get_ready_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, script: str, complaint: str
+) -> None:
+    target = target_file(tmp_path, script, limit_s=1)
+    with pytest.raises(SetupError, match=complaint):
+        play(scenario(tmp_path), tmp_path / "run", seed=1, target=target)
+    assert not (tmp_path / "run").exists()
+    assert not children()
