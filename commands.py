@@ -275,4 +275,18 @@ def evidence(targets: Sequence[str], scenarios: Sequence[str], only_scenarios: b
         if pages:
             command.write(progress)
         else:
-            command.run(targets, scenarios, only_scenarios, progress)
+            command.run(targets, scenarios, only_scenarios, _refusal, progress)
+
+
+def _refusal(scenario: str, target: str) -> str:
+    """Why a scenario cannot be played in front of the target, or nothing."""
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable
+    from playing import find_scenarios, live_plays
+
+    try:
+        for spoken, mutant in live_plays(find_scenarios([scenario], False), None, "", target, False):
+            check_playable(spoken, target, mutant)
+    except SetupError as wrong:
+        return str(wrong)
+    return ""

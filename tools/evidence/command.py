@@ -26,10 +26,12 @@ def run(
     names: Sequence[str],
     scenarios: Sequence[str],
     only_scenarios: bool,
+    refusal: Callable[[str, str], str],
     say: Callable[[str], None],
     folder: Path = kept.FOLDER,
 ) -> None:
     """Plays the probe, if not ``only_scenarios``, and the scenarios; keeps what came of it, and writes the pages.
+    ``refusal``: see ``scenario_plays.played``.
 
     Raises TargetError and PeerError.
     """
@@ -38,7 +40,7 @@ def run(
         if not only_scenarios:
             found.cases, found.left_out = probed(_one_node(chosen), say)
         if scenarios:
-            found.scenarios |= played(chosen, scenarios)
+            found.scenarios |= played(chosen, scenarios, refusal)
         kept.keep(found, folder / "data")
     write(say, folder)
 

@@ -1,10 +1,10 @@
-"""Plays scenarios in front of targets, each in a process of its own, and tells what came of them."""
+"""Plays scenarios in front of targets, in processes of their own, and tells what came of them."""
 
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench.targets.model import Chosen
@@ -13,52 +13,69 @@ from tools.evidence.probing import PLAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600.0
-PASSED, FAILED, REFUSED, UNSTEADY = "passed", "**failed**", "refused", "not judged"
-_TOLD = re.compile(r"^[A-Z_]+: (.*)$", re.MULTILINE)
-Run = Callable[[Sequence[str]], tuple[int, str]]
-"""Runs the words of ``crucible`` and returns the exit code and all that was told."""
+"""For each scenario."""
+PASSED, FAILED, REFUSED, NOT_JUDGED = "passed", "**failed**", "refused", "not judged"
+_TOLD = re.compile(r"^(PASSED|FAILED|INVALID|CRASHED): (.*)$", re.MULTILINE)
+Run = Callable[[Sequence[str], float], tuple[int, str]]
+"""Runs the words of ``crucible`` for so many seconds, and returns the exit code and all that was told."""
+Outcome = tuple[str, str]
+"""A verdict and its reason."""
 
 
-def played(chosen: Chosen, scenarios: Sequence[str], run: Run | None = None) -> dict[str, Play]:
-    """Plays each scenario once, and again if it failed, up to three times. It failed only if it did each time."""
-    return {name: _played(chosen, name, run or _run) for name in scenarios}
+def played(
+    chosen: Chosen, scenarios: Sequence[str], refusal: Callable[[str, str], str], run: Run | None = None
+) -> dict[str, Play]:
+    """Plays each scenario once, and those that failed again, up to three times. One failed only if it did each time.
+
+    ``refusal(scenario, target)`` says in one sentence why a scenario cannot be played, or nothing.
+    """
+    seen: dict[str, list[Outcome]] = {}
+    for name in scenarios:
+        why = refusal(name, chosen.text)
+        seen[name] = [(REFUSED, why)] if why else []
+    left = [name for name in scenarios if not seen[name]]
+    for _ in range(PLAYS):
+        for name, outcome in _together(chosen.text, left, run or _run).items():
+            seen[name].append(outcome)
+        left = [name for name in left if seen[name][-1][0] == FAILED]
+    return {name: _play(chosen.text, name, outcomes) for name, outcomes in seen.items()}
 
 
-def _played(chosen: Chosen, scenario: str, run: Run) -> Play:
-    words = ["run", scenario, "--target", chosen.text]
-    command = f"./crucible {' '.join(words)}"
-    outcomes = []
-    for outcome in _outcomes(words, run):
-        outcomes.append(outcome)
-        if outcome[0] != FAILED:
-            break
+def _play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
+    command = f"./crucible run {scenario} --target {target}"
     verdict, reason = outcomes[-1]
     if len(outcomes) > 1 and verdict != FAILED:
-        return Play(UNSTEADY, f"it failed {len(outcomes) - 1} times before: {outcomes[0][1]}", command)
+        return Play(NOT_JUDGED, f"it failed {len(outcomes) - 1} times before: {outcomes[0][1]}", command)
     return Play(verdict, reason if verdict != PASSED else "", command)
 
 
-def _outcomes(words: Sequence[str], run: Run) -> Iterator[tuple[str, str]]:
-    for _ in range(PLAYS):
-        with tempfile.TemporaryDirectory() as folder:
-            code, told = run([*words, "--out", f"{folder}/run"])
-            story = told.replace(folder, "")
-        summaries = _TOLD.findall(story)
-        last = (story.strip().splitlines() or ["nothing"])[-1].removeprefix("crucible: ")
-        if code == 0:
-            yield PASSED, ""
-        elif code == 1:
-            yield FAILED, summaries[-1] if summaries else last
-        else:
-            yield (REFUSED if code == 2 else UNSTEADY), last
+def _together(target: str, scenarios: Sequence[str], run: Run) -> Mapping[str, Outcome]:
+    """Plays all in one process, so that they are judged in one session of Spark."""
+    if not scenarios:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        code, told = run(["run", *scenarios, "--target", target, "--out", f"{folder}/run"], LIMIT_S * len(scenarios))
+        told = told.replace(folder, "")
+    verdicts = _TOLD.findall(told)
+    if len(verdicts) == len(scenarios):
+        return {name: _outcome(*each) for name, each in zip(scenarios, verdicts, strict=True)}
+    last = (told.strip().splitlines() or ["it said nothing"])[-1].removeprefix("crucible: ")
+    if len(scenarios) == 1:
+        return {scenarios[0]: (NOT_JUDGED, f"{last} (exit code {code})")}
+    return {name: outcome for each in scenarios for name, outcome in _together(target, [each], run).items()}
 
 
-def _run(words: Sequence[str]) -> tuple[int, str]:
+def _outcome(word: str, summary: str) -> Outcome:
+    verdicts = {"PASSED": PASSED, "FAILED": FAILED}
+    return verdicts.get(word, NOT_JUDGED), summary if word in verdicts else f"{word}: {summary}"
+
+
+def _run(words: Sequence[str], limit_s: float) -> tuple[int, str]:
     command = [sys.executable, str(ROOT / "crucible.py"), *words]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return 3, f"it did not end within {LIMIT_S:g} s"
+        return 3, f"it did not end within {limit_s:g} s"
     return done.returncode, f"{done.stderr}\n{done.stdout}"

@@ -64,25 +64,39 @@ def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codes", "verdict"),
+    ("words", "verdict"),
     [
-        ([0], scenario_plays.PASSED),
-        ([1, 1, 1], scenario_plays.FAILED),
-        ([1, 0], scenario_plays.UNSTEADY),
-        ([2], scenario_plays.REFUSED),
-        ([4], scenario_plays.UNSTEADY),
+        (["PASSED"], scenario_plays.PASSED),
+        (["FAILED", "FAILED", "FAILED"], scenario_plays.FAILED),
+        (["FAILED", "PASSED"], scenario_plays.NOT_JUDGED),
+        (["INVALID"], scenario_plays.NOT_JUDGED),
+        (["crucible: no Java"], scenario_plays.NOT_JUDGED),
     ],
 )
-def test_a_scenario_failed_only_if_it_did_each_time(codes: list[int], verdict: str) -> None:
-    left = list(codes)
+def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
+    left = list(words)
 
-    def run(_: Sequence[str]) -> tuple[int, str]:
-        code = left.pop(0)
-        return code, "FAILED: acks-durable is broken\n  report: x" if code == 1 else "crucible: it lacks replicas"
+    def run(_: Sequence[str], __: float) -> tuple[int, str]:
+        return 0, f"{left.pop(0)}: what was seen\n  report: x"
 
-    play = scenario_plays.played(find("kfake"), ["plain-load"], run)["plain-load"]
+    play = scenario_plays.played(find("kfake"), ["plain-load"], lambda *_: "", run)["plain-load"]
     assert (play.verdict, left) == (verdict, [])
     assert play.command == "./crucible run plain-load --target kfake"
+
+
+def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
+    asked: list[Sequence[str]] = []
+
+    def run(words: Sequence[str], _: float) -> tuple[int, str]:
+        asked.append(words[1 : words.index("--target")])
+        return 1, "".join(f"{'FAILED' if name == 'b' else 'PASSED'}: seen\n" for name in asked[-1])
+
+    refusal = {"c": "it lacks replicas"}
+    plays = scenario_plays.played(find("kfake"), ["a", "b", "c"], lambda name, _: refusal.get(name, ""), run)
+    assert asked == [["a", "b"], ["b"], ["b"]]
+    verdicts = {name: play.verdict for name, play in plays.items()}
+    assert verdicts == {"a": scenario_plays.PASSED, "b": scenario_plays.FAILED, "c": scenario_plays.REFUSED}
+    assert plays["c"].reason == "it lacks replicas"
 
 
 def test_what_takes_long_to_build_is_played_only_if_asked_for() -> None:
