@@ -71,6 +71,15 @@ class Member:
         """Sends a JoinGroup and returns the answer, whatever it says."""
         return self.on.receive(self.send_join(version, **other))
 
+    def knock(self, **other: Any) -> Any:
+        """Joins with what must be refused, and returns the answer. A broker may give out an ID before it looks
+        (KIP-394), and then it is asked again."""
+        answer = self.join(**other)
+        if answer.error_code == ErrorCode.member_id_required:
+            self.member_id = str(answer.member_id)
+            answer = self.join(**other)
+        return answer
+
     def send_entry(self) -> Asked:
         """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:

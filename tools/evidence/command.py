@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.probe.registry import chosen as cases_of
 from bench.targets.loader import bundled, find
 from bench.targets.model import Chosen
 from tools.evidence import kept, pages
@@ -24,6 +25,7 @@ def targets(names: Sequence[str]) -> list[Chosen]:
 
 def run(
     names: Sequence[str],
+    ids: Sequence[str],
     scenarios: Sequence[str],
     only_scenarios: bool,
     refusal: Callable[[str, str], str],
@@ -31,14 +33,18 @@ def run(
     folder: Path = kept.FOLDER,
 ) -> None:
     """Plays the probe, if not ``only_scenarios``, and the scenarios; keeps what came of it, and writes the pages.
-    ``refusal``: see ``scenario_plays.played``.
+    ``ids``: the cases, of which all others keep their cells; none stands for all cases. ``refusal``: see
+    ``scenario_plays.played``.
 
-    Raises TargetError and PeerError.
+    Raises UnknownCase, TargetError and PeerError.
     """
+    cases = cases_of((), ids)
     for chosen in targets(names):
         found = kept.seen(chosen, folder / "data")
         if not only_scenarios:
-            found.cases, found.left_out = probed(_one_node(chosen), say)
+            cells, left_out = probed(_one_node(chosen), cases, say)
+            found.cases = {**found.cases, **cells} if ids else cells
+            found.left_out = found.left_out if ids else left_out
         if scenarios:
             found.scenarios |= played(chosen, scenarios, refusal)
         kept.keep(found, folder / "data")

@@ -9,7 +9,6 @@ from bench.peers.target_cluster import launched
 from bench.probe.broker import Address, NotKafka, meet
 from bench.probe.case import Case
 from bench.probe.play import play
-from bench.probe.registry import all_cases
 from bench.probe.verdict import PREPARING, Outcome, Verdict
 from bench.targets.model import Chosen
 
@@ -27,10 +26,10 @@ class Cell:
     reason: str = ""
 
 
-def probed(chosen: Chosen, say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
-    """Plays all cases, on a broker that is started afresh for each play. Returns the cell of each case by its ID, and
+def probed(chosen: Chosen, wanted: Sequence[Case], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
+    """Plays the cases, on a broker that is started afresh for each play. Returns the cell of each case by its ID, and
     how many cases were left out. Raises PeerError."""
-    cases = list(all_cases())
+    cases = list(wanted)
     plays: list[dict[str, Outcome]] = []
     for number in range(PLAYS):
         plays.append({})
@@ -38,7 +37,7 @@ def probed(chosen: Chosen, say: Callable[[str], None]) -> tuple[dict[str, Cell],
             plays[-1] |= _played(chosen, [each for each in cases if each.hostile == hostile])
         cases = [each for each in cases if each.id in plays[-1]]
         say(f"{chosen.text}: play {number + 1} of {PLAYS} is done, {len(cases)} cases were played to their end")
-    cells = {each.id: cell([outcomes.get(each.id) for outcomes in plays]) for each in all_cases()}
+    cells = {each.id: cell([outcomes.get(each.id) for outcomes in plays]) for each in wanted}
     return cells, len(cells) - len(cases)
 
 

@@ -149,7 +149,7 @@ def types(at: Surroundings) -> None:
     at.expect_that("number of settings with a type", len(told), len(told) > 2, "more than two")
 
 
-@case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6")
+@case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6", level=SHOULD)
 def documentation(at: Surroundings) -> None:
     """From version 3 on a setting is documented if the request asks for that, and only then."""
     name = at.topic().name

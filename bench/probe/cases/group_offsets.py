@@ -240,7 +240,7 @@ def fetch_nothing(at: Surroundings) -> None:
     commits(client, topic)
     told = fetched(client, topic.name, 1)
     at.expect("committed offset", told.committed_offset, -1)
-    at.expect("metadata", told.metadata, "")
+    at.expect("metadata", told.metadata, "", None)
 
 
 @case("groups/fetch/unknown-topic", PROTOCOL, SIMPLE, since="0.9")

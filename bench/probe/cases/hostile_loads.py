@@ -73,7 +73,7 @@ def twenty_thousand_tags(at: Surroundings) -> None:
     at.expect("what came of it", came, *NOT_SILENT)
 
 
-@case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", hostile=True)
+@case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", level=SHOULD, hostile=True)
 def not_utf_8(at: Surroundings) -> None:
     """A name that is no UTF-8 is refused, or taken for one that does not exist."""
     at.main.send_bytes(request(METADATA, 4, b"\x00\x00\x00\x01\x00\x04\xff\xfe\xc3\x28\x00"), "a name of wrong bytes")
