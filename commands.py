@@ -247,3 +247,51 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
 
     need_java()
     sys.exit(worst(judge(run_dirs, out, baseline)))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible evidence"
+    "\n  ./crucible evidence kfake tansu"
+    "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"
+    "\n  ./crucible evidence kafka --scenario 1 --scenario 27 --only-scenarios"
+    "\n  ./crucible evidence --pages"
+)
+@click.argument("targets", nargs=-1, metavar="TARGET...")
+@click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and keep the other cells.")
+@click.option("--scenario", "scenarios", multiple=True, metavar="NAME", help="Play this scenario, too.")
+@click.option("--only-scenarios", is_flag=True, help="Do not play the probe.")
+@click.option("--pages", is_flag=True, help="Play nothing, and write the pages from what is kept.")
+def evidence(
+    targets: Sequence[str], cases: Sequence[str], scenarios: Sequence[str], only_scenarios: bool, pages: bool
+) -> None:
+    """Plays the probe three times on the bundled targets, and writes docs/evidence.
+
+    TARGET is a target file or its name (bench/targets). Without one these are all that are bundled, but for tansu,
+    whose build takes a quarter of an hour or more.
+    """
+    from bench.peers.errors import PeerError
+    from bench.probe.registry import UnknownCase
+    from bench.targets.errors import TargetError
+    from terminal import one_sentence, progress
+    from tools.evidence import command
+
+    with one_sentence(UnknownCase, TargetError, PeerError):
+        if pages:
+            command.write(progress)
+        else:
+            command.run(targets, cases, scenarios, only_scenarios, _refusal, progress)
+
+
+def _refusal(scenario: str, target: str) -> str:
+    """Why a scenario cannot be played in front of the target, or nothing."""
+    from chaos.live.errors import SetupError
+    from chaos.live.runner import check_playable
+    from playing import find_scenarios, live_plays
+
+    try:
+        for spoken, mutant in live_plays(find_scenarios([scenario], False), None, "", target, False):
+            check_playable(spoken, target, mutant)
+    except SetupError as wrong:
+        return str(wrong)
+    return ""

@@ -25,6 +25,7 @@ COLLECTED = {
     "clauses": "scenarios.commands",
     "compare": "commands",
     "demo": "commands",
+    "evidence": "commands",
     "fleet": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",

@@ -81,6 +81,13 @@ def nightly(session: nox.Session) -> None:
 
 
 @nox.session
+def evidence(session: nox.Session) -> None:
+    """Plays the probe three times on all bundled brokers and writes docs/evidence. It takes half an hour, and fetches
+    and builds what is not there: ``nox -s evidence -- kfake`` plays that one."""
+    _crucible(session, "evidence")
+
+
+@nox.session
 def report(session: nox.Session) -> None:
     """Judges and draws run folders again: ``nox -s report -- RUN_DIR``."""
     _crucible(session, "report")

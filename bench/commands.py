@@ -65,15 +65,16 @@ def _measured(wanted: "Options") -> "Results":
     epilog="\b\nExamples:"
     "\n  ./crucible probe 127.0.0.1:9092"
     "\n  ./crucible probe HOST:PORT --section fetch"
+    "\n  ./crucible probe kafka@4.3.1 --case fetch/session/wrong-epoch"
     "\n  ./crucible probe HOST:PORT --dry-run"
 )
-@click.argument("target", metavar="HOST:PORT")
+@click.argument("target", metavar="TARGET")
 @click.option("--section", "sections", multiple=True, metavar="NAME", help="Play these cases only, such as fetch.")
 @click.option("--case", "cases", multiple=True, metavar="ID", help="Play this case only, and show all of it.")
 @click.option("--strict", is_flag=True, help="A SHOULD that differs fails, too.")
 @click.option("--dry-run", is_flag=True, help="List the cases and play none.")
 @click.option("--hostile", is_flag=True, help="Play hostile cases also against a target beyond loopback.")
-@click.option("--oracle", metavar="HOST:PORT", help="Play each case here, too, and tell the first field that differs.")
+@click.option("--oracle", metavar="TARGET", help="Play each case here, too, and tell the first field that differs.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="An older --json. Only what got worse fails.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it to this file.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
@@ -93,8 +94,10 @@ def probe(
 ) -> None:
     """Asks any broker of the Kafka protocol whether it keeps to it, case by case.
 
-    It needs no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
+    TARGET is HOST:PORT, or a target file or its name (bench/targets), which is started with one node. The probe needs
+    no rights beyond topics and groups of its own, which it deletes at its end. Exit code 1: a MUST failed.
     """
+    from bench.peers.errors import PeerError
     from bench.probe import command
     from bench.probe.baseline import NoBaseline
     from bench.probe.broker import NotKafka
@@ -102,5 +105,5 @@ def probe(
     from terminal import one_sentence
 
     wanted = command.Wanted(target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page)
-    with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka):
+    with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
         sys.exit(command.run(wanted, click.echo))

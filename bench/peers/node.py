@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.children import ends_with_me
@@ -16,16 +16,24 @@ END_LIMIT_S = 40.0
 
 class BrokerNode:
     """One node, which keeps its port and its data when it is launched again. ``port`` is that of its client listener on
-    127.0.0.1. ``command`` starts it, and ``log`` gets its output."""
+    127.0.0.1. ``command`` starts it with more variables in its ``environment``, and ``log`` gets its output."""
 
     def __init__(
-        self, name: str, node_id: int, port: int, command: Sequence[str], log: Path, ready_limit_s: float = 60.0
+        self,
+        name: str,
+        node_id: int,
+        port: int,
+        command: Sequence[str],
+        log: Path,
+        ready_limit_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.node_id = node_id
         self.port = port
         self.process: subprocess.Popen[bytes] | None = None
         self._command = list(command)
+        self._environment = {**os.environ, **(environment or {})}
         self._log = log
         self._ready_limit_s = ready_limit_s
 
@@ -37,7 +45,12 @@ class BrokerNode:
         """Starts the process and returns at once."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=ends_with_me()
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+                preexec_fn=ends_with_me(),
             )
 
     def await_ready(self) -> None:

@@ -13,7 +13,7 @@ RANKS: Mapping[Verdict, int] = {
     Verdict.FAIL: 2,
     Verdict.INCONSISTENT: 2,
 }
-"""From good to bad. What was not played is not compared."""
+"""From good to bad. What was not played, or where the case itself stumbled, is not compared."""
 
 
 class NoBaseline(Exception):  # noqa: N818

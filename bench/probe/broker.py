@@ -5,8 +5,9 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from bench.probe.conversation import Broken, Conversation
+from bench.probe.conversation import Broken, Conversation, Garbled
 from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import VERSIONS, ApiKey, api_name
 
@@ -57,8 +58,7 @@ def meet(address: Address) -> Broker:
             told = conversation.ask(ApiKey.API_VERSIONS, 0, {})
             versions = {int(each.api_key): (int(each.min_version), int(each.max_version)) for each in told.api_keys}
             stranger = Broker(address, -1, address, address, {}, versions)
-            version = stranger.version(ApiKey.METADATA, (1, 0x7FFF))
-            metadata = conversation.ask(ApiKey.METADATA, version, {"topics": ()})
+            metadata = _readable_metadata(stranger, conversation)
     except (Broken, NotAdvertised) as error:
         raise NotKafka(f"{host}:{port} does not answer like a Kafka broker: {error}") from None
     nodes = {int(each.node_id): (str(each.host), int(each.port)) for each in metadata.brokers}
@@ -69,6 +69,19 @@ def meet(address: Address) -> Broker:
     node_id = next((each for each, known in nodes.items() if known == address), min(nodes))
     controller = nodes.get(int(metadata.controller_id), nodes[node_id])
     return Broker(address, node_id, nodes[node_id], controller, nodes, versions)
+
+
+def _readable_metadata(broker: Broker, conversation: Conversation) -> Any:
+    """The broker's answer in the highest version that can be decoded. A case tells of those that cannot. Raises
+    Broken."""
+    version = broker.version(ApiKey.METADATA, (1, 0x7FFF))
+    while True:
+        try:
+            return conversation.ask(ApiKey.METADATA, version, {"topics": ()})
+        except Garbled:
+            if version <= max(1, broker.versions[ApiKey.METADATA][0]):
+                raise
+            version -= 1
 
 
 def is_loopback(host: str) -> bool:

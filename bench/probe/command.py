@@ -1,18 +1,24 @@
 """``crucible probe``: plays cases against a target and tells what came of them."""
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.peers.target_cluster import launched
 from bench.probe import kafka_answers
 from bench.probe.baseline import read, worse
-from bench.probe.broker import Address, meet
+from bench.probe.broker import Address, Broker, meet
+from bench.probe.case import Case
 from bench.probe.oracle import differences
 from bench.probe.play import play
 from bench.probe.registry import chosen
 from bench.probe.told import as_json, junit, page, text
-from bench.probe.verdict import Outcome
+from bench.probe.verdict import Outcome, Verdict
+from bench.targets.errors import TargetError
+from bench.targets.loader import bundled, find
 
 PASSED, FAILED = 0, 1
 
@@ -23,7 +29,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for. ``oracle`` is a second broker, as HOST:PORT."""
+    """What the command line asks for. ``target`` and the second broker ``oracle``: see the function ``target``."""
 
     target: str
     sections: Sequence[str] = ()
@@ -40,9 +46,9 @@ class Wanted:
 
 def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     """Returns the exit code: 0 if no MUST failed (with ``strict``: and no SHOULD differs), else 1. With a baseline it
-    is 1 if something got worse. ``say`` takes a line for people.
+    is 1 if something got worse. It is 1 if a case itself stumbles, too. ``say`` takes a line for people.
 
-    Raises UsageError, UnknownCase, NoBaseline and NotKafka, which are one sentence each.
+    Raises UsageError, UnknownCase, NoBaseline, NotKafka and PeerError, which are one sentence each.
     """
     cases = chosen(wanted.sections, wanted.cases)
     if wanted.dry_run:
@@ -52,12 +58,25 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
         return PASSED
     _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
-    broker = meet(address_of(wanted.target))
-    second = meet(address_of(wanted.oracle)) if wanted.oracle else None
+    with ExitStack() as started:
+        broker = meet(started.enter_context(target(wanted.target)))
+        second = meet(started.enter_context(target(wanted.oracle))) if wanted.oracle else None
+        return _played(wanted, cases, before, broker, second, say)
+
+
+def _played(
+    wanted: Wanted,
+    cases: Sequence[Case],
+    before: Mapping[str, Verdict] | None,
+    broker: Broker,
+    second: Broker | None,
+    say: Callable[[str], None],
+) -> int:
     began = time.monotonic()
     outcomes = play(broker, cases, wanted.hostile, say)
     summary = text.summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
+    red += [each for each in outcomes if each.is_ours]
     _tell(wanted, outcomes, red, say)
     if second is not None:
         differ = list(differences(outcomes, play(second, cases, wanted.hostile, say)))
@@ -105,10 +124,32 @@ def repeat(target: str, case_id: str) -> str:
     return f"./crucible probe {target} --case {case_id}"
 
 
+@contextmanager
+def target(text: str) -> Iterator[Address]:
+    """The address of a broker that runs, given as HOST:PORT, or of one that is started from a target file
+    (``bench.targets``) and ended afterwards, with one node unless another number is asked for. Raises UsageError and
+    PeerError."""
+    name = text.partition("/")[0].partition("@")[0]
+    if name not in bundled() and not name.endswith(".toml"):
+        yield address_of(text)
+        return
+    try:
+        chosen = find(text)
+    except TargetError as wrong:
+        raise UsageError(str(wrong)) from wrong
+    if chosen.file.addresses:
+        yield address_of(chosen.file.addresses[0])
+        return
+    if "/" not in text.rpartition(".toml")[2]:
+        chosen = replace(chosen, nodes=1)
+    with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
+        yield "127.0.0.1", cluster.ports[0]
+
+
 def address_of(target: str) -> Address:
     """``HOST:PORT``, also with an IPv6 host in brackets. Raises UsageError."""
     host, separator, port = target.rpartition(":")
     is_number = port.isascii() and port.isdigit()
     if not separator or not is_number or not 0 < int(port) < 65536 or not host.strip("[]"):
-        raise UsageError(f"{target!r} is not HOST:PORT")
+        raise UsageError(f"{target!r} is neither HOST:PORT nor a target file ({', '.join(bundled())})")
     return host.strip("[]"), int(port)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, read_header, write_header
 from reference_broker.records.builder import Compression, build
@@ -77,7 +78,7 @@ def produce(
     """Writes one batch and returns what is told of its partition."""
     version = at.version(PRODUCE)
     answer = at.ask(PRODUCE, produce_request(topic, version, {partition: data}, acks), version, on)
-    (told,) = answer.responses[0].partitions
+    told = single(answer, "responses", "partitions")
     assert isinstance(told, ProducePartitionResponse)
     return told
 
@@ -138,7 +139,7 @@ def fetch_one(at: Surroundings, topic: Topic, partition: FetchPartition | None =
 
 def rows(answer: FetchResponse) -> dict[int, PartitionData]:
     """What is told of each partition, in an answer about one topic."""
-    return {data.partition: data for each in answer.responses for data in each.partitions}
+    return Told({data.partition: data for each in answer.responses for data in each.partitions})
 
 
 def headers(data: PartitionData) -> list[BatchHeader]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.probe.conversation import Asked, Conversation
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -70,6 +71,15 @@ class Member:
         """Sends a JoinGroup and returns the answer, whatever it says."""
         return self.on.receive(self.send_join(version, **other))
 
+    def knock(self, **other: Any) -> Any:
+        """Joins with what must be refused, and returns the answer. A broker may give out an ID before it looks
+        (KIP-394), and then it is asked again."""
+        answer = self.join(**other)
+        if answer.error_code == ErrorCode.member_id_required:
+            self.member_id = str(answer.member_id)
+            answer = self.join(**other)
+        return answer
+
     def send_entry(self) -> Asked:
         """Sends the JoinGroup that makes it a member. If it needs an ID it asks for one before."""
         if not self.member_id and self.instance is None and self.at.version(JOIN) >= IDS_SINCE:
@@ -115,8 +125,7 @@ class Member:
     def described(self, unseen: bool = False) -> Any:
         """What DescribeGroups tells of the group."""
         ask = self.at.ask_unseen if unseen else self.at.ask
-        (told,) = ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on).groups
-        return told
+        return single(ask(DESCRIBE, {"groups": [self.group_id]}, on=self.on), "groups")
 
     def until_rebalance(self, within_s: float = HEARD_WITHIN_S) -> None:
         """Sends heartbeats until one is answered REBALANCE_IN_PROGRESS."""

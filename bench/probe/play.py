@@ -1,8 +1,10 @@
 """Plays cases against a broker."""
 
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from bench.probe.broker import Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level
@@ -56,6 +58,12 @@ def _one_by_one(cases: Sequence[Case], one: Callable[[Case], Outcome], broker: B
         yield outcome
 
 
+def _place(error: Exception) -> str:
+    """Where it happened, in a file of the probe."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).name}:{last.lineno}"
+
+
 def play_one(broker: Broker, case: Case, belongings: Belongings) -> Outcome:
     """Plays one case. It never raises what a broker may cause."""
     at = Surroundings(case, broker, belongings)
@@ -74,9 +82,8 @@ def play_one(broker: Broker, case: Case, belongings: Belongings) -> Outcome:
         reason = str(error)
     except Broken as error:
         verdict, reason = Verdict.INCONSISTENT, str(error)
-    except Exception as error:  # The broker decides what an answer holds, and so what a case stumbles over.
-        verdict = Verdict.FAIL if case.level is Level.MUST else Verdict.DIFFERS
-        reason = f"the answer lacks what the case looks at: {type(error).__name__}: {error}"
+    except Exception as error:
+        verdict, reason = Verdict.OUR_ERROR, f"the case stumbles: {type(error).__name__}: {error}, {_place(error)}"
     finally:
         at.end()
     return Outcome(case, verdict, reason, time.monotonic() - began, at.observations, at.lines)

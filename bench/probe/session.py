@@ -5,6 +5,7 @@ from typing import Any
 
 from bench.probe.data import FETCH, fetch_request, wanted
 from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchResponse
 
@@ -19,7 +20,8 @@ class Session:
         self._at, self._topic = at, topic
         self.first = self._ask(0, OPEN, partitions or (wanted(),), (), **fields)
         at.expect("error code of the answer that opens the session", self.first.error_code, ErrorCode.none)
-        at.expect("a session was made", self.first.session_id != 0, True)
+        if self.first.session_id == 0:
+            raise NotAdvertised("the broker made no session, as it may")
         self.id = self.first.session_id
         self.epoch = 1
 

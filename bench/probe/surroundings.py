@@ -9,15 +9,19 @@ from uuid import uuid4
 
 from bench.probe.broker import Address, Broker
 from bench.probe.case import ANY, Case
-from bench.probe.conversation import Asked, Broken, Conversation
+from bench.probe.conversation import Asked, Broken, Conversation, Silent
+from bench.probe.shape import single
 from bench.probe.transcript import Line, told
-from bench.probe.verdict import NotAdvertised, Observation, Unexpected, Unsupported
+from bench.probe.verdict import PREPARING, NotAdvertised, Observation, Unexpected, Unsupported
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
 PREFIX = "crucible-probe"
 AGAIN_AFTER_S = 0.02
-SETUP_LIMIT_S = 30.0
+SETUP_LIMIT_S = 10.0
+SETUP_AGAIN_S = 1.0
+"""So long a case waits for an answer while it prepares, and after the broker has left such a question unanswered."""
+REMOVAL_LIMIT_S = 30.0
 TIMEOUT_MS = 10_000
 NOT_SERVED_YET = (
     ErrorCode.coordinator_load_in_progress,
@@ -40,11 +44,13 @@ class Topic:
 
 @dataclass(slots=True)
 class Belongings:
-    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``."""
+    """What all cases of a run have made, so that it can be removed at the end. All names begin with ``prefix``.
+    ``unanswered``: the APIs that were silent while a case prepared."""
 
     prefix: str = field(default_factory=lambda: f"{PREFIX}-{uuid4().hex[:8]}")
     topics: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
+    unanswered: set[int] = field(default_factory=set)
     _count: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -168,11 +174,11 @@ class Surroundings:
         settings = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         wanted = {"topics": [{"name": name, "configs": settings, **size}], "timeout": TIMEOUT_MS}
         answer = self._of_setup(self.broker.controller, ApiKey.CREATE_TOPICS, wanted)
-        (code,) = [int(each.error_code) for each in answer.topics]
+        code = int(single(answer, "topics").error_code)
         if code == ErrorCode.invalid_config and configs:
             raise NotAdvertised(f"a topic's {', '.join(configs)} cannot be set to what the case needs")
         if code:
-            raise Unsupported(f"no topic can be made: {error_name(code)}")
+            raise Unsupported(f"{PREPARING}no topic can be made: {error_name(code)}")
         return self._when_led(name, partitions)
 
     def settle(self, name: str, partitions: int = 1) -> None:
@@ -185,9 +191,9 @@ class Surroundings:
         """Deletes a topic and waits until the leader no longer knows it."""
         asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}
         answer = self._of_setup(self.broker.controller, ApiKey.DELETE_TOPICS, asked)
-        (code,) = [int(each.error_code) for each in answer.responses]
+        code = int(single(answer, "responses").error_code)
         if code:
-            raise Unsupported(f"no topic can be deleted: {error_name(code)}")
+            raise Unsupported(f"{PREPARING}no topic can be deleted: {error_name(code)}")
         self._until(lambda: self._described(topic.name).error_code == ErrorCode.unknown_topic_or_partition)
 
     def group(self) -> str:
@@ -214,11 +220,11 @@ class Surroundings:
         def is_there() -> bool:
             nonlocal address
             found = self._of_setup(self.broker.leader, ApiKey.FIND_COORDINATOR, {"coordinator_keys": [group_id]})
-            (node,) = found.coordinators
+            node = single(found, "coordinators")
             if node.error_code:
                 return False
             address = _address(self.broker, node)
-            (group,) = self._of_setup(address, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}).groups
+            group = single(self._of_setup(address, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}), "groups")
             return group.error_code not in NOT_SERVED_YET
 
         self._until(is_there)
@@ -239,7 +245,7 @@ class Surroundings:
     def _described(self, name: str) -> Any:
         asked = {"topics": [{"name": name}], "allow_auto_topic_creation": False}
         answer = self._of_setup(self.broker.leader, ApiKey.METADATA, asked, BY_NAME_AND_ID)
-        return answer.topics[0]
+        return single(answer, "topics")
 
     def _answers(self, name: str, partitions: int) -> bool:
         """Whether the leader serves the topic: in Apache Kafka it does so a moment after it has told its metadata."""
@@ -248,18 +254,24 @@ class Surroundings:
         wanted = [{"partition_index": each, "timestamp": -1} for each in range(partitions)]
         asked = {"replica_id": -1, "topics": [{"name": name, "partitions": wanted}]}
         answer = self._of_setup(self.broker.leader, ApiKey.LIST_OFFSETS, asked)
-        return all(int(each.error_code) == ErrorCode.none for each in answer.topics[0].partitions)
+        return all(int(each.error_code) == ErrorCode.none for each in single(answer, "topics").partitions)
 
     def _of_setup(self, address: Address, api_key: int, values: object, versions: tuple[int, int] = ANY) -> Any:
         """Asks for what the case needs, on a connection that its transcript does not show."""
         version = self.broker.version(api_key, versions)
-        with Conversation(address, [], lambda: max(self.left_s(), SETUP_LIMIT_S)) as conversation:
-            return conversation.ask(api_key, version, values)
+        limit_s = SETUP_AGAIN_S if api_key in self.belongings.unanswered else SETUP_LIMIT_S
+        try:
+            with Conversation(address, [], self.left_s) as conversation:
+                return conversation.ask(api_key, version, values, limit_s)
+        except Broken as error:
+            if isinstance(error, Silent):
+                self.belongings.unanswered.add(api_key)
+            raise Unsupported(f"{PREPARING}{error}") from None
 
     def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             if self.left_s() <= 0:
-                raise Unexpected("what the case needs was not there in time")
+                raise Unsupported(f"{PREPARING}what it needs was not there in time")
             time.sleep(AGAIN_AFTER_S)
 
 
@@ -267,7 +279,7 @@ def remove(broker: Broker, belongings: Belongings) -> Sequence[str]:
     """Deletes the topics and groups of a run as well as the broker lets us. Groups that still have members lose them.
     Returns what the broker would not do."""
     failed: list[str] = []
-    deadline = time.monotonic() + SETUP_LIMIT_S
+    deadline = time.monotonic() + REMOVAL_LIMIT_S
 
     def connected(address: Address) -> Conversation:
         return Conversation(address, [], lambda: deadline - time.monotonic())

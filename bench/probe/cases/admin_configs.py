@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import AGAIN_AFTER_S, Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -43,15 +44,14 @@ TYPES = {
 def _describe(at: Surroundings, name: str, keys: Sequence[str] | None = None, kind: int = TOPIC, **more: Any) -> Any:
     """What DescribeConfigs tells of one resource."""
     wanted = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    (told,) = at.ask(DESCRIBE, {"resources": [wanted], **more}).results
-    return told
+    return single(at.ask(DESCRIBE, {"resources": [wanted], **more}), "results")
 
 
 def _rows(at: Surroundings, name: str, keys: Sequence[str] | None = None, **more: Any) -> dict[str, Any]:
     """The settings of a topic, by their names."""
     told = _describe(at, name, keys, **more)
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
-    return {str(each.name): each for each in told.configs}
+    return Told({str(each.name): each for each in told.configs})
 
 
 def _becomes(at: Surroundings, topic: str, key: str, wanted: str) -> None:
@@ -68,7 +68,7 @@ def _alter(
     """Changes settings of a resource and returns its error code. A change is a name, an operation and a value."""
     configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
     resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
-    (told,) = at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}).responses
+    told = single(at.ask(ALTER, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(told.error_code)
 
 
@@ -82,7 +82,7 @@ def _replace(
     """Replaces all settings of a topic."""
     configs = [{"name": key, "value": value} for key, value in settings.items()]
     resource = {"resource_type": TOPIC, "resource_name": topic, "configs": configs}
-    (told,) = at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}).responses
+    told = single(at.ask(REPLACE, {"resources": [resource], "validate_only": validate_only}), "responses")
     return ErrorCode(told.error_code)
 
 
@@ -149,7 +149,7 @@ def types(at: Surroundings) -> None:
     at.expect_that("number of settings with a type", len(told), len(told) > 2, "more than two")
 
 
-@case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6")
+@case("admin/configs/documentation", "KIP-569", {**DESCRIBES, DESCRIBE: since_version(3)}, since="2.6", level=SHOULD)
 def documentation(at: Surroundings) -> None:
     """From version 3 on a setting is documented if the request asks for that, and only then."""
     name = at.topic().name
@@ -166,7 +166,13 @@ def unknown_topic(at: Surroundings) -> None:
     at.expect("number of settings", len(told.configs), 0)
 
 
-@case("admin/configs/invalid-topic", "Apache Kafka's ConfigHelper", {DESCRIBE: since_version(1)}, since="0.11")
+@case(
+    "admin/configs/invalid-topic",
+    "Apache Kafka's ConfigHelper",
+    {DESCRIBE: since_version(1)},
+    since="0.11",
+    level=SHOULD,
+)
 def invalid_topic(at: Surroundings) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION."""
     at.expect("error code", _describe(at, "no topic!").error_code, ErrorCode.invalid_topic_exception)
@@ -181,7 +187,13 @@ def of_broker(at: Surroundings) -> None:
     at.expect("some settings are read-only", bool(fixed), True)
 
 
-@case("admin/configs/of-strange-broker", "Apache Kafka's ConfigHelper", {DESCRIBE: since_version(1)}, since="0.11")
+@case(
+    "admin/configs/of-strange-broker",
+    "Apache Kafka's ConfigHelper",
+    {DESCRIBE: since_version(1)},
+    since="0.11",
+    level=SHOULD,
+)
 def of_strange_broker(at: Surroundings) -> None:
     """The settings of a broker that the asked one is not, or whose name is no number, are refused with
     INVALID_REQUEST."""
@@ -265,7 +277,7 @@ def all_or_nothing(at: Surroundings) -> None:
     _becomes(at, topic, "retention.ms", "111111")
 
 
-@case("admin/alter/named-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3")
+@case("admin/alter/named-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
 def altered_twice(at: Surroundings) -> None:
     """A setting that a request names twice is refused with INVALID_REQUEST."""
     code = _alter(at, at.topic().name, ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))

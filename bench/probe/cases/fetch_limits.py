@@ -1,6 +1,7 @@
 """Fetch without sessions: how long a fetch waits, and how much it returns."""
 
 import time
+from collections.abc import Mapping
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import (
@@ -18,8 +19,10 @@ from bench.probe.data import (
     wanted,
     write,
 )
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.fetch import PartitionData
 
 NEEDS = {FETCH: since_version(4), PRODUCE: since_version(3), ApiKey.CREATE_TOPICS: ANY}
 SCHEMA = "FetchRequest.json, FetchResponse.json"
@@ -85,7 +88,7 @@ def woken(at: Surroundings) -> None:
     began = time.monotonic()
     time.sleep(0.1)
     produce(at, topic, batch(b"wake"), on=at.connect())
-    (data,) = at.main.receive(asked).responses[0].partitions
+    data = single(at.main.receive(asked), "responses", "partitions")
     at.expect("values", values(data), [b"wake"])
     at.expect("before max_wait_ms", time.monotonic() - began < LONG_MS / 1000 - 1, True)
 
@@ -151,7 +154,16 @@ def one_partition_beyond(at: Surroundings) -> None:
     topic, _ = _log(at, partitions=2)
     told = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
     at.expect("batches of the first partition", len(headers(told[0])), 1)
-    at.expect("bytes of the second partition", len(told[1].records or b""), 0)
+    at.expect("batches of the second partition", _batches(told, 1), 0)
+
+
+@case("fetch/limits/all-told", "KIP-227; Apache Kafka's FetchSessionHandler", NEEDS, since="1.1", level=SHOULD)
+def all_told(at: Surroundings) -> None:
+    """A full fetch tells of each partition, also where the limit left no room for records. Apache Kafka's consumer
+    throws away an answer that does not."""
+    topic, _ = _log(at, partitions=2)
+    told = rows(fetch(at, topic, wanted(0), wanted(1), max_bytes=1))
+    at.expect("partitions in the answer", sorted(told), [0, 1])
 
 
 @case("fetch/limits/partition", SCHEMA, NEEDS, since="0.8")
@@ -178,7 +190,12 @@ def order_of_request(at: Surroundings) -> None:
     """The limit is spent in the order of the request, so that a client can let no partition starve."""
     topic, data = _log(at, partitions=3)
     told = rows(fetch(at, topic, wanted(2), wanted(0), wanted(1), max_bytes=3 * len(data)))
-    at.expect("batches of partitions 0, 1, 2", [len(headers(told[each])) for each in range(3)], [0, 0, 3])
+    at.expect("batches of partitions 0, 1, 2", [_batches(told, each) for each in range(3)], [0, 0, 3])
+
+
+def _batches(told: Mapping[int, PartitionData], partition: int) -> int:
+    """The number of batches of a partition, which an answer without them may leave out."""
+    return len(headers(told[partition])) if partition in told else 0
 
 
 @case("fetch/limits/partition-zero", KIP_74, NEEDS, since="0.10.1", level=SHOULD)

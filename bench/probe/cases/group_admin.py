@@ -7,6 +7,7 @@ from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.cases.group_offsets import OFFSET, SIMPLE, commits, expect_offset
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.member import CONSUMER, DESCRIBE, Member, settled
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -64,7 +65,7 @@ def members(at: Surroundings) -> None:
     member = settled(at, protocols={"range": b"what I say", "other": b"not chosen"})
     told = member.described()
     at.expect("protocol type and name", (told.protocol_type, told.protocol_data), ("probe", "range"))
-    (one,) = told.members
+    one = single(told, "members")
     at.expect("it is the member", str(one.member_id) == member.member_id, True)
     at.expect("client ID", one.client_id, "crucible-probe")
     at.expect("metadata", bytes(one.member_metadata), b"what I say")
@@ -87,7 +88,7 @@ def describe_operations(at: Surroundings) -> None:
     member = settled(at)
     at.expect("operations", member.described().authorized_operations, -0x80000000)
     asked = {"groups": [member.group_id], "include_authorized_operations": True}
-    (told,) = at.ask(DESCRIBE, asked, on=member.on).groups
+    told = single(at.ask(DESCRIBE, asked, on=member.on), "groups")
     allowed = int(told.authorized_operations)
     at.expect_that("operations that were asked for", allowed, allowed > 0, "above 0")
 
@@ -115,7 +116,7 @@ def list_state(at: Surroundings) -> None:
     """The state of a group is listed as it changes."""
     member = settled(at)
     told = _listed(member)
-    at.expect("state", told.group_state, "Stable")
+    at.expect("state", getattr(told, "group_state", "not there"), "Stable")
     member.leave()
     at.expect("state without a member", getattr(_listed(member), "group_state", "not there"), "Empty")
 
@@ -160,7 +161,7 @@ def _deleted(member: Member, *more: str) -> list[int]:
     """The error codes for the member's group and for more."""
     asked = (member.group_id, *more)
     told = member.at.ask(DELETE, {"groups_names": list(asked)}, on=member.on).results
-    codes = {str(each.group_id): int(each.error_code) for each in told}
+    codes = Told({str(each.group_id): int(each.error_code) for each in told})
     return [codes[each] for each in asked]
 
 
@@ -204,7 +205,7 @@ def _forgotten(member: Member, topic: str, partition: int = 0) -> int:
     """The error code of the partition. The request itself must succeed."""
     answer = _forget(member, topic, partition)
     member.at.expect("error code of the request", answer.error_code, ErrorCode.none)
-    (told,) = answer.topics[0].partitions
+    told = single(answer, "topics", "partitions")
     return int(told.error_code)
 
 

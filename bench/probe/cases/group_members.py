@@ -3,10 +3,11 @@
 import time
 from typing import Any
 
-from bench.probe.case import case, since_version
+from bench.probe.case import SHOULD, case, since_version
 from bench.probe.cases.groups import NEEDS, PROTOCOL
 from bench.probe.conversation import Silent
 from bench.probe.member import AGAIN_AFTER_S, JOIN, LEAVE, SYNC, Member, pair, settled
+from bench.probe.shape import Told, single, sole
 from bench.probe.surroundings import Surroundings
 from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
@@ -150,7 +151,7 @@ def heartbeat_unknown_group(at: Surroundings) -> None:
     at.expect("error code", stranger.heartbeat(), ErrorCode.unknown_member_id)
 
 
-@case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9")
+@case("groups/heartbeat/empty-group-id", PROTOCOL, NEEDS, since="0.9", level=SHOULD)
 def heartbeat_empty_group_id(at: Surroundings) -> None:
     """The empty group ID is refused with INVALID_GROUP_ID."""
     code = Member(at, at.group(), member_id="a-stranger", generation=1).heartbeat(group_id="")
@@ -205,17 +206,17 @@ def leave_several(at: Surroundings) -> None:
     """One request may remove several members. Each is answered by itself."""
     leader, follower = pair(at)
     told = _leave(at, leader, leader.member_id, "a-stranger", follower.member_id)
-    codes = {str(each.member_id): int(each.error_code) for each in told}
+    codes = Told({str(each.member_id): int(each.error_code) for each in told})
     at.expect("error code of the first", codes[leader.member_id], ErrorCode.none)
     at.expect("error code of a stranger", codes["a-stranger"], ErrorCode.unknown_member_id)
     at.expect("error code of the last", codes[follower.member_id], ErrorCode.none)
     at.expect("state", leader.described().group_state, "Empty")
 
 
-@case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4")
+@case("groups/leave/unknown-group", "KIP-345", LEAVES_TOGETHER, since="2.4", level=SHOULD)
 def leave_unknown_group(at: Surroundings) -> None:
     """A group that does not exist has no members: UNKNOWN_MEMBER_ID for each."""
-    (told,) = _leave(at, Member(at, at.group()), "a-stranger")
+    told = sole(_leave(at, Member(at, at.group()), "a-stranger"), "members")
     at.expect("error code of the member", told.error_code, ErrorCode.unknown_member_id)
 
 
@@ -249,7 +250,7 @@ def _shortest_session_ms(at: Surroundings) -> int:
     if CONFIGS in at.broker.versions:
         wanted = {"resource_type": OF_BROKER, "resource_name": str(at.broker.node_id)}
         wanted["configuration_keys"] = [LEAST_SESSION]
-        (told,) = at.ask(CONFIGS, {"resources": [wanted]}).results
+        told = single(at.ask_unseen(CONFIGS, {"resources": [wanted]}, at.main), "results")
         least_ms = next((int(each.value) for each in told.configs if each.value), LEAST_SESSION_MS)
     if least_ms > LONGEST_MS:
         raise NotAdvertised(f"a session lasts {least_ms} ms at least ({LEAST_SESSION}), which is too long to wait for")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bench.probe.case import ANY, Case, Versions, case
+from bench.probe.case import ANY, MUST, SHOULD, Case, Level, Versions, case
 from bench.probe.conversation import Closed, Conversation, Silent
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
@@ -90,7 +90,9 @@ def refused(at: Surroundings, data: bytes, words: str, api_key: int = API_VERSIO
     at.expect(f"what came of {words}", came, CLOSED, "an error")
 
 
-def _bad(name: str, words: str, data: bytes, api_key: int = API_VERSIONS, version: int = 0) -> Case:
+def _bad(
+    name: str, words: str, data: bytes, api_key: int = API_VERSIONS, version: int = 0, level: Level = MUST
+) -> Case:
     """A case that sends these bytes on a connection of its own."""
 
     def play(at: Surroundings) -> None:
@@ -98,13 +100,13 @@ def _bad(name: str, words: str, data: bytes, api_key: int = API_VERSIONS, versio
 
     play.__doc__ = f"After {words} the connection is closed or gets an error, and others are served."
     needs: Mapping[int, Versions] = {API_VERSIONS: ANY, api_key: (version, version)}
-    return case(f"hostile/{name}", GUIDE, needs, since="0.10.0", hostile=True)(play)
+    return case(f"hostile/{name}", GUIDE, needs, since="0.10.0", level=level, hostile=True)(play)
 
 
 def _of(api_key: int, version: int) -> Callable[..., Case]:
     """Makes cases with a request of this version."""
-    return lambda name, words, *body: _bad(
-        f"bodies/{name}", words, request(api_key, version, *body), api_key=api_key, version=version
+    return lambda name, words, *body, level=MUST: _bad(
+        f"bodies/{name}", words, request(api_key, version, *body), api_key, version, level
     )
 
 
@@ -118,13 +120,16 @@ _LONG_VARINT = b"\xff" * 9 + b"\x01"
 _PRODUCE_3 = (b"\xff\xff", b"\x00\x01", b"\x00\x00\x03\xe8", _ONE, b"\x00\x01a", _ONE, b"\x00\x00\x00\x00")
 """A produce without a transaction, up to the size of its records."""
 
+_TLS = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)
+
+# A broker may wait for a frame that claims to be very large, and may take null for nothing. Those are a SHOULD.
 BAD_BYTES = (
     _bad("frames/negative", "a frame of -1 bytes", _MINUS_ONE),
     _bad("frames/lowest", "a frame of -2^31 bytes", b"\x80\x00\x00\x00"),
-    _bad("frames/over-limit", "a frame that claims 2^31-1 bytes", _HUGE + b"abc"),
+    _bad("frames/over-limit", "a frame that claims 2^31-1 bytes", _HUGE + b"abc", level=SHOULD),
     _bad("frames/empty", "a frame of 0 bytes", bytes(4)),
-    _bad("frames/http", "a request of HTTP", b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"),
-    _bad("frames/tls", "the beginning of TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32)),
+    _bad("frames/http", "a request of HTTP", b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", level=SHOULD),
+    _bad("frames/tls", "the beginning of TLS", _TLS, level=SHOULD),
     _bad("headers/one-byte", "a frame of one byte", framed(b"\x00")),
     _bad("headers/cut", "a header without a correlation ID", framed(b"\x00\x12\x00\x00\x00")),
     _bad(
@@ -145,7 +150,9 @@ BAD_BYTES = (
     _METADATA_9("compact-array-huge", "a compact array of 2^31-2 topics", _NO_TAGS, _HUGE_VARINT, bytes(9)),
     _METADATA_9("compact-string-beyond", "a compact name of 2^31-2 bytes", _NO_TAGS, b"\x02", _HUGE_VARINT, b"a"),
     _METADATA_9("varint-overflow", "an array length in ten bytes", _NO_TAGS, _LONG_VARINT, bytes(9)),
-    _LIST_1("array-null", "null for an array that cannot be null", _MINUS_ONE, _MINUS_ONE),
-    _LIST_1("string-null", "null for a name that cannot be null", _MINUS_ONE, _ONE, b"\xff\xff", bytes(4)),
+    _LIST_1("array-null", "null for an array that cannot be null", _MINUS_ONE, _MINUS_ONE, level=SHOULD),
+    _LIST_1(
+        "string-null", "null for a name that cannot be null", _MINUS_ONE, _ONE, _MINUS_ONE[:2], bytes(4), level=SHOULD
+    ),
     _of(PRODUCE, 3)("records-beyond", "records that are longer than their frame", *_PRODUCE_3, _HUGE, b"abc"),
 )

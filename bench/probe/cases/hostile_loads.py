@@ -16,6 +16,7 @@ from bench.probe.cases.hostile import (
 )
 from bench.probe.conversation import Closed
 from bench.probe.data import FETCH, altered, batch, produce, produce_request, send_fetch
+from bench.probe.shape import single
 from bench.probe.surroundings import TIMEOUT_MS, Surroundings
 from reference_broker.records.builder import Compression
 from reference_broker.wire.apis import ApiKey
@@ -72,7 +73,7 @@ def twenty_thousand_tags(at: Surroundings) -> None:
     at.expect("what came of it", came, *NOT_SILENT)
 
 
-@case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", hostile=True)
+@case("hostile/bodies/not-utf-8", GUIDE, {METADATA: (4, 4)}, since="0.11", level=SHOULD, hostile=True)
 def not_utf_8(at: Surroundings) -> None:
     """A name that is no UTF-8 is refused, or taken for one that does not exist."""
     at.main.send_bytes(request(METADATA, 4, b"\x00\x00\x00\x01\x00\x04\xff\xfe\xc3\x28\x00"), "a name of wrong bytes")
@@ -109,7 +110,7 @@ def many_partitions(at: Surroundings) -> None:
 def many_new_partitions(at: Surroundings) -> None:
     """A request for twenty thousand new partitions is refused with POLICY_VIOLATION. It only validates."""
     wanted = {"name": at.topic_name(), "num_partitions": 20_000, "replication_factor": 1}
-    (told,) = at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}).topics
+    told = single(at.ask(CREATE, {"topics": [wanted], "timeout": TIMEOUT_MS, "validate_only": True}), "topics")
     serves(at)
     at.expect("error code", told.error_code, ErrorCode.policy_violation)
 

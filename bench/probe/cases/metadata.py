@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -25,7 +26,7 @@ def _named(at: Surroundings, *names: str, **more: object) -> Any:
 
 
 def _by_id(at: Surroundings, topic_id: UUID) -> Any:
-    return at.ask(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}).topics[0]
+    return single(at.ask(METADATA, {"topics": [{"topic_id": topic_id, "name": None}]}), "topics")
 
 
 @case("metadata/brokers/addresses", SCHEMA, {METADATA: since_version(1)}, since="0.10.0")
@@ -84,7 +85,7 @@ def all_in_version_0(at: Surroundings) -> None:
 def partitions(at: Surroundings) -> None:
     """A topic has its partitions from 0 on, each with a leader that is one of its replicas in sync."""
     topic = at.topic(3)
-    (told,) = _named(at, topic.name).topics
+    told = single(_named(at, topic.name), "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
     at.expect("partitions", sorted(each.partition_index for each in told.partitions), [0, 1, 2])
     for each in told.partitions:
@@ -96,22 +97,22 @@ def partitions(at: Surroundings) -> None:
 @case("metadata/topics/leader-epoch", "KIP-320", {METADATA: since_version(7), CREATE: ANY}, since="2.1")
 def leader_epoch(at: Surroundings) -> None:
     """From version 7 on a partition has a leader epoch. It is 0 for a new topic, or higher if its leader has moved."""
-    (told,) = _named(at, at.topic().name).topics
-    epoch = told.partitions[0].leader_epoch
+    told = single(_named(at, at.topic().name), "topics")
+    epoch = single(told, "partitions").leader_epoch
     at.expect_that("leader epoch", epoch, epoch >= 0, "0 or more")
 
 
 @case("metadata/topics/offline-replicas", "KIP-112", {METADATA: since_version(5), CREATE: ANY}, since="1.0")
 def offline_replicas(at: Surroundings) -> None:
     """A partition whose replicas are all alive has no offline replicas."""
-    (told,) = _named(at, at.topic().name).topics
-    at.expect("offline replicas", list(told.partitions[0].offline_replicas), [])
+    told = single(_named(at, at.topic().name), "topics")
+    at.expect("offline replicas", list(single(told, "partitions").offline_replicas), [])
 
 
 @case("metadata/topics/internal", SCHEMA, {METADATA: since_version(1), CREATE: ANY}, since="0.10.0")
 def internal(at: Surroundings) -> None:
     """A client's topic is not internal."""
-    (told,) = _named(at, at.topic().name).topics
+    told = single(_named(at, at.topic().name), "topics")
     at.expect("is internal", told.is_internal, False)
 
 
@@ -121,7 +122,7 @@ def every_version(at: Surroundings) -> None:
     name = at.topic(2).name
     told = {}
     for version in at.broker.spoken(METADATA):
-        (topic,) = at.ask(METADATA, {"topics": [{"name": name}]}, version).topics
+        topic = single(at.ask(METADATA, {"topics": [{"name": name}]}, version), "topics")
         told[version] = sorted(
             (each.partition_index, int(each.leader_id), tuple(each.replica_nodes)) for each in topic.partitions
         )
@@ -146,7 +147,7 @@ def named_twice(at: Surroundings) -> None:
 @case("metadata/topics/operations-not-asked", "KIP-430", {METADATA: since_version(8), CREATE: ANY}, since="2.3")
 def operations_not_asked(at: Surroundings) -> None:
     """The operations that a client may do are told only if it asks for them."""
-    (told,) = _named(at, at.topic().name).topics
+    told = single(_named(at, at.topic().name), "topics")
     at.expect("authorized operations", told.topic_authorized_operations, NOT_ASKED)
 
 
@@ -155,7 +156,7 @@ def operations_not_asked(at: Surroundings) -> None:
 )
 def operations_asked(at: Surroundings) -> None:
     """They are told if it asks for them, as bits above 2."""
-    (told,) = _named(at, at.topic().name, include_topic_authorized_operations=True).topics
+    told = single(_named(at, at.topic().name, include_topic_authorized_operations=True), "topics")
     bits = told.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
@@ -163,7 +164,7 @@ def operations_asked(at: Surroundings) -> None:
 @case("metadata/unknown/operations", "KIP-430", {METADATA: since_version(8)}, since="2.3", level=SHOULD)
 def unknown_operations(at: Surroundings) -> None:
     """They are told of a topic that does not exist, too."""
-    (told,) = _named(at, at.topic_name(), include_topic_authorized_operations=True).topics
+    told = single(_named(at, at.topic_name(), include_topic_authorized_operations=True), "topics")
     bits = told.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
@@ -172,7 +173,7 @@ def unknown_operations(at: Surroundings) -> None:
 def unknown_name(at: Surroundings) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION and no partitions, at once."""
     name = at.topic_name()
-    (told,) = _named(at, name).topics
+    told = single(_named(at, name), "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
     at.expect("name", told.name, name)
     at.expect("number of partitions", len(told.partitions), 0)
@@ -183,7 +184,7 @@ def not_created(at: Surroundings) -> None:
     """Asking for a topic without allow_auto_topic_creation does not create it."""
     name = at.topic_name()
     for _ in range(3):
-        (told,) = _named(at, name).topics
+        told = single(_named(at, name), "topics")
         at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
@@ -196,10 +197,16 @@ def beside_known(at: Surroundings) -> None:
     at.expect("error code of the unknown topic", codes.get(unknown), ErrorCode.unknown_topic_or_partition)
 
 
-@case("metadata/unknown/invalid-name", "Apache Kafka's Topic.validate", {METADATA: since_version(4)}, since="0.8")
+@case(
+    "metadata/unknown/invalid-name",
+    "Apache Kafka's Topic.validate",
+    {METADATA: since_version(4)},
+    since="0.8",
+    level=SHOULD,
+)
 def invalid_name(at: Surroundings) -> None:
     """A name that no topic can have is told with INVALID_TOPIC_EXCEPTION, or as unknown."""
-    (told,) = _named(at, "not a topic!").topics
+    told = single(_named(at, "not a topic!"), "topics")
     at.expect(
         "error code of the topic",
         told.error_code,
@@ -212,7 +219,7 @@ def invalid_name(at: Surroundings) -> None:
 def ids_told(at: Surroundings) -> None:
     """A topic has an ID that is not zero, and keeps it."""
     name = at.topic().name
-    ids = [_named(at, name).topics[0].topic_id for _ in range(2)]
+    ids = [single(_named(at, name), "topics").topic_id for _ in range(2)]
     at.expect("an ID is told", ids[0] is not None, True)
     at.expect("both answers have the same", ids[0] == ids[1], True)
 
@@ -220,7 +227,7 @@ def ids_told(at: Surroundings) -> None:
 @case("metadata/ids/of-unknown-name", "KIP-516", {METADATA: since_version(10)}, since="2.8")
 def id_of_unknown_name(at: Surroundings) -> None:
     """A topic that does not exist has the ID zero."""
-    (told,) = _named(at, at.topic_name()).topics
+    told = single(_named(at, at.topic_name()), "topics")
     at.expect("topic ID", told.topic_id, None)
 
 
@@ -259,7 +266,7 @@ def deleted(at: Surroundings) -> None:
     """A topic that was deleted is unknown."""
     topic = at.topic()
     at.delete(topic)
-    (told,) = _named(at, topic.name).topics
+    told = single(_named(at, topic.name), "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
@@ -294,7 +301,7 @@ def described(at: Surroundings) -> None:
     """DescribeTopicPartitions tells all partitions of a topic, and no cursor if that was all."""
     topic = at.topic(3)
     answer = at.ask(DESCRIBE, {"topics": [{"name": topic.name}]})
-    (told,) = answer.topics
+    told = single(answer, "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.none)
     at.expect("partitions", [each.partition_index for each in told.partitions], [0, 1, 2])
     at.expect("cursor", answer.next_cursor, None)
@@ -303,14 +310,14 @@ def described(at: Surroundings) -> None:
 @case("metadata/described/unknown", "KIP-966", {DESCRIBE: ANY}, since="3.8")
 def described_unknown(at: Surroundings) -> None:
     """It tells a topic that does not exist with UNKNOWN_TOPIC_OR_PARTITION."""
-    (told,) = at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}).topics
+    told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("metadata/described/unknown-operations", "KIP-966", {DESCRIBE: ANY}, since="3.8", level=SHOULD)
 def described_unknown_operations(at: Surroundings) -> None:
     """It tells the authorized operations of a topic that does not exist, too."""
-    (told,) = at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}).topics
+    told = single(at.ask(DESCRIBE, {"topics": [{"name": at.topic_name()}]}), "topics")
     bits = told.topic_authorized_operations
     at.expect_that("authorized operations", bits, bits > 0, "a set of bits")
 
@@ -321,11 +328,13 @@ def described_cursor(at: Surroundings) -> None:
     topic = at.topic(3)
     asked = {"topics": [{"name": topic.name}], "response_partition_limit": 2}
     answer = at.ask(DESCRIBE, asked)
-    at.expect("partitions", [each.partition_index for each in answer.topics[0].partitions], [0, 1])
+    at.expect("partitions", [each.partition_index for each in single(answer, "topics").partitions], [0, 1])
     cursor = answer.next_cursor
     at.expect_that("cursor", cursor, cursor is not None and cursor.partition_index == 2, "at partition 2")
     rest = at.ask(DESCRIBE, asked | {"cursor": {"topic_name": topic.name, "partition_index": 2}})
-    at.expect("partitions from the cursor on", [each.partition_index for each in rest.topics[0].partitions], [2])
+    at.expect(
+        "partitions from the cursor on", [each.partition_index for each in single(rest, "topics").partitions], [2]
+    )
     at.expect("cursor at the end", rest.next_cursor, None)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
 from bench.probe.data import PRODUCE, write
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
@@ -35,8 +36,7 @@ def _at(at: Surroundings, topic: Topic, timestamp: int, partition: int = 0, **mo
     """What is told of the offset for a timestamp, or for one of the kinds above."""
     asked = {"partition_index": partition, "timestamp": timestamp, **more}
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [asked]}]})
-    (told,) = answer.topics[0].partitions
-    return told
+    return single(answer, "topics", "partitions")
 
 
 def _expect(at: Surroundings, told: Any, offset: int) -> None:
@@ -160,7 +160,7 @@ def read_committed(at: Surroundings) -> None:
     """With isolation level 1 the end is the last stable offset, which is the same where no transaction is open."""
     partitions = [{"partition_index": 0, "timestamp": LATEST}]
     topics = [{"name": _log(at).name, "partitions": partitions}]
-    (told,) = at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}).topics[0].partitions
+    told = single(at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
     _expect(at, told, 6)
 
 
@@ -177,7 +177,7 @@ def unknown_partition(at: Surroundings) -> None:
     topic = _log(at)
     partitions = [{"partition_index": each, "timestamp": LATEST} for each in (0, 9)]
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
-    told = {each.partition_index: each for each in answer.topics[0].partitions}
+    told = Told({each.partition_index: each for each in single(answer, "topics").partitions})
     at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
     _expect(at, told[0], 6)
 
@@ -187,7 +187,7 @@ def named_twice(at: Surroundings) -> None:
     """A partition that is named twice is refused with INVALID_REQUEST."""
     partitions = [{"partition_index": 0, "timestamp": each} for each in (LATEST, EARLIEST)]
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": _log(at).name, "partitions": partitions}]})
-    codes = {int(each.error_code) for each in answer.topics[0].partitions}
+    codes = {int(each.error_code) for each in single(answer, "topics").partitions}
     at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
 
 
@@ -202,7 +202,7 @@ def told_once(at: Surroundings) -> None:
     ]
     answer = at.ask(LIST, {"replica_id": -1, "topics": topics})
     at.expect("number of topics", len(answer.topics), 1)
-    told = sorted((each.partition_index, int(each.error_code)) for each in answer.topics[0].partitions)
+    told = sorted((each.partition_index, int(each.error_code)) for each in single(answer, "topics").partitions)
     at.expect("partitions and error codes", told, [(0, int(ErrorCode.invalid_request)), (1, 0)])
 
 
@@ -234,15 +234,14 @@ def right_epoch(at: Surroundings) -> None:
 
 
 def _epoch_of(at: Surroundings, topic: Topic) -> int:
-    (told,) = at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}).topics
-    return int(told.partitions[0].leader_epoch)
+    told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
+    return int(single(told, "partitions").leader_epoch)
 
 
 def _end_of(at: Surroundings, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
     asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
     answer = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]})
-    (told,) = answer.topics[0].partitions
-    return told
+    return single(answer, "topics", "partitions")
 
 
 @case("offsets/epoch/last", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
@@ -300,8 +299,7 @@ def epoch_of_unknown_partition(at: Surroundings) -> None:
 
 def _delete(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> Any:
     asked = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
-    (told,) = at.ask(DELETE, {**asked, "timeout": 5_000}).topics[0].partitions
-    return told
+    return single(at.ask(DELETE, {**asked, "timeout": 5_000}), "topics", "partitions")
 
 
 @case("offsets/delete/to-offset", "KIP-107", DELETES, since="0.11")

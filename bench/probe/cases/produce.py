@@ -17,6 +17,7 @@ from bench.probe.data import (
     values,
     write,
 )
+from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
 from reference_broker.records.builder import Compression, Record, build
 from reference_broker.wire.apis import ApiKey
@@ -117,7 +118,8 @@ def several_partitions(at: Surroundings) -> None:
     """One request writes to several partitions, and each has an answer of its own."""
     topic = at.topic(3)
     answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 2: batch(), 1: batch()}))
-    told = sorted((each.partition, each.error_code, each.base_offset) for each in answer.responses[0].partitions)
+    rows = single(answer, "responses").partitions
+    told = sorted((each.partition, each.error_code, each.base_offset) for each in rows)
     at.expect("partition, error code and base offset", told, [(0, 0, 0), (1, 0, 0), (2, 0, 0)])
 
 
@@ -126,7 +128,7 @@ def partial(at: Surroundings) -> None:
     """A partition that is refused does not hinder the others of the request."""
     topic = at.topic()
     answer = at.ask(PRODUCE, produce_request(topic, at.version(PRODUCE), {0: batch(), 9: batch()}))
-    codes = {each.partition: each.error_code for each in answer.responses[0].partitions}
+    codes = {each.partition: each.error_code for each in single(answer, "responses").partitions}
     at.expect("error code of the partition that exists", codes.get(0), ErrorCode.none)
     at.expect("error code of the one that does not", codes.get(9), ErrorCode.unknown_topic_or_partition)
 
@@ -188,8 +190,9 @@ def old_magic(at: Surroundings) -> None:
 
 @case("produce/batch/two", KIP_98, BOTH, since="0.11")
 def two_batches(at: Surroundings) -> None:
-    """From version 3 on a partition gets one batch in a request, and two are refused with INVALID_RECORD."""
-    _refused(at, batch(b"a") + batch(b"b"), ErrorCode.invalid_record)
+    """From version 3 on a partition gets one batch in a request, and two are refused with INVALID_RECORD (before Apache
+    Kafka 2.4: CORRUPT_MESSAGE)."""
+    _refused(at, batch(b"a") + batch(b"b"), *DAMAGED)
 
 
 @case("produce/batch/none", KIP_98, BOTH, since="0.11")

@@ -4,6 +4,7 @@ from bench.probe.case import ANY, Versions, case, since_version
 from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS
 from bench.probe.member import DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -108,7 +109,7 @@ def fenced_leave(at: Surroundings) -> None:
     """The older self cannot take out the newer one: FENCED_INSTANCE_ID."""
     old, new = _replaced(at)
     leaving = {"member_id": old.member_id, "group_instance_id": INSTANCE}
-    (told,) = at.ask(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on).members
+    told = single(at.ask(LEAVE, {"group_id": old.group_id, "members": [leaving]}, on=old.on), "members")
     at.expect("error code of the member", told.error_code, ErrorCode.fenced_instance_id)
     at.expect("error code of the newer's heartbeat", new.heartbeat(), ErrorCode.none)
 
@@ -138,7 +139,7 @@ def removed_by_instance(at: Surroundings) -> None:
     member = settled(at, instance=INSTANCE)
     leaving = [{"member_id": "", "group_instance_id": each} for each in (INSTANCE, "another-instance")]
     told = at.ask(LEAVE, {"group_id": member.group_id, "members": leaving}, on=member.on).members
-    codes = {str(each.group_instance_id): int(each.error_code) for each in told}
+    codes = Told({str(each.group_instance_id): int(each.error_code) for each in told})
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)
     at.expect("number of members", len(member.described().members), 0)

@@ -23,6 +23,10 @@ def test_each_case_says_what_must_hold_and_who_says_so() -> None:
         assert all(key in VERSIONS for key in each.needs), each.id
 
 
+def test_what_only_the_code_of_apache_kafka_says_is_no_must() -> None:
+    assert not [each.id for each in CASES if each.level is Level.MUST and each.source.startswith("Apache Kafka's")]
+
+
 def test_ids_have_a_section_and_a_name() -> None:
     for each in CASES:
         assert each.section, each.id

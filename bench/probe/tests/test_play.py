@@ -1,6 +1,7 @@
 """Verdicts about servers that do not answer, and what is told of them."""
 
 import json
+import re
 import socket
 import time
 from dataclasses import replace
@@ -13,14 +14,15 @@ import pytest
 from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, case
-from bench.probe.command import UsageError, Wanted, address_of, run
+from bench.probe.command import FAILED, UsageError, Wanted, address_of, run
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Belongings, Surroundings, remove
 from bench.probe.tests.answering import answering
 from bench.probe.told import as_json, junit, page
 from bench.probe.transcript import RECEIVED, Line
-from bench.probe.verdict import Outcome, Verdict
+from bench.probe.verdict import Outcome, Unexpected, Verdict
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import empty_response
@@ -124,10 +126,39 @@ def test_a_should_is_red_only_if_strict() -> None:
     assert (outcome.is_red(False), outcome.is_red(True)) == (False, True)
 
 
-def test_an_answer_that_lacks_what_a_case_looks_at_fails() -> None:
+def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
     outcome = _verdict(stumbles, ("127.0.0.1", 1))
-    assert outcome.verdict is Verdict.FAIL
-    assert "lacks what the case looks at: IndexError" in outcome.reason
+    assert (outcome.verdict, outcome.is_red(True), outcome.is_ours) == (Verdict.OUR_ERROR, False, True)
+    assert re.fullmatch(r"the case stumbles: IndexError: .*, test_play.py:\d+", outcome.reason)
+
+
+def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.probe.command.chosen", lambda *_: (stumbles,))
+    monkeypatch.setattr("bench.probe.command.meet", _broker)
+    said: list[str] = []
+    assert run(Wanted("127.0.0.1:1"), said.append) == FAILED
+    assert "1 our error" in said[-1]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_that_lacks_what_a_case_looks_at_fails(count: int) -> None:
+    answer = SimpleNamespace(topics=[SimpleNamespace(partitions=[None] * count)])
+
+    @case("handshake/of-test", "a test", {}, since="0.9")
+    def looks(_: Surroundings) -> None:
+        """There is one partition."""
+        single(answer, "topics", "partitions")
+
+    outcome = _verdict(looks, ("127.0.0.1", 1))
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.FAIL,
+        f"partitions of the answer has {count} entries, not one",
+    )
+
+
+def test_an_answer_that_does_not_tell_of_what_was_asked_fails() -> None:
+    with pytest.raises(Unexpected, match="the answer tells nothing of 1"):
+        Told({0: "there"})[1]
 
 
 def test_hostile_cases_are_for_loopback_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,11 +228,12 @@ def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_junit_counts_what_fails_and_what_is_skipped() -> None:
-    outcomes = [_outcome(Verdict.PASS), _outcome(Verdict.FAIL), _outcome(Verdict.NOT_ADVERTISED)]
+    found = (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED, Verdict.OUR_ERROR)
+    outcomes = [_outcome(each) for each in found]
     (suite,) = ElementTree.fromstring(junit.document("host:1", outcomes, False))
-    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "skipped")}
-    assert counts == {"name": "handshake", "tests": "3", "failures": "1", "skipped": "1"}
-    assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"]]
+    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
+    assert counts == {"name": "handshake", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
+    assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"], ["error"]]
 
 
 def test_the_page_and_the_document_tell_everything() -> None:

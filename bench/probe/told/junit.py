@@ -9,12 +9,14 @@ from bench.probe.verdict import Outcome, Verdict
 
 
 def document(target: str, outcomes: Sequence[Outcome], strict: bool) -> str:
-    """What fails the run is a failure; what does not apply, or may differ, is skipped with the reason."""
+    """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
+    the reason."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
     for section, found in groupby(outcomes, key=lambda each: each.case.section):
         members = list(found)
         suite = ElementTree.SubElement(suites, "testsuite", name=section, tests=str(len(members)))
         suite.set("failures", str(sum(each.is_red(strict) for each in members)))
+        suite.set("errors", str(sum(each.is_ours for each in members)))
         suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
         for each in members:
             _add(suite, each, strict)
@@ -23,7 +25,7 @@ def document(target: str, outcomes: Sequence[Outcome], strict: bool) -> str:
 
 
 def _is_skipped(outcome: Outcome, strict: bool) -> bool:
-    return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict)
+    return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict) and not outcome.is_ours
 
 
 def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool) -> None:
@@ -31,8 +33,9 @@ def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool) -> None:
     test = ElementTree.SubElement(suite, "testcase", classname=outcome.case.section.replace("/", "."), name=name)
     test.set("time", f"{outcome.seconds:.3f}")
     message = f"{outcome.verdict.value}: {outcome.reason}"
-    if outcome.is_red(strict):
-        failure = ElementTree.SubElement(test, "failure", message=message)
+    if outcome.is_red(strict) or outcome.is_ours:
+        kind = "error" if outcome.is_ours else "failure"
+        failure = ElementTree.SubElement(test, kind, message=message)
         failure.text = "\n".join(in_full(outcome, "", ""))
     elif _is_skipped(outcome, strict):
         ElementTree.SubElement(test, "skipped", message=message)

@@ -14,6 +14,7 @@ MARKS = {
     Verdict.NOT_ADVERTISED: "n/a ",
     Verdict.INCONSISTENT: "BAD ",
     Verdict.NOT_PLAYED: "-   ",
+    Verdict.OUR_ERROR: "OURS",
 }
 
 

@@ -1,0 +1,82 @@
+"""A broker that is silent, or whose answers cannot all be read, is probed all the same, and in bounded time."""
+
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bench.probe.bodies import struct as made
+from bench.probe.broker import Address, Broker, NotKafka, meet
+from bench.probe.case import Case, case
+from bench.probe.play import play_one
+from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.tests.answering import answering
+from bench.probe.verdict import PREPARING, Verdict
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.messages import body_class, encode_response
+
+VERSIONS_IN_FULL = {key: each[:2] for key, each in VERSIONS.items()}
+
+
+@case("handshake/of-test", "a test", {}, since="0.9")
+def needs_a_topic(at: Surroundings) -> None:
+    """A topic can be made."""
+    at.topic()
+
+
+def _seconds(played: Case, address: Address, belongings: Belongings) -> tuple[Verdict, str, float]:
+    broker = Broker(address, 0, address, address, {0: address}, VERSIONS_IN_FULL)
+    began = time.monotonic()
+    outcome = play_one(broker, played, belongings)
+    return outcome.verdict, outcome.reason, time.monotonic() - began
+
+
+def test_a_question_that_was_not_answered_is_waited_for_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.probe.surroundings.SETUP_LIMIT_S", 0.5)
+    monkeypatch.setattr("bench.probe.surroundings.SETUP_AGAIN_S", 0.1)
+    belongings = Belongings()
+    with answering(_until_end) as address:
+        first = _seconds(needs_a_topic, address, belongings)
+        second = _seconds(needs_a_topic, address, belongings)
+    assert first[:2] == second[:2] == (Verdict.INCONSISTENT, f"{PREPARING}the broker does not answer CreateTopics 7")
+    assert first[2] >= 0.5
+    assert second[2] < 0.4
+
+
+def _until_end(connection: socket.socket) -> None:
+    while connection.recv(1024):
+        pass
+
+
+@pytest.mark.parametrize("unreadable_from", [14, 9])
+def test_a_broker_is_met_though_its_newest_answers_cannot_be_read(unreadable_from: int) -> None:
+    """librdkafka's mock cluster sends a byte too many from Metadata 9 on."""
+
+    def serve(connection: socket.socket) -> None:
+        while length := connection.recv(4):
+            frame = connection.recv(int.from_bytes(length, "big"))
+            api_key, version, correlation_id = struct.unpack_from(">hhi", frame)
+            answer = b"".join(
+                encode_response(
+                    api_key, version, correlation_id, made(body_class(api_key, "response"), ANSWERS[api_key])
+                )
+            )[4:]
+            answer += b"\0" * (api_key == ApiKey.METADATA and version >= unreadable_from)
+            connection.sendall(len(answer).to_bytes(4, "big") + answer)
+
+    with answering(serve) as address:
+        assert meet(address).nodes == {7: ("here", 9092)}
+
+
+def test_a_broker_of_which_no_answer_can_be_read_is_not_met() -> None:
+    with pytest.raises(NotKafka, match="Metadata 1 cannot be decoded"):
+        test_a_broker_is_met_though_its_newest_answers_cannot_be_read(0)
+
+
+ANSWERS: Mapping[int, Mapping[str, Any]] = {
+    int(ApiKey.API_VERSIONS): {"api_keys": [{"api_key": 3, "min_version": 0, "max_version": 13}]},
+    int(ApiKey.METADATA): {"brokers": [{"node_id": 7, "host": "here", "port": 9092}]},
+}

@@ -1,0 +1,77 @@
+"""Plays the probe on a target three times and keeps what was the same each time."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.target_cluster import launched
+from bench.probe.broker import Address, NotKafka, meet
+from bench.probe.case import Case
+from bench.probe.play import play
+from bench.probe.verdict import PREPARING, Outcome, Verdict
+from bench.targets.model import Chosen
+
+PLAYS = 3
+"""A cell is red only if it was red so often."""
+NOT_JUDGED = "not judged"
+RED = (Verdict.FAIL, Verdict.INCONSISTENT, Verdict.DIFFERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What came of a case on a target. ``verdict`` is one of the probe's, or NOT_JUDGED. ``reason``: of a red one."""
+
+    verdict: str
+    reason: str = ""
+
+
+def probed(chosen: Chosen, wanted: Sequence[Case], say: Callable[[str], None]) -> tuple[dict[str, Cell], int]:
+    """Plays the cases, on a broker that is started afresh for each play. Returns the cell of each case by its ID, and
+    how many cases were left out. Raises PeerError."""
+    cases = list(wanted)
+    plays: list[dict[str, Outcome]] = []
+    for number in range(PLAYS):
+        plays.append({})
+        for hostile in (False, True):
+            plays[-1] |= _played(chosen, [each for each in cases if each.hostile == hostile])
+        cases = [each for each in cases if each.id in plays[-1]]
+        say(f"{chosen.text}: play {number + 1} of {PLAYS} is done, {len(cases)} cases were played to their end")
+    cells = {each.id: cell([outcomes.get(each.id) for outcomes in plays]) for each in wanted}
+    return cells, len(cells) - len(cases)
+
+
+def cell(outcomes: Sequence[Outcome | None]) -> Cell:
+    """What several plays of one case say together. None stands for a play without an outcome."""
+    seen = [each for each in outcomes if each is not None]
+    verdicts = {each.verdict for each in seen}
+    unprepared = any(each.reason.startswith(PREPARING) for each in seen)
+    if len(seen) < len(outcomes) or unprepared or Verdict.OUR_ERROR in verdicts:
+        return Cell(NOT_JUDGED)
+    if verdicts <= set(RED):
+        return Cell(seen[-1].verdict.value, seen[-1].reason)
+    return Cell(seen[0].verdict.value) if len(verdicts) == 1 else Cell(NOT_JUDGED)
+
+
+def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
+    """One play. Where a broker serves nobody afterwards, each half of the cases is played on a new one, and so on. The
+    single case behind that is left out: nobody shall learn here how to end a broker."""
+    if not cases:
+        return {}
+    with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
+        address = ("127.0.0.1", cluster.ports[0])
+        outcomes = play(meet(address), cases)
+        if cluster.pids and _serves(address):
+            return {each.case.id: each for each in outcomes}
+    if len(cases) == 1:
+        return {}
+    half = len(cases) // 2
+    return _played(chosen, cases[:half]) | _played(chosen, cases[half:])
+
+
+def _serves(address: Address) -> bool:
+    try:
+        meet(address)
+    except NotKafka:
+        return False
+    return True
