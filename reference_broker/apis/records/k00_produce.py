@@ -25,7 +25,7 @@ KIPs: 98, 101, 110, 467, 497, 516, 951, 966.
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -107,6 +107,9 @@ class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, Ha
     """What this API uses of its broker."""
 
 
+_Found: TypeAlias = bytes | memoryview | RecordsRefused
+"""What looking into a batch gave: what is to be appended, or why nothing may be."""
+
 _Appends: TypeAlias = Callable[
     [Needs, ProduceRequest, ProduceTopic, ProducePartition, list[Written], _Later], ProducePartitionResponse
 ]
@@ -142,9 +145,7 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
                 new.clear()
                 yield
             found = yield from _looked_into(broker, each)
-            refusal = found if isinstance(found, RecordsRefused) else None
-            wanted = each.wanted if isinstance(found, RecordsRefused) else found
-            answers.append((each.postponed, _append(broker, body, each.topic, wanted, new, None, refusal)))
+            answers.append((each.postponed, _append(broker, body, each.topic, each.wanted, new, None, found)))
         told += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
@@ -159,15 +160,13 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
     return None
 
 
-def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, ProducePartition | RecordsRefused]:
-    """What is to be appended, or why nothing may be."""
+def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, _Found]:
     if not large.partition.log.looks_into_records:
-        return large.wanted
+        return large.wanted.records or b""
     try:
-        records = yield from large.partition.log.look_into(broker.now, large.wanted.records or b"")
+        return (yield from large.partition.log.look_into(broker.now, large.wanted.records or b""))
     except RecordsRefused as refused:
         return refused
-    return replace(large.wanted, records=records)
 
 
 def _tell(written: Sequence[Written]) -> None:
@@ -273,11 +272,11 @@ def _append(
     wanted: ProducePartition,
     written: list[Written],
     later: _Later | None,
-    refusal: RecordsRefused | None = None,
+    found: _Found | None = None,
 ) -> ProducePartitionResponse:
     """``written`` gets what was written. A duplicate changes nothing, but it is not acknowledged before its first
-    writing may be. ``later`` gets a batch whose turn has not come. It is None once the turn has come, and ``refusal``
-    is what looking into the batch showed.
+    writing may be. ``later`` gets a batch whose turn has not come. It is None once the turn has come, and ``found`` is
+    what looking into the batch gave.
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
@@ -313,9 +312,10 @@ def _append(
             later.batches.append(_Postponed(topic, wanted, partition, postponed))
             return postponed
     try:
-        if refusal is not None:
-            raise refusal
-        appended = log.append(broker.now, wanted.records, partition.leader_epoch, is_looked_into=later is None)
+        if isinstance(found, RecordsRefused):
+            raise found
+        records = wanted.records if found is None else found
+        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=later is None)
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
         return ProducePartitionResponse(

@@ -46,6 +46,15 @@ def test_a_codec_that_the_batch_has_already_leaves_its_bytes() -> None:
     assert bytes(world.log("t").read(0, 1 << 20, 1))[16:] == sent[16:]
 
 
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP], ids=["at once", "in slices"])
+def test_bytes_in_are_those_that_the_producer_sent(codec: Compression) -> None:
+    world = NodeWorld()
+    world.create("t", compression_type="uncompressed" if codec else "gzip")
+    sent = batch(bytes(3_000), compression=codec)
+    assert world.produce("t", 0, sent).error_code == 0
+    assert world.node.broker.traffic.bytes_in.value == len(sent)
+
+
 def test_a_batch_that_is_too_large_with_the_codec_of_the_topic_is_refused() -> None:
     world = NodeWorld()
     world.create("t", compression_type="uncompressed", max_message_bytes="1000")
