@@ -226,6 +226,34 @@ def test_a_link_fault_without_a_link_is_between_the_clients_and_its_node() -> No
     assert read(text).faults[1].link == Link("client", 0)
 
 
+LOST = """
+[[fault]]
+name = "on_a_link"
+kind = "response_dropped"
+on = "reply"
+link = "1>leader"
+match = { api = "fetch" }
+"""
+
+
+def test_a_fault_at_a_state_may_name_a_link_between_nodes() -> None:
+    lost = read(LARGE + LOST).faults[-1]
+    assert (lost.link, lost.node, lost.timed) == (Link(1, "leader"), "leader", False)
+    assert needed_by(lost) == "proxy"
+    for old, new, words in (
+        ("link = ", "node = 1\nlink = ", ["fault[3].node", "beside link"]),
+        ('"1>leader"', '"7>leader"', ["'on_a_link'", "node 7", "0..4"]),
+    ):
+        with pytest.raises(ScenarioError) as refused:
+            read(LARGE + LOST.replace(old, new))
+        assert all(word in str(refused.value) for word in words)
+
+
+def test_a_single_node_has_no_link_to_another() -> None:
+    with pytest.raises(ScenarioError, match="there is no link between nodes"):
+        read(SMALL.replace('["interceptor"]', '["interceptor", "proxy"]') + LOST.replace("1>leader", "all>all"))
+
+
 def test_a_fault_at_a_time_may_name_the_files_that_it_damages() -> None:
     flipped = '[[fault]]\nname = "bit"\nkind = "disk_bit_flipped"\nat_s = 1\nmatch = { path = "hot-*/*.log" }\n'
     scenario = read(SMALL.replace('["interceptor"]', '["interceptor", "disk"]') + flipped)
