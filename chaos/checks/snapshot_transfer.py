@@ -118,7 +118,7 @@ class SnapshotTransfer(Check):
         transfer.held = position + size
         if not transfer.spent.received and node.begun < MOST_BEGUN:
             node.begun += 1
-            node.spent.size += fields["size"]
+            node.spent.size += max(fields["size"], 0)  # KIP-630's earlier layout tells no size: -1.
         transfer.spent.size = max(transfer.spent.size, fields["size"])
         transfer.spent.receive(size)
         node.spent.receive(size)
