@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from reference_broker.ports.disk import DiskError
 from reference_broker.quorum.fetch_messages import FetchAnswer
 from reference_broker.quorum.messages import Answer
+from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.role_state import RoleState
 from reference_broker.quorum.timing import GONE_DELAY_US
@@ -37,6 +38,7 @@ class Follower(RoleState):
     ``_deadline_us`` is the time at which the fetch timeout passes; one timer follows it. ``_busy`` says that a fetch, a
     sync before the next fetch, or a download is under way. ``_rediscover`` says that the next fetch asks for the
     leader's snapshot (S-10). ``_not_written`` counts the fetches in a row whose records the disk did not take.
+    ``_doubts`` says that the last answer would have cut committed records.
     """
 
     role = Role.FOLLOWER
@@ -51,6 +53,7 @@ class Follower(RoleState):
         self._busy = False
         self._downloading = False
         self._rediscover = False
+        self._doubts = False
 
     def start(self) -> None:
         self.heard_of()
@@ -143,7 +146,7 @@ class Follower(RoleState):
 
     def _succeeded(self) -> None:
         self.has_fetched = True
-        self.let_go = False
+        self.let_go = self._doubts = False
         self.quorum.attempts = 0
         self.heard_of()
 
@@ -168,12 +171,22 @@ class Follower(RoleState):
             self._again()
 
     def _cut(self, diverging: OffsetAndEpoch) -> None:
+        """Raises CutBelowHighWatermark if the leader says twice in a row that it lacks committed records. The first
+        such answer, or the request for it, may have been damaged on its way: frames have no checksum."""
         quorum = self.quorum
         if diverging.offset < 0 or diverging.epoch < 0:
             self._retry()
             return
         before = quorum.log.end_offset
-        end_offset = quorum.log.truncate_to_diverging(diverging)
+        try:
+            end_offset = quorum.log.truncate_to_diverging(diverging)
+        except CutBelowHighWatermark as failure:
+            if self._doubts:
+                raise
+            self._doubts = True
+            quorum.ports.note("cut_doubted", ("why", str(failure)))
+            self._retry()
+            return
         quorum.ports.note("truncated", ("offset", end_offset))
         self._succeeded()
         if end_offset < before:

@@ -104,8 +104,20 @@ def test_a_diverging_follower_cuts_its_log_durably_and_goes_on() -> None:
 def test_committed_records_are_never_cut() -> None:
     node = Alone().following(1, 3)
     node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
+    node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
+    node.pass_ms(50)
     with pytest.raises(CutBelowHighWatermark, match="below its high watermark 3"):
         node.answer_fetch(validity=Diverging(OffsetAndEpoch(2, 2)))
+
+
+def test_a_single_answer_that_would_cut_committed_records_may_be_damaged() -> None:
+    node = Alone().following(1, 3)
+    node.answer_fetch(batch(0, 2, count=2) + batch(2, 3), high_watermark=3)
+    for offset in (3, 4):
+        node.answer_fetch(validity=Diverging(OffsetAndEpoch(0, 0)))
+        node.pass_ms(50)
+        assert node.log.end.offset == offset
+        node.answer_fetch(batch(offset, 3), high_watermark=offset)
 
 
 def test_an_answer_from_an_older_epoch_is_ignored() -> None:
