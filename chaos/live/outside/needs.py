@@ -43,6 +43,9 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     """
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
+    for fault in scenario.faults:  # Before anybody is asked for nodes.
+        if (lack := _lacks_process(fault.kind, wanted)) and not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
     nodes = _nodes(wanted, scenario)
     if scenario.cluster.total > len(nodes):
         raise _refusal(scenario, wanted, f"{scenario.cluster.total} nodes (it has {len(nodes)})")
