@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.targets.errors import TargetError
+from bench.targets.layout import name_of
 from bench.targets.loader import find
 from bench.targets.model import Chosen
 from chaos.frame_proxy.rules_file import why_not
@@ -35,25 +36,27 @@ def chosen(target: str) -> Chosen:
 
 
 def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
-    """Returns the scenario as it is played in front of the target, without optional faults that cannot be played there.
+    """Returns what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
+    target.
 
     Raises SetupError, in one sentence that names what is missing. It may ask a target that runs already for its nodes.
     """
-    spoken = from_outside(scenario)
-    for lack in _of_scenario(spoken, wanted):
+    for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
-    running = bool(wanted.file.addresses)
-    nodes = look(wanted.file.addresses[0])[0] if running else _names(wanted.nodes + spoken.cluster.observers)
-    if spoken.cluster.total > len(nodes):
-        raise _refusal(scenario, wanted, f"{spoken.cluster.total} nodes (it has {len(nodes)})")
+    for fault in scenario.faults:  # Before anybody is asked for nodes.
+        if (lack := _lacks_process(fault.kind, wanted)) and not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+    nodes = _nodes(wanted, scenario)
+    if scenario.cluster.total > len(nodes):
+        raise _refusal(scenario, wanted, f"{scenario.cluster.total} nodes (it has {len(nodes)})")
     kept = []
-    for fault in spoken.faults:
+    for fault in scenario.faults:
         lack = _of_fault(fault, wanted, len(nodes))
         if not lack:
             kept.append(fault)
         elif not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
-    spoken = replace(spoken, faults=tuple(kept))
+    spoken = replace(scenario, faults=tuple(kept))
     if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
         raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
     return spoken
@@ -70,8 +73,11 @@ def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
     )
 
 
-def _names(count: int) -> Sequence[str]:
-    return [f"node-{number}" for number in range(count)]
+def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
+    """Returns the nodes that there are or will be. Only addresses alone are asked: others may have to be started."""
+    if wanted.file.node is not None:
+        return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
+    return look(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
 
 
 def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
