@@ -64,8 +64,9 @@ class NodeLayout:
         except subprocess.TimeoutExpired as expired:
             raise TargetError(f"{name_of(self.number)} was not prepared within {PREPARE_LIMIT_S:g} s.") from expired
         if done.returncode != 0:
-            told = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
-            raise TargetError(f"{name_of(self.number)} could not be prepared: {told[0]}")
+            raise TargetError(
+                f"{name_of(self.number)} could not be prepared: {last_lines(done.stdout + done.stderr, 1)}"
+            )
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class Plan:
     """The nodes of one cluster below ``folder``: the first ``voters`` vote, and the others do not.
 
     ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the
-    file's own placeholders. ``settings`` gives each node's settings by Kafka's names.
+    file's own placeholders. ``settings`` gives each node's settings by Kafka's names, without those that only the
+    reference broker knows (``OURS``).
     """
 
     chosen: Chosen
@@ -105,7 +107,7 @@ class Plan:
 
     def _laid(self, number: int, shared: Mapping[str, str], via: Via) -> NodeLayout:
         folder = self.folder / name_of(number)
-        settings = self._settings(number)
+        settings = self.settings(number)
         words = {**shared, **self._words(number, folder, via), "settings": _lines(settings)}
         own = {**dict(self.node.words), **(dict(self.node.observer) if number >= self.voters else {}), **self.words}
         words |= {key: filled(text, words) for key, text in own.items()}
@@ -141,9 +143,6 @@ class Plan:
             "peers": ",".join(self._peer(number, other, via) for other in range(self.total)),
         }
 
-    def _settings(self, number: int) -> dict[str, str]:
-        return {key: value for key, value in self.settings(number).items() if not key.startswith(OURS)}
-
     def _setting_words(self, settings: Mapping[str, str]) -> list[str]:
         return [
             filled(word, {"key": key, "value": value}) for key, value in settings.items() for word in self.node.setting
@@ -173,6 +172,12 @@ class Plan:
 
 def _lines(settings: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def last_lines(text: str, count: int) -> str:
+    """Returns the last lines that do not continue others, as those of a Java exception do by their indentation."""
+    lines = [line for line in text.splitlines() if line.strip() and not line[0].isspace()]
+    return " / ".join(line.strip() for line in lines[-count:]) or "it said nothing"
 
 
 def name_of(number: int) -> str:

@@ -12,6 +12,6 @@ def begin(place: Place, target: Target) -> End:
     def end() -> Ended:
         still = child.state()
         child.resume()
-        return Ended(f"pid {child.pid} was stopped (state {state}, {still} at the end)" if state == "T" else "")
+        return Ended(f"{child.who} was stopped (state {state}, {still} at the end)" if state == "T" else "")
 
     return end

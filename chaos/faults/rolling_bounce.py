@@ -39,7 +39,7 @@ def _course(place: Place, fault: Fault, bounced: list[Blow]) -> Generator[None, 
         place.restart(node)
         while not place.is_ready(node):
             yield
-        evidence = f"node-{node}: pid {child.pid} {child.how_it_ended()}, back as {place.child(node).pid}"
+        evidence = f"node-{node}: {child.who} {child.how_it_ended()}, back as {place.child(node).who}"
         bounced.append(Blow(f"node-{node}", at_us, place.now_us(), evidence))
         yield from _wait(place, fault.between_s)
 

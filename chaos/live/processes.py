@@ -68,6 +68,11 @@ class Child:
         return self._process.pid
 
     @property
+    def who(self) -> str:
+        """Returns what evidence calls the process."""
+        return f"pid {self.pid}"
+
+    @property
     def exit_status(self) -> int | None:
         """None while the process runs. Negative if a signal with that number ended it."""
         return self._process.poll()

@@ -230,7 +230,7 @@ class LiveRun:
             duration_us=self._duration_us,
             clauses=scenario.clauses,
             crash=crash,
-            config={} if outside else dict(scenario.cluster.config),
+            config=outside.config if outside else dict(scenario.cluster.config),
             checks=self._checked(ended if not crash else ""),
             load=_load_words(scenario),
             notes=outside.notes() if outside else (),

@@ -212,9 +212,9 @@ class Strikes:
             what = "continued"
         else:
             child.wait(5)
+            what = f"{child.who} {child.how_it_ended()}"
             if fault.restart_after_s >= 0:
                 self.restart(node)
-            what = f"pid {child.pid} {child.how_it_ended()}"
         row = self.rows[place]
         self.rows[place] = replace(row, until_us=self.now_us(), detail=f"{row.detail} {what}".strip())
 

@@ -47,6 +47,8 @@ def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
     yield from _load(scenario.load)
     for fault in scenario.faults:
         yield from _fault(fault)
+    for fault in scenario.outside:
+        yield from _fault(fault, "outside")
     if scenario.state:
         yield from ("", "[state]", *(f"{_key(name)} = {value}" for name, value in scenario.state))
     if scenario.swarm is not None:
@@ -67,8 +69,8 @@ def _lines_of(table: Mapping[str, object]) -> Iterator[str]:
     yield from (f"{_key(name)} = {_value(value)}" for name, value in table.items())
 
 
-def _fault(fault: Fault) -> Iterator[str]:
-    yield from ("", "[[fault]]")
+def _fault(fault: Fault, table: str = "fault") -> Iterator[str]:
+    yield from ("", f"[[{table}]]")
     for field in fields(fault):
         value = getattr(fault, field.name)
         if field.name == "match":

@@ -139,6 +139,14 @@ def test_a_target_that_is_not_there_or_lacks_something_leaves_no_folder(
     assert not out.exists()
 
 
+def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('title = "Mine"\ncontainer = "x"\naddresses = ["127.0.0.1:1"]\n')
+    told = refused(typed_in("run", "plain-load", "--target", mine, "--out", tmp_path / "run"))
+    assert "mine.toml: unknown key container; allowed here: addresses" in told
+    assert "between 1 and 9 nodes" in refused(typed_in("run", "plain-load", "--target", "kafka/12"))
+
+
 def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)]):

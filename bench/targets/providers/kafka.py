@@ -1,8 +1,9 @@
 """Apache Kafka's jars, fetched once by Maven into the clone's ``.cache`` folder."""
 
+import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.targets.errors import TargetError
@@ -10,21 +11,30 @@ from bench.targets.errors import TargetError
 CACHE = Path(__file__).resolve().parents[3] / ".cache"
 WORDS = ("classpath",)
 FETCH_LIMIT_S = 900.0
+_MISSING = re.compile(
+    r"Could not find artifact \S+ in \w+|[\w.:-]+ was not found in \S+|Could not transfer artifact \S+"
+)
+
+KAFKA = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
+LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl")
+"""Kafka's jars come without what writes its log. With this one errors go to stdout."""
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>crucible</groupId><artifactId>peer-kafka</artifactId><version>1</version>
-  <dependencies>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{version}</version></dependency>
-    <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{version}</version></dependency>
+  <dependencies>{dependencies}
   </dependencies>
 </project>
 """
+_DEPENDENCY = """
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+    </dependency>"""
 
 
 def provide(version: str) -> Mapping[str, str]:
     """Raises TargetError."""
-    return {"classpath": classpath(version)}
+    return {"classpath": f"{classpath(version)}:{_logging(version)}"}
 
 
 def classpath(version: str) -> str:
@@ -34,30 +44,42 @@ def classpath(version: str) -> str:
     """
     if shutil.which("java") is None:
         raise TargetError("Apache Kafka needs Java 17 or newer: install it (Debian: openjdk-17-jre-headless).")
-    folder = CACHE / f"kafka-{version}"
+    return _fetched(CACHE / f"kafka-{version}", "Apache Kafka", KAFKA, version)
+
+
+def _logging(version: str) -> str:
+    """Returns the class path of what writes the log of a server, in the version of log4j that this Kafka has."""
+    libs = CACHE / f"kafka-{version}" / "libs"
+    found = [path.stem.removeprefix("log4j-core-") for path in libs.glob("log4j-core-*.jar")]
+    return _fetched(CACHE / f"log4j-{found[0]}", "log4j", (LOGGING,), found[0]) if found else str(libs)
+
+
+def _fetched(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str) -> str:
+    """Returns the class path of all jars that these need. They are fetched once. Raises TargetError."""
     if not (folder / "complete").exists():
-        _fetch(folder, version)
+        _fetch(folder, what, artifacts, version)
     return str(folder / "libs" / "*")
 
 
-def _fetch(folder: Path, version: str) -> None:
+def _fetch(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str) -> None:
     if shutil.which("mvn") is None:
         raise TargetError("Apache Kafka's jars come through Maven: install it (Debian: apt-get install maven).")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "pom.xml").write_text(_POM.format(version=version))
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
+    wanted = [_DEPENDENCY.format(group=group, name=name, version=version) for group, name in artifacts]
+    (folder / "pom.xml").write_text(_POM.format(dependencies="".join(wanted)))
+    command = ["mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=FETCH_LIMIT_S, check=False)
     except subprocess.TimeoutExpired as expired:
-        raise TargetError(f"Maven did not fetch Apache Kafka {version} within {FETCH_LIMIT_S:g} s.") from expired
+        raise TargetError(f"Maven did not fetch {what} {version} within {FETCH_LIMIT_S:g} s.") from expired
     if done.returncode != 0:
         shutil.rmtree(folder, ignore_errors=True)
-        raise TargetError(f"Maven could not fetch Apache Kafka {version}: {_why(done.stdout + done.stderr)}")
+        raise TargetError(f"Maven could not fetch {what} {version}: {_why(done.stdout + done.stderr)}")
     (folder / "complete").touch()
 
 
 def _why(said: str) -> str:
-    """Returns the line of Maven's output that says what is missing, or else its first line."""
-    lines = [line.removeprefix("[ERROR]").strip() for line in said.splitlines() if line.strip()]
-    missing = [line for line in lines if "Could not" in line or "not found" in line]
-    return (missing or lines or ["it said nothing"])[0]
+    """Returns what of Maven's output says what is missing, or else its first line."""
+    missing = _MISSING.search(said)
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return f"{missing[0]}." if missing else (lines or ["it said nothing"])[0]

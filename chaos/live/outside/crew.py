@@ -1,13 +1,12 @@
 """All nodes of a target. The crew starts, watches and ends them, as ``chaos.live.crew`` does with our own nodes."""
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from bench.targets.errors import TargetError
-from bench.targets.layout import Plan, Via
+from bench.targets.layout import OURS, Plan, Via
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
@@ -33,7 +32,7 @@ class TargetCrew:
         self._chosen = chosen
         self._folder = folder
         self._logs = logs
-        self._settings: Callable[[int], dict[str, str]] = cluster.config_of
+        self._cluster = cluster
         self.voters = max(chosen.nodes, cluster.nodes)
         self._total = self.voters + cluster.observers
         self._first_seen_dead: dict[int, float] = {}
@@ -65,8 +64,12 @@ class TargetCrew:
         for node in self.nodes:
             node.launch()
 
+    def settings(self, node: int) -> dict[str, str]:
+        """Returns the scenario's settings for one node, without those that only the reference broker has."""
+        return {key: value for key, value in self._cluster.config_of(node).items() if not key.startswith(OURS)}
+
     def _made(self, links: Links | None) -> list[TargetNode]:
-        plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self._settings)
+        plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self.settings)
         via: Via = {} if links is None else via_proxies(plan, links)
         try:
             layouts = plan.lay_out(via)

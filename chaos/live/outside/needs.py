@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.targets.errors import TargetError
+from bench.targets.layout import name_of
 from bench.targets.loader import find
 from bench.targets.model import Chosen
 from chaos.frame_proxy.rules_file import why_not
@@ -42,8 +43,7 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     spoken = from_outside(scenario)
     for lack in _of_scenario(spoken, wanted):
         raise _refusal(scenario, wanted, lack)
-    running = bool(wanted.file.addresses)
-    nodes = look(wanted.file.addresses[0])[0] if running else _names(wanted.nodes + spoken.cluster.observers)
+    nodes = _nodes(wanted, spoken)
     if spoken.cluster.total > len(nodes):
         raise _refusal(scenario, wanted, f"{spoken.cluster.total} nodes (it has {len(nodes)})")
     kept = []
@@ -70,8 +70,11 @@ def _refusal(scenario: Scenario, wanted: Chosen, lack: str) -> SetupError:
     )
 
 
-def _names(count: int) -> Sequence[str]:
-    return [f"node-{number}" for number in range(count)]
+def _nodes(wanted: Chosen, scenario: Scenario) -> Sequence[str]:
+    """Returns the nodes that there are or will be. Only addresses alone are asked: others may have to be started."""
+    if wanted.file.node is not None:
+        return [name_of(number) for number in range(wanted.nodes + scenario.cluster.observers)]
+    return look(wanted.file.addresses[0])[0] if wanted.file.commands is None else wanted.file.addresses
 
 
 def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bench.children import ends_with_me
+from bench.targets.layout import last_lines
 from chaos.live.errors import NodeDied, SetupError, TargetDied
 from chaos.live.processes import MAX_WORDS, Child
 
@@ -54,10 +55,9 @@ class TargetProcess(Child):
     def last_words(self) -> str:
         """Returns the last lines of the log."""
         try:
-            lines = self.log.read_text(errors="replace").strip().splitlines()[-LAST_LINES:]
+            return last_lines(self.log.read_text(errors="replace"), LAST_LINES)[-MAX_WORDS:]
         except OSError:
             return f"no log at {self.log}"
-        return " / ".join(line.strip() for line in lines)[-MAX_WORDS:] or "it said nothing"
 
     def _death(self, when: str) -> NodeDied:
         return TargetDied(f"{self.name} {self.how_it_ended()}{when}, and no fault had struck it: {self.last_words()}")

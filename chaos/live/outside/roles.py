@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kio.schema.types import TopicName
@@ -21,6 +23,16 @@ CALL_LIMIT_US = 1_000_000
 CLIENT_ID = "crucible-roles"
 QUORUM_TOPIC = "__cluster_metadata"
 QUORUM_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Who leads in an epoch, by node ID, and who else has a part in it. A node that is cut off may tell of an earlier
+    epoch."""
+
+    epoch: int = -1
+    leader: int = -1
+    others: frozenset[int] = frozenset()
 
 
 class RolesSeen:
@@ -43,14 +55,15 @@ class RolesSeen:
         self._topic = topic
         self._version = version
         self._lives = lives
-        self._latest: dict[int, str] = {}
+        self._quorum = Office()
+        self._partition = Office()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._look, name="roles", daemon=True)
         self._thread.start()
 
     def tell(self, roles: Roles) -> None:
         """Hands on what was seen last."""
-        for number, role in self._latest.items():
+        for number, role in roles_of(self._numbers, self._voters, self._quorum, self._partition).items():
             roles.told(number, role)
 
     def close(self) -> None:
@@ -62,40 +75,50 @@ class RolesSeen:
         while not self._ending.wait(ASK_EVERY_S):
             turn = (turn + 1) % len(self._nodes)
             if self._lives(turn):
-                self._ask(self._nodes[turn])
+                with suppress(TransportError):
+                    self._ask(self._nodes[turn])
 
     def _ask(self, address: Address) -> None:
+        """Asks for the partition first, because an answer of the quorum waits for its leader."""
+        connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
         try:
-            connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
-        except TransportError:
-            return
-        try:
-            body = bodies.metadata_request((self._topic,) if self._topic else ())
-            answer = connection.call(int(ApiKey.METADATA), self._version, CLIENT_ID, body, CALL_LIMIT_US).body
-            quorum = connection.call(
-                int(ApiKey.DESCRIBE_QUORUM), QUORUM_VERSION, CLIENT_ID, _quorum_request(), CALL_LIMIT_US
-            ).body
-        except TransportError:
-            return
+            if self._topic:
+                body: object = bodies.metadata_request((self._topic,))
+                answer = connection.call(int(ApiKey.METADATA), self._version, CLIENT_ID, body, CALL_LIMIT_US).body
+                self._partition = newer(self._partition, led_partition(answer))
+            body, key = _quorum_request(), int(ApiKey.DESCRIBE_QUORUM)
+            self._quorum = newer(
+                self._quorum, led_quorum(connection.call(key, QUORUM_VERSION, CLIENT_ID, body, CALL_LIMIT_US).body)
+            )
         finally:
             connection.close()
-        self._latest = read_roles(self._numbers, self._voters, answer, quorum)
 
 
-def read_roles(numbers: Mapping[int, int], voters: int, metadata: Any, quorum: Any) -> dict[int, str]:
-    """Returns the role of each node, by its number, as answers to Metadata and DescribeQuorum tell them. ``numbers``
-    holds the nodes' numbers by their IDs."""
-    partitions = [each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0]
-    leader = int(partitions[0].leader_id) if partitions else -1
-    replicas = {int(each) for each in partitions[0].replica_nodes} if partitions else set()
-    found = [each for topic in quorum.topics for each in topic.partitions]
-    controller = int(found[0].leader_id) if found else -1
+def newer(known: Office, told: Office) -> Office:
+    return told if told.epoch >= known.epoch else known
+
+
+def led_partition(metadata: Any) -> Office:
+    """Returns who leads the first partition of the topic that this answer is about."""
+    for each in (each for topic in metadata.topics for each in topic.partitions if each.partition_index == 0):
+        return Office(int(each.leader_epoch), int(each.leader_id), frozenset(map(int, each.replica_nodes)))
+    return Office()
+
+
+def led_quorum(answer: Any) -> Office:
+    for each in (each for topic in answer.topics for each in topic.partitions):
+        return Office(int(each.leader_epoch), int(each.leader_id))
+    return Office()
+
+
+def roles_of(numbers: Mapping[int, int], voters: int, quorum: Office, partition: Office) -> dict[int, str]:
+    """Returns the role of each node by its number. ``numbers`` holds the numbers by IDs."""
     roles = {}
     for node_id, number in numbers.items():
-        role = "leader" if node_id == controller else "follower" if number < voters else "observer"
-        if node_id == leader:
+        role = "leader" if node_id == quorum.leader else "follower" if number < voters else "observer"
+        if node_id == partition.leader:
             role += " partition_leader"
-        elif node_id in replicas:
+        elif node_id in partition.others:
             role += " partition_follower"
         roles[number] = role
     return roles

@@ -23,7 +23,7 @@ class ShellNode:
         self.name = name
         self.log = log
         self.expected_end = False
-        self.pid = 0
+        self.who = name
         self._words = {"id": str(number), "address": address}
         self._commands = commands
         self._ended = ""
@@ -106,7 +106,7 @@ class ShellNode:
         if not self._ended:
             self._must(which)
             self._ended = str(getattr(self._commands, which))
-        return f"{self.command(which)} (SIGKILL)" if which == "kill" else self.command(which)
+        return f"{self.who} was ended: {self.command(which)}{' (SIGKILL)' if which == 'kill' else ''}"
 
     def _must(self, which: str) -> None:
         done = self._run(str(getattr(self._commands, which)))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from bench.targets.model import Chosen
 from chaos.frame_proxy.proxy import Node
@@ -23,13 +24,12 @@ STAYS_UP = "target-stays-up"
 TOLD_LIMIT_S = 60.0
 """How long a cluster whose nodes all serve may take until it tells clients of all of them."""
 ASK_EVERY_S = 0.3
+TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
+"""``(done, limit_s, complaint)`` goes on with the run until ``done()``."""
 
 
 class Outside:
-    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied.
-
-    ``tick_until(done, limit_s, complaint)`` goes on with the run until ``done()``.
-    """
+    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Outside:
         self._progress = progress
         self._frames: ForeignFrames | None = None
 
-    def reach(self, links: Links, prefix: str, tick_until: Callable[[Callable[[], bool], float, str], None]) -> Way:
+    def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
         """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
         with ``prefix``, so it touches nothing else on the broker."""
         crew = self.crew
@@ -73,24 +73,31 @@ class Outside:
             self._progress(f"before that, frames to {address} pass {dialled}")
         return frames.way
 
-    def _wait_for_all(self, tick_until: Callable[[Callable[[], bool], float, str], None]) -> Sequence[Node]:
+    def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
         """Waits until the cluster tells clients of as many nodes as it has. Returns them."""
         found: list[Node] = []
+        deadline_s = time.monotonic() + TOLD_LIMIT_S
         again_s = 0.0
 
         def all_told() -> bool:
             nonlocal again_s
-            if time.monotonic() < again_s:
+            now_s = time.monotonic()
+            if now_s < again_s:
                 return False
             try:
                 found[:] = nodes_of(self.crew.bootstrap)
             except SetupError:
-                if not self.crew.total:
+                if not self.crew.total or now_s > deadline_s:
                     raise
+            if now_s > deadline_s:
+                raise SetupError(
+                    f"{told(self._wanted)} told clients of {len(found)} nodes within {TOLD_LIMIT_S:g} s; it has "
+                    f"{self.crew.total}."
+                )
             again_s = time.monotonic() + ASK_EVERY_S
             return len(found) >= max(self.crew.total, 1)
 
-        tick_until(all_told, TOLD_LIMIT_S, f"{told(self._wanted)} told clients of fewer nodes than it has")
+        tick_until(all_told, float("inf"), "")
         return found
 
     # The course
@@ -126,6 +133,11 @@ class Outside:
     def notes(self) -> tuple[str, ...]:
         """Returns what a reader must know, for the report."""
         return (f"Played against {told(self._wanted)}. {_FOREIGN}",)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The settings that the target's nodes were given, by Kafka's names."""
+        return self.crew.settings(0) if self._wanted.file.node is not None else {}
 
     @property
     def guarantees(self) -> tuple[str, ...]:

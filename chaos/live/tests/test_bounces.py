@@ -20,6 +20,7 @@ class Child:
 
     def __init__(self, place: "FakePlace", pid: int) -> None:
         self.pid = pid
+        self.who = f"pid {pid}"
         self._place = place
         self._asked_us = -1
 

@@ -11,7 +11,7 @@ from bench.targets.layout import Plan
 from bench.targets.loader import find
 from chaos.live.links import Links
 from chaos.live.outside.directed import via_proxies
-from chaos.live.outside.roles import RolesSeen, names_a_role, read_roles
+from chaos.live.outside.roles import Office, RolesSeen, led_partition, led_quorum, names_a_role, newer, roles_of
 from chaos.live.targets import Roles
 from scenarios.loader import find as scenario
 
@@ -37,7 +37,7 @@ def test_nodes_that_are_told_of_their_peers_are_told_of_the_proxies(tmp_path: Pa
 def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bench.targets.providers.kafka.classpath", lambda _: "jars")
+    monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
     proxies, plan = Proxies(), Plan(find("kafka"), tmp_path)
     via = via_proxies(plan, Links(cast(Any, proxies)))
     controller = plan.ports[2]["controller"]
@@ -49,22 +49,32 @@ def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
     assert "127.0.0.1 node-0\n" in hosts
 
 
-def answers(leader: int, replicas: list[int], controller: int) -> tuple[Any, Any]:
-    partition = SimpleNamespace(partition_index=0, leader_id=leader, replica_nodes=replicas)
-    quorum = SimpleNamespace(topics=[SimpleNamespace(partitions=[SimpleNamespace(leader_id=controller)])])
-    return SimpleNamespace(topics=[SimpleNamespace(partitions=[partition])]), quorum
+def metadata(epoch: int, leader: int, replicas: list[int]) -> Any:
+    partition = SimpleNamespace(partition_index=0, leader_epoch=epoch, leader_id=leader, replica_nodes=replicas)
+    return SimpleNamespace(topics=[SimpleNamespace(partitions=[partition])])
 
 
 def test_roles_are_those_of_metadata_and_of_the_quorum() -> None:
-    found = read_roles({10: 0, 11: 1, 12: 2, 13: 3}, 3, *answers(11, [11, 13], 12))
+    partition = led_partition(metadata(4, 11, [11, 13]))
+    quorum = led_quorum(metadata(9, 12, []))
+    found = roles_of({10: 0, 11: 1, 12: 2, 13: 3}, 3, quorum, partition)
     assert found == {0: "follower", 1: "follower partition_leader", 2: "leader", 3: "observer partition_follower"}
+    assert roles_of({10: 0}, 1, Office(), Office()) == {0: "follower"}
+
+
+def test_a_node_that_is_cut_off_takes_nobodys_office_away() -> None:
+    known = led_partition(metadata(4, 11, [11, 13]))
+    assert newer(known, led_partition(metadata(3, 13, [11, 13]))) == known
+    assert newer(known, led_partition(SimpleNamespace(topics=[]))) == known
+    assert newer(known, led_partition(metadata(5, 13, [11, 13]))).leader == 13
 
 
 def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
     roles = Roles(3, 3, Random(1), lambda _: True)
     seen = RolesSeen.__new__(RolesSeen)
+    seen._numbers, seen._voters, seen._quorum = {0: 0, 1: 1, 2: 2}, 3, Office(1, 0)
     for leader in (1, 2):
-        seen._latest = read_roles({0: 0, 1: 1, 2: 2}, 3, *answers(leader, [0, 1, 2], 0))
+        seen._partition = Office(leader, leader, frozenset((0, 1, 2)))
         seen.tell(roles)
         assert roles.node("partition_leader") == leader
     assert roles.node("leader") == 0

@@ -81,7 +81,9 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
 
 
 def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp_path: Path) -> None:
-    dies = SERVE.removeprefix("exec ") + " & sleep 6; kill -9 $!; echo 'no memory is left'; exit 9"
+    appended = "ls '{data}'/*hot-0/*.log > /dev/null 2>&1"
+    then = f" & until {appended}; do sleep 0.2; done; kill -9 $!; echo 'no memory is left'; exit 9"
+    dies = SERVE.removeprefix("exec ") + then
     folder = play(scenario(tmp_path), tmp_path / "run", seed=1, target=target_file(tmp_path, dies)).path
     manifest = read_manifest(folder)
     assert manifest.crash == ""
