@@ -13,7 +13,7 @@ LIES = "response_error"
 OF_STORED_EPOCHS = frozenset({"commit-regression"})
 """What compares the epoch of a stored offset with the one that a client sent (M-8, M-9)."""
 
-OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch"})
+OF_DRAFTS = frozenset({"nonmonotonic-metadata-epoch", "no-fetch-before-epoch", "rewinds"})
 """What needs metadata epochs, which clients get only under draft versions."""
 
 

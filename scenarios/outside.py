@@ -5,9 +5,22 @@ from dataclasses import replace
 from scenarios.epochs import with_clients
 from scenarios.model import Scenario
 
+SHARE = 10
+"""What is asked of the traffic is divided by this. A broker of others may start for ten seconds after each kill, where
+ours starts for one, and partitions with one replica stand still for so long."""
+PATIENCE = 5
+"""By this factor more may a producer be behind its schedule."""
+
 
 def from_outside(scenario: Scenario) -> Scenario:
     """Returns the scenario with its ``[[outside]]`` faults instead of the others, if it has any, and with clients that
-    speak no draft. Doing this twice changes nothing."""
+    speak no draft. It asks for less traffic."""
     faults = scenario.outside or scenario.faults
-    return replace(with_clients(scenario, metadata_epoch=False), faults=faults, outside=())
+    return replace(
+        with_clients(scenario, metadata_epoch=False),
+        faults=faults,
+        outside=(),
+        min_fetches=scenario.min_fetches // SHARE,
+        min_acked=scenario.min_acked // SHARE,
+        max_schedule_slip_ms=scenario.max_schedule_slip_ms * PATIENCE,
+    )

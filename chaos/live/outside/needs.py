@@ -36,24 +36,27 @@ def chosen(target: str) -> Chosen:
 
 
 def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
-    """Returns the scenario as it is played in front of the target, without optional faults that cannot be played there.
+    """Returns what ``from_outside`` made of a scenario, without optional faults that cannot be played in front of the
+    target.
 
     Raises SetupError, in one sentence that names what is missing. It may ask a target that runs already for its nodes.
     """
-    spoken = from_outside(scenario)
-    for lack in _of_scenario(spoken, wanted):
+    for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
-    nodes = _nodes(wanted, spoken)
-    if spoken.cluster.total > len(nodes):
-        raise _refusal(scenario, wanted, f"{spoken.cluster.total} nodes (it has {len(nodes)})")
+    for fault in scenario.faults:  # Before anybody is asked for nodes.
+        if (lack := _lacks_process(fault.kind, wanted)) and not fault.optional:
+            raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
+    nodes = _nodes(wanted, scenario)
+    if scenario.cluster.total > len(nodes):
+        raise _refusal(scenario, wanted, f"{scenario.cluster.total} nodes (it has {len(nodes)})")
     kept = []
-    for fault in spoken.faults:
+    for fault in scenario.faults:
         lack = _of_fault(fault, wanted, len(nodes))
         if not lack:
             kept.append(fault)
         elif not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
-    spoken = replace(spoken, faults=tuple(kept))
+    spoken = replace(scenario, faults=tuple(kept))
     if names_a_role(spoken) and wanted.file.node is not None and wanted.file.node.one_process:
         raise _refusal(scenario, wanted, "nodes with roles, each a process of its own")
     return spoken

@@ -9,6 +9,7 @@ from chaos.live.errors import SetupError
 from chaos.live.outside import needs
 from chaos.live.outside.needs import chosen, needs_links, playable
 from scenarios.loader import find
+from scenarios.outside import from_outside
 from scenarios.revisions import in_revision
 
 NOT_REFUSED = (
@@ -29,13 +30,13 @@ def four_nodes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", NOT_REFUSED)
 def test_kafka_has_what_these_need(name: str) -> None:
-    played = playable(in_revision(find(name), "final"), chosen("kafka"))
+    played = playable(from_outside(in_revision(find(name), "final")), chosen("kafka"))
     assert played.expected_faults
     assert not any(group.metadata_epoch for group in played.load.groups)
 
 
 def test_faults_that_only_the_inside_knows_are_replaced() -> None:
-    played = playable(find("coordinator-killed"), chosen("kafka"))
+    played = playable(from_outside(find("coordinator-killed")), chosen("kafka"))
     assert [fault.name for fault in played.faults] == [
         "links_late", "killed_after_commit", "killed_in_generation", "killed_by_hand",
     ]  # fmt: skip
@@ -44,7 +45,7 @@ def test_faults_that_only_the_inside_knows_are_replaced() -> None:
 
 def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> None:
     unlinked = target(tmp_path, 'nodes = 3\n[node]\ncommand = ["x"]\n')
-    played = playable(find("leader-killed-under-acks-all"), unlinked)
+    played = playable(from_outside(find("leader-killed-under-acks-all")), unlinked)
     assert [fault.name for fault in played.faults] == ["leader_killed"]
     assert not needs_links(played)
 
@@ -70,13 +71,15 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
 )
 def test_what_is_missing_is_named(tmp_path: Path, name: str, text: str, lack: str) -> None:
     with pytest.raises(SetupError, match=rf"^--target .*mine\.toml lacks what .* needs: .*{lack}.*|{lack}") as refusal:
-        playable(find(name), target(tmp_path, text))
+        playable(from_outside(find(name)), target(tmp_path, text))
     assert "\n" not in str(refusal.value)
 
 
 def test_with_all_commands_a_node_elsewhere_can_be_struck(tmp_path: Path) -> None:
     commands = '[commands]\nstart = "x"\nkill = "x"\npause = "x"\nresume = "x"\n'
-    played = playable(find("kill-under-load"), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}'))
+    played = playable(
+        from_outside(find("kill-under-load")), target(tmp_path, f'addresses = ["a:1", "b:2"]\n{commands}')
+    )
     assert played.expected_faults == ("killed", "killed")
 
 
