@@ -61,7 +61,7 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
         ("27", 'nodes = 3\n[node]\ncommand = ["x"]\none_process = true', "one process for each node"),
         ("leader-killed-under-acks-all", '[node]\ncommand = ["x"]', r"3 nodes \(it has 1\)"),
         ("leader-killed-under-acks-all", 'nodes = 3\nlacks = ["replicas"]\n[node]\ncommand = ["x"]', "needs: replicas"),
-        ("ten-thousand-partitions", 'addresses = ["a:1"]', r"5 nodes \(it has 4\)"),
+        ("13", 'addresses = ["a:1"]', r"5 nodes \(it has 4\)"),
         ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
         ("mirror", 'nodes = 3\n[node]\ncommand = ["x"]\nlinks = "peers"', "nodes without a vote"),
         ("19", 'addresses = ["a:1", "b:2", "c:3", "d:4"]', "directed links between nodes"),
