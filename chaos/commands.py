@@ -45,8 +45,16 @@ def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> 
     help="Rules may kill or pause this process.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@click.option("--topic", default="", help="Rules for partition_leader or partition_follower mean its first partition.")
 def proxy(
-    target: str, listen: str, rules: Path | None, control: str, log: Path | None, process: dict[int, int], seed: int
+    target: str,
+    listen: str,
+    rules: Path | None,
+    control: str,
+    log: Path | None,
+    process: dict[int, int],
+    seed: int,
+    topic: str,
 ) -> None:
     """Stands in front of a cluster and strikes requests and answers by rules, while unmodified clients use it.
 
@@ -54,7 +62,7 @@ def proxy(
     """
     from chaos.frame_proxy.command import Wish, run_proxy
 
-    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed), click.echo))
+    sys.exit(run_proxy(Wish(target, listen, rules, control, log, process, seed, topic), click.echo))
 
 
 @click.command(
@@ -65,7 +73,8 @@ def mutants() -> None:
     catch it. Then it says by which guarantees, in which world and after how many seeds each was last caught, or why
     real processes cannot show it.
 
-    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl.
+    Every command with --with-mutants remembers what it saw, in runs/mutants.jsonl. The tests ask of each scenario that
+    one of its first 20 seeds, or a seed that they name, catches the mutant in the simulator.
     """
     from chaos.mutants import live_worlds
     from chaos.mutants.catches import last
@@ -75,9 +84,7 @@ def mutants() -> None:
     for name, numbers in table():
         lacking = ", ".join(by_name(name).clauses) or "no clause"
         click.echo(f"{name} | {lacking} | scenarios {' '.join(numbers)}")
-        simulated = caught.get((name, "sim"))
-        if simulated is not None:
-            click.echo(f"        {simulated}")
+        click.echo(f"        {caught.get((name, 'sim')) or 'sim: not played in this clone yet'}")
         click.echo(f"        {live_worlds.told(name, caught.get((name, 'live')))}")
 
 

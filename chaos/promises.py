@@ -3,7 +3,7 @@
 The ``scenarios`` package does not know the guarantees. It only reads their names, as it does with mutants and presets.
 """
 
-from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from, unknown_among
+from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from, unknown_among
 from scenarios.fields import ScenarioError
 from scenarios.model import Scenario
 from scenarios.vocabulary import DAMAGES
@@ -34,6 +34,12 @@ def promised_to_clients(scenario: Scenario) -> tuple[str, ...]:
 def promised_outside(scenario: Scenario) -> tuple[str, ...]:
     """Returns those of them that can be judged of a broker that is not ours, and of clients that speak no draft."""
     return tuple(each for each in promised_to_clients(scenario) if each not in OF_DRAFTS)
+
+
+def promised_on_the_wire(scenario: Scenario) -> tuple[str, ...]:
+    """Returns those of its guarantees that the frames before a broker show, and its clients alone do not."""
+    seen = names_on_the_wire()
+    return tuple(each for each in scenario.guarantees if each in seen)
 
 
 def is_judged(scenario: Scenario, guarantee: str) -> bool:

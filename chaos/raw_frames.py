@@ -29,6 +29,10 @@ class RawFrame:
         self._is_decoded = False
         self._value: object | None = None
 
+    def replaced(self, data: bytes) -> "RawFrame":
+        """Returns the same message with other bytes."""
+        return RawFrame(data, self._api_key, self._api_version, self._is_request)
+
     def value(self) -> object | None:
         """Returns what the frame says, or None if our codecs cannot read it."""
         if not self._is_decoded:

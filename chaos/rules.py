@@ -25,15 +25,31 @@ must have at that moment."""
 def rules_for(scenario: Scenario, node: int, random: Random) -> tuple[Rule, ...]:
     """Returns the rules of one node's interceptor in the file's order: those for its number and those for a role.
 
-    A number is drawn for every fault, even if it is for another node. So all nodes draw the same numbers. ``scenario``
-    is what ``scenarios.draw.drawn`` returns for the seed.
+    All nodes draw the same numbers, because all draw for every fault.
     """
-    drawn = [_settled(fault, random.randint(*fault.nth)) for fault in scenario.faults if not fault.timed]
+    drawn = rules_of(scenario, random)
     return tuple(rule for rule in drawn if isinstance(rule.node, str) or rule.node == node)
 
 
-def _settled(fault: Fault, nth: int) -> Rule:
-    return replace(fault, nth=Range(nth, nth))
+def rules_of(scenario: Scenario, random: Random) -> tuple[Rule, ...]:
+    """Returns the rules for all places, in the file's order. ``scenario`` is what ``scenarios.draw.drawn`` returns for
+    the seed."""
+    return tuple(settled(fault, random) for fault in scenario.faults if not fault.timed)
+
+
+def settled(fault: Fault, random: Random) -> Rule:
+    """Draws what the rule leaves to chance. What a link says of the sender is said by ``match`` then."""
+    nth = random.randint(*fault.nth)
+    match = fault.match
+    if fault.link is not None:
+        source = fault.link.source
+        match = replace(match, role="peer", from_node=source if isinstance(source, int) else None)
+    return replace(fault, nth=Range(nth, nth), match=match)
+
+
+def at_a_link(rule: Rule) -> bool:
+    """Returns whether the rule strikes on a link between nodes. With real processes a proxy there plays it."""
+    return rule.link is not None
 
 
 def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:

@@ -121,7 +121,7 @@ def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = J
         breaches = [
             pool.submit(_breaches, one, tables, progress)
             for one in all_judgings()
-            if some_run_has(*one.needs, *([one.found_in] if one.found_in else []))
+            if any(some_run_has(*names) for names in _starting_points(one))
         ]
         declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
         measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
@@ -133,6 +133,12 @@ def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = J
         found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
         rows = {name: future.result() for name, future in series.items()}
     return [_of_run(run, tables, found, rows) for run in range(runs)]
+
+
+def _starting_points(one: Judging) -> list[Sequence[str]]:
+    """The sets of tables of which one must be there, or there is nothing to compute."""
+    found_in = [one.found_in] if one.found_in else []
+    return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]
 
 
 def _breaches(one: Judging, tables: Tables, progress: Progress) -> list[Row]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from reports.collect import Findings, without_presets
-from reports.guarantees import GUARANTEES
+from reports.guarantees import GUARANTEES, SeenFrom
 from reports.jobs.shared.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
 from reports.strikes import is_strike
@@ -108,7 +108,11 @@ def generator_limits(findings: Findings) -> list[str]:
 def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     asked = manifest.promised()
     checks = {canonical_guarantee(one.guarantee): one for one in manifest.checks}
-    results = [_by_history(one, asked, findings, manifest.clauses) for one in all_judgings()]
+    results = [
+        _by_history(one, asked, findings, manifest.clauses)
+        for one in all_judgings()
+        if one.guarantee.seen_from is not SeenFrom.INSIDE or not one.missing(findings.present)
+    ]
     known = {one.name for one in results}
     results += [
         _where_played(name, one, not asked or name in asked, manifest.world)
@@ -122,7 +126,7 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
 
 def _by_history(one: Judging, asked: set[str], findings: Findings, clauses: Sequence[str]) -> GuaranteeResult:
     required = one.guarantee.always or not asked or one.name in asked
-    missing = [name for name in one.needs if name not in findings.present]
+    missing = one.missing(findings.present)
     evidence, found = findings.facts.get(one.evidence, 0), findings.found[one.name]
     open_partitions = findings.facts.get("unended_partitions", 0) if one.name == "unseen" else 0
     status: Status

@@ -30,7 +30,8 @@ class Guarantee:
 
     A guarantee that ``keeps_writes`` is promised by nobody where a node loses power before it flushed what it
     acknowledged. One ``of_sessions`` can be judged only where fetchers have sessions. One that is ``always`` due must
-    hold in every run, whatever its scenario lists.
+    hold in every run, whatever its scenario lists. One ``on_the_wire`` can be judged from the frames that passed the
+    proxy before a broker that is not ours, too, as far as these tell.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Guarantee:
     keeps_writes: bool = False
     of_sessions: bool = False
     always: bool = False
+    on_the_wire: bool = False
 
 
 _CLIENTS = (
@@ -74,7 +76,7 @@ _CLIENTS = (
 
 
 def _traced(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
-    return Guarantee(name, breach, SeenFrom.TRACE, of_sessions=of_sessions)
+    return Guarantee(name, breach, SeenFrom.TRACE, of_sessions=of_sessions, on_the_wire=of_sessions)
 
 
 _TRACE = (
@@ -113,7 +115,12 @@ _INSIDE = (
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     _inside("no-false-fencing", "A broker was fenced although no fault had touched it for a whole session."),
     _inside("no-starvation", "A partition with data was left out of as many answers as its session has partitions."),
-    _inside("incremental-answer-exact", "An incremental answer lacked a line that was due, or held one that was not."),
+    Guarantee(
+        "incremental-answer-exact",
+        "An incremental answer lacked a line that was due, or held one that was not.",
+        SeenFrom.INSIDE,
+        on_the_wire=True,
+    ),
     _inside("stale-leader-epoch-fenced", "A client that named another leader epoch than the leader's was served."),
     _inside(
         "no-uncommitted-read", "A client was sent a record above the high watermark of the replica that served it."
@@ -152,6 +159,11 @@ GUARANTEES: Mapping[str, Guarantee] = {one.name: one for one in (*_CLIENTS, *_TR
 def names_seen_from(*places: SeenFrom) -> tuple[str, ...]:
     """The names of guarantees that can be judged from one of these places."""
     return tuple(one.name for one in GUARANTEES.values() if one.seen_from in places)
+
+
+def names_on_the_wire() -> tuple[str, ...]:
+    """The names of guarantees that frames show, beside those that clients can judge."""
+    return tuple(one.name for one in GUARANTEES.values() if one.on_the_wire)
 
 
 def unknown_among(names: Sequence[str]) -> tuple[str, ...]:

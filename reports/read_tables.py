@@ -49,6 +49,8 @@ class Tables:
     target_runs: DataFrame
     faults: DataFrame
     trace: DataFrame
+    frames: DataFrame
+    frame_lines: DataFrame
     latency: DataFrame
     load: DataFrame
     fetch_costs: DataFrame

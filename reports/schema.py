@@ -16,6 +16,8 @@ TABLES: tuple[Table, ...] = tuple(ROW_TABLES.values())
 FAULTS = ROW_TABLES[rows.FaultRow]
 TRACE = ROW_TABLES[rows.TraceRow]
 FETCH_COSTS = ROW_TABLES[rows.FetchCost]
+FRAMES = ROW_TABLES[rows.FrameRow]
+FRAME_LINES = ROW_TABLES[rows.FrameLineRow]
 BROKER = ROW_TABLES[rows.BrokerSample]
 
 

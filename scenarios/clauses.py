@@ -16,6 +16,8 @@ ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
 _ID = re.compile(r"\b([DFGSHTPME])-(\d{1,2})\b")
 _OPEN = "open"
 """The table of ``clauses.toml`` that maps clauses to the reason why no mutant lacks them."""
+NOT_BUILT = "not built"
+"""The reason of a clause that nothing carries out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +46,12 @@ class Clause:
     @property
     def fault(self) -> str:
         """What is wrong with the clause's proof, as one sentence, or nothing."""
+        if self.open and self.mutants:
+            return f"{self.id} is listed as open, but the mutant {self.mutants[0]} lacks it"
+        if self.open == NOT_BUILT and (self.code or self.tests):
+            return f"{self.id} is listed as not built, but {(*self.code, *self.tests)[0]} names it"
         if self.open:
-            return f"{self.id} is listed as open, but the mutant {self.mutants[0]} lacks it" if self.mutants else ""
+            return ""
         if not self.tests:
             return f"{self.id} has no test: mark one with pytest.mark.clause, or list it under [open] in clauses.toml"
         if not self.mutants:

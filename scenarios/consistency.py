@@ -15,7 +15,7 @@ def needed_by(fault: Fault) -> str:
     if fault.kind in NEEDED_BY_KIND:
         return NEEDED_BY_KIND[fault.kind]
     if not fault.timed:
-        return "interceptor"
+        return "interceptor" if fault.link is None else "proxy"
     return "proxy" if fault.kind.startswith("link_") else "signals"
 
 
@@ -53,6 +53,8 @@ def _wrong(scenario: Scenario) -> Iterator[str]:
         for node in (fault.node, *(fault.link or ())):
             for told in _wrong_with_node(scenario, node):
                 yield f"fault {fault.name!r}: {told}"
+        if fault.link is not None and not fault.timed and scenario.cluster.total == 1:
+            yield f"fault {fault.name!r}: link: there is no link between nodes; give cluster.nodes more than 1"
         yield from _begins_too_late(fault, scenario.load)
     if scenario.state and "interceptor" not in scenario.needs:
         yield "needs: [state] is set inside our broker's process and needs 'interceptor'"

@@ -12,6 +12,7 @@ from scenarios.vocabulary import (
     DAMAGES,
     DISK_OPERATIONS,
     LINK_ENDS,
+    LINK_STRIKES,
     NO_DESCRIPTOR,
     NODE_ROLES,
     PLACES,
@@ -51,6 +52,9 @@ def read_fault(reader: Reader) -> Fault:
         raise reader.refusal("on", f"or at_s: give exactly one; on is one of {', '.join(PLACES)}")
     kind = reader.text("kind", allowed=PLACES[on] if on else TIMED_KINDS)
     node = reader.node("node", 0, NODE_ROLES)
+    link = _link(reader, kind, node) if not on else _link_at_a_state(reader, kind)
+    if on and link is not None:
+        node = "any" if link.target == "all" else link.target
     every = reader.integer("every", 0, low=0)
     times_s: dict[str, float] = {}
     for name in ("at_s", "duration_s", "repeat_every_s"):
@@ -65,7 +69,7 @@ def read_fault(reader: Reader) -> Fault:
         every=every,
         times=reader.integer("times", 0 if every else 1, low=0),
         match=_match(reader.table("match", required=False), on, kind),
-        link=_link(reader, kind, node),
+        link=link,
         **times_s,
     )
     _fits(reader, fault)
@@ -101,6 +105,29 @@ def _link(reader: Reader, kind: str, node: NodeChoice) -> Link | None:
         return None
     if not reader.has("link"):
         return Link("client", node)
+    return _ends(reader)
+
+
+def _link_at_a_state(reader: Reader, kind: str) -> Link | None:
+    """The link between two nodes on which a frame is struck. The nodes that take it are also the rule's ``node``."""
+    reader.knows("link")
+    if not reader.has("link"):
+        return None
+    if kind not in LINK_STRIKES:
+        raise reader.refusal("link", f"means nothing for {kind} at a state; there it is of {', '.join(LINK_STRIKES)}")
+    match = reader.table("match", required=False)
+    for table, key in ((reader, "node"), (match, "role"), (match, "from_node")):
+        if table.has(key):
+            raise table.refusal(key, "means nothing beside link, which says who sends and who answers")
+    link = _ends(reader)
+    if link.source == "client" or link.source in NODE_ROLES:
+        raise reader.refusal(
+            "link", f"is {str(link)!r}; at a state its source is a node's number or all: who answers knows no more"
+        )
+    return link
+
+
+def _ends(reader: Reader) -> Link:
     text = reader.text("link")
     ends = [int(end) if end.isdigit() else end for end in text.split(">")]
     if len(ends) != 2 or any(isinstance(end, str) and end not in LINK_ENDS for end in ends) or ends[1] == "client":

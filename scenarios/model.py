@@ -131,7 +131,8 @@ class Fault:
     restart_after_s: Annotated[float, number(-1.0)] = 1.0
     node: NodeChoice = 0
     link: Link | None = None
-    """The link of a link fault. If the file gives none, it is the one from the clients to ``node``."""
+    """The link of a link fault. If the file gives none, it is the one from the clients to ``node``. At a state it is
+    the link between two nodes on which a frame is struck. Its target is then also ``node``."""
     clients: bool = False
     """For node_isolated: whether clients cannot reach the node either."""
     alone: bool = False

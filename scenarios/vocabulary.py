@@ -40,6 +40,9 @@ strikes before an operation of the node's disk, and ``disk_write`` at a byte of 
 tells what happened inside it.
 """
 
+LINK_STRIKES = tuple(kind for kind in (*_REQUESTS, *_RESPONSES) if kind != "request_damaged")
+"""What a fault at a request or a reply can be on a link between two nodes, where a proxy strikes the frames."""
+
 DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delete", "list", "sync")
 """What a node asks of its disk. ``open`` is every operation that may have to open a file, such as a read or a write."""
 

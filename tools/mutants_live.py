@@ -25,7 +25,7 @@ from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable, play
 from chaos.mutants import all_mutants
 from chaos.mutants.catches import KEPT, Catch, catches_in, keep
-from chaos.mutants.live_worlds import SIMULATED_ONLY
+from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
 from reports.manifest import read_manifest
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
@@ -42,14 +42,19 @@ AT_ONCE = 12
 
 @dataclass(slots=True)
 class Search:
-    """A mutant's plays in one scenario. ``plays`` is also the last seed; ``tries`` leaves out what showed nothing."""
+    """A mutant's plays in one scenario, with seeds from ``first_seed`` on. ``tries`` leaves out what showed nothing."""
 
     mutant: str
     scenario: Scenario
+    first_seed: int = 1
     plays: int = 0
     tries: int = 0
     guarantees: tuple[str, ...] = ()
     commit: str = ""
+
+    @property
+    def next_seed(self) -> int:
+        return self.first_seed + self.plays
 
     def take(self, verdict: Verdict | None, commit: str = "") -> None:
         """Takes what one play of that commit showed. It is None if the play could not be set up."""
@@ -73,7 +78,7 @@ def searches(wanted: Sequence[str]) -> list[Search]:
         theirs = (each for each in scenarios if mutant.name in each.mutants and _is_playable(each, mutant.name))
         scenario = next(theirs, None)
         if scenario is not None:
-            found.append(Search(mutant.name, scenario))
+            found.append(Search(mutant.name, scenario, FIRST_SEEDS.get(mutant.name, 1)))
     return found
 
 
@@ -112,7 +117,7 @@ def play_and_judge(current: Sequence[Search], folder: Path, spark: "SparkSession
 
     played = []
     for one in current:
-        seed = one.plays + 1
+        seed = one.next_seed
         out = folder / f"{one.scenario.name}-{one.mutant}-{seed}"
         try:
             if not (out / "manifest.json").is_file():

@@ -19,6 +19,7 @@ ASKED_VERSION: Final = 3
 CLIENT_ID: Final = "crucible-fleet"
 CONNECT_LIMIT_US: Final = 2_000_000
 CALL_LIMIT_US: Final = 5_000_000
+LEAST_CALL_US: Final = 500_000
 
 
 class UnreachableError(Exception):
@@ -28,7 +29,7 @@ class UnreachableError(Exception):
 def negotiate(bootstrap: Sequence[Address], patience_s: float) -> dict[str, int]:
     """Returns the newest version of each API that both sides know.
 
-    :raises UnreachableError: nobody answered within ``patience_s``.
+    :raises UnreachableError: nobody answered within ``patience_s``, or what answered does not speak Kafka.
     """
     answer = _ask(bootstrap, patience_s)
     offered = {int(each.api_key): int(each.max_version) for each in answer.api_keys}
@@ -45,27 +46,33 @@ def announces(bootstrap: Sequence[Address], feature: str, patience_s: float) -> 
 
 def _ask(bootstrap: Sequence[Address], patience_s: float) -> "ApiVersionsResponse":
     deadline, last = time.monotonic() + patience_s, "nothing tried"
+    tried = ", ".join(f"{each.host}:{each.port}" for each in bootstrap)
+    limit_us = min(CALL_LIMIT_US, max(LEAST_CALL_US, int(patience_s * 1e6)))
     while True:
+        strangers = 0
         for address in bootstrap:
             try:
-                return _versions_of(address)
+                return _versions_of(address, limit_us)
             except TransportError as error:
                 last = str(error)
+                strangers += error.reason == "garbled"
+        if strangers == len(bootstrap):
+            raise UnreachableError(f"What answers at {tried} does not speak Kafka ({last}): give a broker's address.")
         if time.monotonic() >= deadline:
-            tried = ", ".join(f"{each.host}:{each.port}" for each in bootstrap)
             raise UnreachableError(f"No broker answers at {tried} ({last}): start it, or give another address.")
         time.sleep(0.2)
 
 
-def _versions_of(address: Address) -> "ApiVersionsResponse":
-    return cast("ApiVersionsResponse", _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST))
+def _versions_of(address: Address, limit_us: int) -> "ApiVersionsResponse":
+    answer = _call(address, ApiKey.API_VERSIONS, ASKED_VERSION, bodies.API_VERSIONS_REQUEST, limit_us)
+    return cast("ApiVersionsResponse", answer)
 
 
-def _call(address: Address, api_key: int, version: int, body: object) -> object:
+def _call(address: Address, api_key: int, version: int, body: object, limit_us: int = CALL_LIMIT_US) -> object:
     """Sends one request on a connection of its own and returns the answer's body. Raises TransportError."""
     connection = Connection.open(address.host, address.port, CONNECT_LIMIT_US)
     try:
-        return connection.call(api_key, version, CLIENT_ID, body, CALL_LIMIT_US).body
+        return connection.call(api_key, version, CLIENT_ID, body, limit_us).body
     finally:
         connection.close()
 

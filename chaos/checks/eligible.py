@@ -42,8 +42,8 @@ class Eligible:
 
     ``members`` are the ISR and all that were in it since it last had the minimum. ``tainted`` replicas lost unsynced
     bytes, each with the end of its log at that moment. ``unclean`` ones came back after an unclean shutdown or with
-    damaged files, and ``registered`` ones came back uncleanly and the metadata shows it. Whoever joins the ISR after
-    that has copied everything again.
+    damaged files, and those of ``damaged`` with damaged files. ``registered`` ones came back uncleanly and the metadata
+    shows it. Whoever joins the ISR after that has copied everything again.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
     had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
@@ -53,6 +53,7 @@ class Eligible:
     min_isr: int
     tainted: dict[int, int] = field(default_factory=dict)
     unclean: dict[int, None] = field(default_factory=dict)
+    damaged: dict[int, None] = field(default_factory=dict)
     registered: dict[int, None] = field(default_factory=dict)
     uncertain: int = 0
 
@@ -83,10 +84,10 @@ class Eligible:
         if node_id in self.members or node_id in self.tainted:
             self.unclean[node_id] = None
 
-    def damaged(self, node_id: int) -> None:
+    def came_back_damaged(self, node_id: int) -> None:
         """Notes that files of the replica were damaged. E-7: that is a directory which no longer holds the records."""
         if node_id in self.members:
-            self.unclean[node_id] = None
+            self.unclean[node_id] = self.damaged[node_id] = None
 
     def registered_uncleanly(self, node_id: int) -> None:
         if node_id in self.unclean:
@@ -112,7 +113,7 @@ class Eligible:
         return excuses
 
     def _forget(self, member: int) -> None:
-        for marks in (self.tainted, self.unclean, self.registered):
+        for marks in (self.tainted, self.unclean, self.damaged, self.registered):
             marks.pop(member, None)
 
 

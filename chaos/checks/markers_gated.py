@@ -15,6 +15,7 @@ LOWEST_LEVEL = 13
 
 class MarkersGated(QuorumCheck):
     guarantee = "markers-gated"
+    needs_one_node = True
     notes = ("metadata_committed",)
 
     def note(self, at_us: int, member: Member, note: Note) -> None:

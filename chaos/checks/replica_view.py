@@ -214,7 +214,7 @@ class ReplicaView:
         folders = {path.rpartition("/")[0] for path in damaged}
         for partition in self.partitions.values():
             if partition.name in folders:
-                partition.eligible.damaged(node_id)
+                partition.eligible.came_back_damaged(node_id)
         if self._unclean_ends.started(node_id):
             for partition in self.partitions.values():
                 partition.eligible.came_back_uncleanly(node_id)

@@ -28,10 +28,12 @@ class ReplicasConverge(ReplicaCheck):
 def _waits_for_an_operator(partition: Replicated) -> bool:
     """E-3, E-6: only an eligible replica may be elected, and only where it has its directory. E-5: another one is, when
     nobody is eligible any more. So nobody leads while all that are eligible have lost their directories, which were
-    really damaged (E-7). An operator decides by an unclean election."""
+    really damaged (E-7). To be killed, or to lose the power, damages none.
+
+    An operator decides by an unclean election."""
     state = partition.state
     homes = dict(zip(state.replicas, state.directories, strict=False))
-    are_lost = all(homes.get(one) == LOST_DIRECTORY and one in partition.eligible.unclean for one in state.elr)
+    are_lost = all(homes.get(one) == LOST_DIRECTORY and one in partition.eligible.damaged for one in state.elr)
     return state.leader == NO_LEADER and not state.isr and bool(state.elr) and are_lost
 
 

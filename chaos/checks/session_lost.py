@@ -7,7 +7,7 @@ fetch is answered with the ID of a new session or with 0, and always with 0 if i
 
 from typing import Any
 
-from chaos.checks.session_trace import FETCH, FIRST_REVISION, LARGEST_EPOCH, SessionTrace
+from chaos.checks.session_trace import FIRST_REVISION, LARGEST_EPOCH, SessionTrace
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reports.rows import TraceRow
@@ -34,8 +34,6 @@ class SessionLost(SessionTrace):
         self._last_request[row.node] = row
 
     def _reply(self, row: TraceRow) -> None:
-        if row.api_key != FETCH:
-            return
         if row.session_epoch in (0, -1) and row.api_version < FIRST_REVISION:
             self._judge_full(row)
         if row.session_id != 0:

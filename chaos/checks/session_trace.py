@@ -32,7 +32,8 @@ class SessionTrace(Check):
         if row.what == "request":
             self._request(row)
         elif row.what == "reply":
-            self._reply(row)
+            if row.api_key == FETCH:  # A search of seeds makes no rows of other replies.
+                self._reply(row)
         else:
             fields = json.loads(row.detail)
             if row.what == "session_created":
@@ -48,7 +49,7 @@ class SessionTrace(Check):
         """Takes in a request of any API."""
 
     def _reply(self, row: TraceRow) -> None:
-        """Takes in a reply of any API."""
+        """Takes in the reply to a fetch."""
 
     @abstractmethod
     def _created(self, row: TraceRow, session_id: int, fields: dict[str, Any]) -> None:

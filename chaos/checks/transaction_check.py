@@ -26,6 +26,7 @@ class TransactionCheck(QuorumCheck):
         for batch, data in batches:
             if batch.base_offset != self._at:
                 self.open_at = -1  # T-9: a snapshot replaced what lies between, and holds no open transaction.
+                self.skipped()
             self._at = batch.last_offset + 1
             if not batch.control:
                 self._records(at_us, batch, data)
@@ -39,6 +40,9 @@ class TransactionCheck(QuorumCheck):
             self.record(at_us, batch, value[1], value)
             if value[1] in MARKERS:
                 self.open_at = batch.base_offset if value[1] == BEGIN else -1
+
+    def skipped(self) -> None:
+        """Called before what follows a snapshot."""
 
     @abstractmethod
     def record(self, at_us: int, batch: Batch, api_key: int, value: bytes) -> None:

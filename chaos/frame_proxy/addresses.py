@@ -10,14 +10,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+from chaos.frame_proxy.splicing import address_pieces, endpoint_pieces, spliced, version_pieces
 from chaos.raw_frames import RawFrame
-from reference_broker.wire.apis import VERSIONS, ApiKey, is_known
+from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible, is_known
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.writing import Buffers
 
 Told: TypeAlias = Callable[[int, str, int], tuple[str, int]]
 """Returns host and port that clients are told for the node with this ID, host and port."""
+Change: TypeAlias = Callable[[Any, Told], Any]
 
 API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 CARRIERS: Final = {
@@ -28,6 +30,8 @@ CARRIERS: Final = {
     int(ApiKey.PRODUCE): 10,
 }
 """The APIs whose answers carry addresses that clients dial, and since which version."""
+_TAGGED: Final = (int(ApiKey.FETCH), int(ApiKey.PRODUCE))
+"""Their addresses stand in a tagged field at the end."""
 UNREADABLE: Final = (int(ApiKey.SHARE_FETCH), int(ApiKey.SHARE_ACKNOWLEDGE))
 """Their answers carry addresses, too, and we have no codec. No client behind the proxy is offered them."""
 
@@ -46,10 +50,21 @@ def rewritten(api_key: int, version: int, correlation_id: int, raw: RawFrame, to
         return None
     if api_key == API_VERSIONS and int(body.error_code):
         return raw  # It may be in version 0, whatever was asked, and offers nothing but ApiVersions.
-    changed = _CHANGES[api_key](body, told)
+    change, items, node_id = _CHANGES[api_key]
+    changed = change(body, told)
     if changed is body:
         return raw
-    return RawFrame(_joined(encode_response(api_key, version, correlation_id, changed)), api_key, version, False)
+    old, new = getattr(body, items), getattr(changed, items)
+    if api_key == API_VERSIONS:
+        pieces = version_pieces(version, old, new)
+    elif api_key in _TAGGED:
+        pieces = endpoint_pieces(old, new)
+    else:
+        pieces = address_pieces(is_flexible(api_key, version), node_id, old, new)
+    kept = spliced(raw, changed, pieces, last_first=api_key in _TAGGED)
+    return kept or RawFrame(
+        _joined(encode_response(api_key, version, correlation_id, changed)), api_key, version, False
+    )
 
 
 def refuses_version(correlation_id: int) -> bytes:
@@ -92,14 +107,19 @@ def _capped_key(each: Any) -> Any:
     return each
 
 
-_CHANGES: Final[dict[int, Callable[[Any, Told], Any]]] = {
-    int(ApiKey.METADATA): lambda body, told: _with_nodes(body, "brokers", "node_id", told),
-    int(ApiKey.FIND_COORDINATOR): lambda body, told: _with_nodes(body, "coordinators", "node_id", told),
-    int(ApiKey.DESCRIBE_CLUSTER): lambda body, told: _with_nodes(body, "brokers", "broker_id", told),
-    int(ApiKey.FETCH): lambda body, told: _with_nodes(body, "node_endpoints", "node_id", told),
-    int(ApiKey.PRODUCE): lambda body, told: _with_nodes(body, "node_endpoints", "node_id", told),
-    API_VERSIONS: _capped,
+def _nodes_in(items: str, node_id: str = "node_id") -> tuple[Change, str, str]:
+    return (lambda body, told: _with_nodes(body, items, node_id, told)), items, node_id
+
+
+_CHANGES: Final[dict[int, tuple[Change, str, str]]] = {
+    int(ApiKey.METADATA): _nodes_in("brokers"),
+    int(ApiKey.FIND_COORDINATOR): _nodes_in("coordinators"),
+    int(ApiKey.DESCRIBE_CLUSTER): _nodes_in("brokers", "broker_id"),
+    int(ApiKey.FETCH): _nodes_in("node_endpoints"),
+    int(ApiKey.PRODUCE): _nodes_in("node_endpoints"),
+    API_VERSIONS: (_capped, "api_keys", ""),
 }
+"""How each answer changes, the array in which it does, and what that calls a node's ID."""
 
 
 def _joined(buffers: Buffers) -> bytes:

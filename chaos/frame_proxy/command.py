@@ -21,6 +21,7 @@ from scenarios.fields import ScenarioError
 
 EXIT_CLEAN = 0
 EXIT_SETUP = 2
+MOST_PORT = 65_535
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -35,6 +36,7 @@ class Wish:
     log: Path | None = None
     processes: Mapping[int, int] = field(default_factory=dict)
     seed: int = 1
+    topic: str = ""
 
 
 def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
@@ -47,7 +49,8 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
         rules = () if wish.rules is None else read_rules(wish.rules)
         nodes = nodes_of(wish.target)
         _check_processes(wish.processes, nodes)
-        plan = ProxyPlan(*listen, rules, processes=wish.processes, log=wish.log, seed=wish.seed)
+        _check_ports(wish.listen, listen[1], len(nodes))
+        plan = ProxyPlan(*listen, rules, processes=wish.processes, log=wish.log, seed=wish.seed, topic=wish.topic)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(plan, nodes, control, announce))
     except (SetupError, StartError, ScenarioError) as wrong:
@@ -57,6 +60,12 @@ def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
         print(f"crucible proxy: --log {wish.log}: {wrong.strerror}.", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP
     return EXIT_CLEAN
+
+
+def _check_ports(listen: str, port: int, nodes: int) -> None:
+    """Raises SetupError if there are fewer ports from this one on than nodes."""
+    if port and port + nodes - 1 > MOST_PORT:
+        raise SetupError(f"--listen is {listen}, and {nodes} nodes need the ports from it on: give a lower one.")
 
 
 def _check_processes(processes: Mapping[int, int], nodes: Sequence[Node]) -> None:

@@ -13,17 +13,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from chaos.frame_proxy.addresses import API_VERSIONS, must_read, refuses_version, rewritten
+from chaos.frame_proxy.frame_recorder import Sent
 from chaos.frame_proxy.frames import LENGTH_BYTES, Bytes, FrameCutter, NoFrameError
-from chaos.frame_proxy.labels import Label, error_of, label_of
+from chaos.frame_proxy.labels import Label, error_of
 from chaos.raw_frames import RawFrame, reply_frame
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
-from reference_broker.wire.apis import is_known
+from reference_broker.wire.apis import ApiKey, is_known
 from reference_broker.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from chaos.frame_proxy.node_front import NodeFront
 
+METADATA: Final = int(ApiKey.METADATA)
 LARGE_BYTES: Final = 128 << 10
 """A larger frame is passed on while it arrives, unless it must be looked at."""
 START_BYTES: Final = 4 << 10
@@ -46,12 +48,13 @@ class Pipe(Protocol):
 class Asked:
     """A request that went to the node and has no answer yet."""
 
-    __slots__ = ("at_us", "label", "request_bytes")
+    __slots__ = ("at_us", "label", "request_bytes", "sent")
 
-    def __init__(self, label: Label, at_us: int, request_bytes: int) -> None:
+    def __init__(self, label: Label, at_us: int, request_bytes: int, sent: Sent | None) -> None:
         self.label = label
         self.at_us = at_us
         self.request_bytes = request_bytes
+        self.sent = sent
 
 
 class Conversation:
@@ -110,6 +113,7 @@ class Conversation:
         self.closed = True
         for asked in self._asked:
             self._front.tell(self, "lost", asked.label, asked.at_us, asked.request_bytes, detail=why)
+            self._front.record_end(asked.sent, "lost")
         self._asked.clear()
         for pipe in (self._client, self._node):
             if pipe is not None:
@@ -149,7 +153,7 @@ class Conversation:
         if self.closed or self._node is None:
             return
         assert isinstance(request.body, RawFrame)
-        self._went_up(label, len(request.body.data))
+        self._went_up(label, len(request.body.data), request.body)
         self._node.write(request.body.data)
 
     def write(self, frame: Bytes) -> None:
@@ -193,8 +197,8 @@ class Conversation:
             return True
         if size <= LARGE_BYTES or self._gathers_up or cutter.arrived_bytes < START_BYTES:
             return False
-        label = label_of(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
-        if self._front.may_strike("request", label.tag):
+        label = self._front.label(memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
+        if self._front.may_strike("request", label.tag) or self._front.records(label):
             self._gathers_up = True
             return False
         self._went_up(label, size)
@@ -205,9 +209,10 @@ class Conversation:
         frame = memoryview(data)[LENGTH_BYTES:]
         api_key, version = int.from_bytes(frame[:2], "big", signed=True), int.from_bytes(frame[2:4], "big", signed=True)
         raw = RawFrame(data, api_key, version, is_request=True)
-        label = label_of(frame, raw)
+        label = self._front.label(frame, raw)
         header, tag = label.header, label.tag
-        if api_key == API_VERSIONS and not is_known(api_key, version) and self._is_quiet:
+        is_unknown = api_key == API_VERSIONS and not is_known(api_key, version)
+        if is_unknown and self._is_quiet and self._front.source is None:
             self._client.write(refuses_version(header.correlation_id))
             at_us = self._front.now_us()
             self._front.tell(self, "refused_version", label, at_us, len(data), detail="our codecs are older")
@@ -221,12 +226,14 @@ class Conversation:
         """Whether all that was asked is answered to the end, so that an answer of ours comes in its turn."""
         return not (self._asked or self._passing_down or self._held_down)
 
-    def _went_up(self, label: Label, size: int) -> None:
-        asked = Asked(label, self._front.now_us(), size)
+    def _went_up(self, label: Label, size: int, raw: RawFrame | None = None) -> None:
+        sent = self._front.record(self.connection, label, size, raw)
+        asked = Asked(label, self._front.now_us(), size, sent)
         if label.is_answered:
             self._asked.append(asked)
         else:
             self._front.tell(self, "unanswered", label, asked.at_us, size)
+            self._front.record_end(sent, "unanswered")
 
     # Answers
 
@@ -264,12 +271,14 @@ class Conversation:
             return True
         header = asked.label.header
         error = error_of(header.api_key, header.api_version, memoryview(cutter.start(START_BYTES))[LENGTH_BYTES:])
-        is_needed = must_read(header.api_key, header.api_version)
+        is_needed = self._must_read(header.api_key, header.api_version)
+        is_needed = is_needed or self._front.records(asked.label)
         if is_needed or self._front.may_strike("reply", asked.label.tag._replace(error=error)):
             self._gathers_down = True
             return False
         self._no_longer_asked()
         self._front.tell(self, "answered", asked.label, asked.at_us, asked.request_bytes, size, error)
+        self._front.record_answer(asked.sent, "answered", size, error)
         self._passing_down = size
         return True
 
@@ -287,20 +296,27 @@ class Conversation:
             raise NoFrameError(f"an answer to request {found}, not {asked.label.header.correlation_id}")
         return asked
 
+    def _must_read(self, api_key: int, version: int) -> bool:
+        """Returns whether our addresses must go into an answer. Nodes are told each other's by whoever starts them."""
+        return self._front.source is None and must_read(api_key, version)
+
     def _answered(self, asked: Asked, data: Bytes) -> None:
         header = asked.label.header
         key, version, correlation = header.api_key, header.api_version, header.correlation_id
         raw = RawFrame(data, key, version, is_request=False)
-        if must_read(key, version):
+        if self._must_read(key, version):
             moved = rewritten(key, version, correlation, raw, self._front.told)
             if moved is None:
                 self._front.tell(self, "addresses_unread", asked.label, asked.at_us, detail="passed on as they are")
+            if key == METADATA and moved is not None:
+                self._front.learn(getattr(raw.value(), "topics", None) or ())
             raw = moved or raw
         error = error_of(key, version, memoryview(raw.data)[LENGTH_BYTES:], raw)
         reply = Reply(self.connection, correlation, key, version, raw, asked.label.tag._replace(error=error))
         sent = self._front.answered(reply)
         what = "struck" if sent is None else "answered"
         self._front.tell(self, what, asked.label, asked.at_us, asked.request_bytes, len(data), error)
+        self._front.record_answer(asked.sent, what, len(data), error, raw)
         if sent is not None:
             self.write(bytes_of(sent))
 

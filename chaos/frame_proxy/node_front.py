@@ -1,17 +1,19 @@
 """What stands in front of one node: the connections through it, and the rules that strike there."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from chaos.claims import Claims
 from chaos.frame_faults import FrameFaults
 from chaos.frame_proxy.conversation import Conversation, Pipe
-from chaos.frame_proxy.frames import LENGTH_BYTES, MOST_FRAME_BYTES, Bytes, FrameCutter, NoFrameError
-from chaos.frame_proxy.labels import Label, error_of, label_of
+from chaos.frame_proxy.frame_recorder import FrameRecorder, Sent, reads_lines
+from chaos.frame_proxy.frames import LENGTH_BYTES
+from chaos.frame_proxy.labels import Label, label_of
+from chaos.frame_proxy.phantom import Phantom
 from chaos.frame_proxy.request_log import Entry, RequestLog
 from chaos.powers import Powers
 from chaos.raw_frames import RawFrame
@@ -19,6 +21,7 @@ from chaos.rule_book import RuleBook
 from chaos.rules import Rule, matches_frame
 from reference_broker.core.effects import Close, Reply
 from reference_broker.core.events import Closed, Event, Request
+from reference_broker.metadata.node_names import node_name
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import error_name
 from reference_broker.wire.tags import Tag
@@ -34,11 +37,14 @@ class House(Protocol):
     """What all fronts share."""
 
     log: RequestLog
+    recorder: FrameRecorder | None
     most_frame_bytes: int
 
     def now_us(self) -> int: ...
     def told(self, node_id: int, host: str, port: int) -> tuple[str, int]: ...
     def next_connection(self) -> int: ...
+    def learn(self, topics: Iterable[Any]) -> None: ...
+    def role_of(self, node: int) -> str: ...
     def complain(self, sentence: str) -> None: ...
     def later(self, delay_s: float, action: Callable[[], None]) -> None: ...
 
@@ -50,13 +56,24 @@ class Address:
 
 
 class NodeFront:
-    """``node`` is the node's ID. Clients of this front reach the node at ``upstream``."""
+    """``node`` is the node's ID. Whoever connects to this front reaches the node at ``upstream``: clients or, with a
+    ``source``, the node with that ID."""
 
-    def __init__(self, house: House, node: int, upstream: Address, rules: Sequence[Rule], claims: Claims) -> None:
+    def __init__(
+        self,
+        house: House,
+        node: int,
+        upstream: Address,
+        rules: Sequence[Rule],
+        claims: Claims,
+        source: int | None = None,
+    ) -> None:
         self.node = node
         self.upstream = upstream
+        self.source = source
         self.most_frame_bytes = house.most_frame_bytes
         self.told = house.told
+        self.learn = house.learn
         self.now_us = house.now_us
         self.conversations: dict[int, Conversation] = {}
         self._house = house
@@ -67,7 +84,9 @@ class NodeFront:
 
     def take_powers(self, powers: Powers, random: Random) -> None:
         """Gives the rules what they ask of the world. It is called once, before any connection."""
-        self.book = RuleBook(self.node, self._rules, powers, random, self._claims, lambda: "")
+        self.book = RuleBook(
+            self.node, self._rules, powers, random, self._claims, partial(self._house.role_of, self.node)
+        )
         self._faults = FrameFaults(self.book, powers, random)
 
     # Connections
@@ -114,6 +133,19 @@ class NodeFront:
 
     # Rules
 
+    def add(self, rule: Rule) -> None:
+        """Adds a rule if it may strike here: one with a link between nodes, any other before clients."""
+        source = None if rule.link is None else rule.link.source
+        if source == self.source or (source == "all" and self.source is not None):
+            self.book.add(rule)
+
+    def label(self, frame: memoryview, raw: RawFrame | None = None) -> Label:
+        """Reads a request (``label_of``). On a link the sender is known, whatever it calls itself."""
+        label = label_of(frame, raw)
+        if self.source is None:
+            return label
+        return label._replace(tag=label.tag._replace(client_id=node_name(self.source), role="peer"))
+
     def may_strike(self, place: str, tag: Tag) -> bool:
         self._moment()
         return self.book.may_hit(place, partial(matches_frame, tag=tag))
@@ -155,7 +187,7 @@ class NodeFront:
                 phantom.end()
         elif isinstance(event, Request):
             assert isinstance(event.body, RawFrame)
-            label = label_of(memoryview(event.body.data)[LENGTH_BYTES:], event.body)
+            label = self.label(memoryview(event.body.data)[LENGTH_BYTES:], event.body)
             if event.connection < 0:
                 self._phantoms[event.connection] = Phantom(self, event, label)
             elif event.connection in self.conversations:
@@ -164,7 +196,23 @@ class NodeFront:
     def _moment(self) -> None:
         self.book.now_us = self.now_us()
 
-    # The log
+    # What is recorded
+
+    def records(self, label: Label) -> bool:
+        """Returns whether a request and its answer must be there as a whole, to be recorded."""
+        return self._house.recorder is not None and reads_lines(label)
+
+    def record(self, connection: int, label: Label, size: int, raw: RawFrame | None = None) -> Sent | None:
+        recorder = self._house.recorder
+        return None if recorder is None else recorder.sent(self.node, self.source, connection, label, size, raw)
+
+    def record_answer(self, sent: Sent | None, what: str, size: int, error: int, raw: RawFrame | None = None) -> None:
+        if sent is not None and self._house.recorder is not None:
+            self._house.recorder.answered(sent, what, size, error, raw)
+
+    def record_end(self, sent: Sent | None, what: str) -> None:
+        if sent is not None and self._house.recorder is not None:
+            self._house.recorder.not_answered(sent, what)
 
     def tell(
         self,
@@ -268,64 +316,3 @@ class NodeSide(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._conversation.end("the node closed the connection")
-
-
-class Phantom(asyncio.Protocol):
-    """A connection of its own for one request that a rule sends. Nobody but the rule hears the answer."""
-
-    def __init__(self, front: NodeFront, request: Request, label: Label) -> None:
-        self._front = front
-        self._request = request
-        self._label = label
-        self._reader = FrameCutter(MOST_FRAME_BYTES)
-        self._transport: asyncio.Transport | None = None
-        self._task = asyncio.get_running_loop().create_task(self._dial())
-
-    async def _dial(self) -> None:
-        try:
-            await self._front.dial(lambda: self)
-        except (OSError, TimeoutError) as failure:
-            self._over(Close(self._request.connection, self._front.not_reached(failure)))
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(bytes_of_request(self._request))
-        if not self._label.is_answered:
-            self._over(self._reply(None, 0))
-
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
-        try:
-            size = self._reader.size()
-        except NoFrameError as wrong:
-            self._over(Close(self._request.connection, f"the node sent what is no answer: {wrong}"))
-            self.end()
-            return
-        if size is not None and self._reader.arrived_bytes >= size:
-            self._answered(self._reader.take(size))
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._over(Close(self._request.connection, "the node closed the connection"))
-
-    def end(self) -> None:
-        self._task.cancel()
-        if self._transport is not None:
-            self._transport.close()
-
-    def _answered(self, frame: Bytes) -> None:
-        header = self._label.header
-        raw = RawFrame(frame, header.api_key, header.api_version, is_request=False)
-        error = error_of(header.api_key, header.api_version, memoryview(frame)[LENGTH_BYTES:], raw)
-        self._over(self._reply(raw, error))
-
-    def _reply(self, body: object | None, error: int) -> Reply:
-        header, tag = self._label.header, self._label.tag._replace(error=error)
-        return Reply(self._request.connection, header.correlation_id, header.api_key, header.api_version, body, tag)
-
-    def _over(self, effect: Reply | Close) -> None:
-        self._front.phantom_answered(effect)
-
-
-def bytes_of_request(request: Request) -> Bytes:
-    assert isinstance(request.body, RawFrame)
-    return request.body.data

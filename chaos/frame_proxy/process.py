@@ -1,7 +1,7 @@
 """The proxy as a process of a run: ``python -m chaos.frame_proxy.process SPEC``, where SPEC is a ``Spec`` as JSON.
 
-It prints one JSON line when it is ready (``ready``: HOST:PORT for each node), and one for each hit (``fault``) before
-the hit's action. It takes orders as JSON lines on stdin, and ends with stdin or at SIGTERM.
+It prints one JSON line when it is ready (``ready``: HOST:PORT for each node and each link), and one for each hit
+(``fault``) before the hit's action. It takes orders as JSON lines on stdin, and ends with stdin or at SIGTERM.
 """
 
 import asyncio
@@ -17,14 +17,15 @@ from typing import Any
 import msgspec
 
 from chaos.frame_proxy.command import new_loop
-from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
+from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.live.casting import cast
 from chaos.live.processes import READY_LIMIT_S, Child
+from chaos.rules import Rule, at_a_link, rules_of
+from chaos.seeds import random_for
 from reference_broker.serve.end_signals import await_end_signals
 from reports.rows import FaultRow
 from scenarios import loader
-from scenarios.model import Fault
 from scenarios.outside import from_outside
 
 FAULT = "fault"
@@ -34,20 +35,24 @@ LOOK_EVERY_S = 0.05
 
 class Spec(msgspec.Struct):
     """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
-    ``dial`` is as in ProxyPlan. The rules are those of the ``scenario`` for the ``seed``; empty means none."""
+    ``dial``, ``frames`` and ``topic`` are as in ProxyPlan. ``pairs`` are the links between nodes. The rules are those
+    of the ``scenario`` for the ``seed``. Those with a link are played on the pairs, all others before the nodes. Empty
+    means none."""
 
-    nodes: list[tuple[int, str, int]]
-    dial: dict[str, str]
+    nodes: list[tuple[int, str, int]] = []
+    dial: dict[str, str] = {}
+    pairs: list[Pair] = []
     scenario: str = ""
     seed: int = 1
     origin_us: int = 0
-    log: str = ""
+    frames: str = ""
+    topic: str = ""
     processes: dict[int, int | str] = {}
     """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
 
 
 class ProxyProcess(Child):
-    """Starts the process. ``fronts`` are HOST:PORT before each node. Raises SetupError, NodeDied."""
+    """Starts the process. ``fronts`` are HOST:PORT before each node and on each link. Raises SetupError, NodeDied."""
 
     def __init__(self, spec: Spec, log: Path, hit: Callable[[FaultRow], None]) -> None:
         self._hit = hit
@@ -69,9 +74,15 @@ class ProxyProcess(Child):
             self._hit(FaultRow(*line[FAULT]))
 
 
-def frame_faults(scenario: str, seed: int) -> Sequence[Fault]:
-    """Returns the faults of a scenario that strike requests and replies."""
-    return [fault for fault in cast(from_outside(loader.find(scenario)), seed).faults if fault.on in PLACES]
+def frame_rules(spec: Spec) -> Sequence[Rule]:
+    """Returns the rules of the scenario that strike frames where this proxy stands. The numbers that they leave to
+    chance are those that nodes and the simulator draw."""
+    if not spec.scenario:
+        return ()
+    scenario = loader.find(spec.scenario)
+    played = cast(from_outside(scenario) if spec.nodes else scenario, spec.seed)
+    rules = rules_of(played, random_for(spec.seed, "rules"))
+    return [rule for rule in rules if rule.on in PLACES and (spec.pairs if at_a_link(rule) else spec.nodes)]
 
 
 def main() -> None:
@@ -91,9 +102,10 @@ async def _serve(spec: Spec) -> None:
     await_end_signals(lambda: in_loop(ending.set))
     plan = ProxyPlan(
         dial=spec.dial,
-        rules=frame_faults(spec.scenario, spec.seed) if spec.scenario else (),
-        log=Path(spec.log) if spec.log else None,
+        rules=frame_rules(spec),
+        frames=Path(spec.frames) if spec.frames else None,
         seed=spec.seed,
+        topic=spec.topic,
         origin_us=spec.origin_us,
         processes=spec.processes,
     )
@@ -107,7 +119,7 @@ async def _serve(spec: Spec) -> None:
 
     try:
         nodes = [Node(*each, number=number) for number, each in enumerate(spec.nodes)]
-        _tell({READY: proxy.start(nodes)})
+        _tell({READY: proxy.start(nodes, spec.pairs)})
         threading.Thread(target=listen, name="orders", daemon=True).start()
         await ending.wait()
     finally:
@@ -118,6 +130,8 @@ async def _serve(spec: Spec) -> None:
 def _obey(proxy: Proxy, order: Mapping[str, Any]) -> None:
     if "load_from_us" in order:
         proxy.load_from(order["load_from_us"])
+    if "role" in order:
+        proxy.take_role(*order["role"])
     for node, process in order.get("processes", {}).items():
         proxy.has_process(int(node), process)
     if order.get("disarm"):

@@ -3,26 +3,30 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from chaos.claims import SharedClaims
+from chaos.frame_proxy.frame_recorder import FrameRecorder
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.powers import NO_PROCESS, ProxyPowers
 from chaos.frame_proxy.request_log import RequestLog
-from chaos.frame_proxy.rules_file import settled, why_not
-from chaos.rules import Rule
+from chaos.frame_proxy.rules_file import why_not
+from chaos.rules import Rule, settled
 from chaos.seeds import random_for
-from reference_broker.serve.addresses import bound_port, listening_socket, shown_address
+from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
+from reference_broker.serve.errors import StartError
 from reports.rows import FaultRow
 from scenarios.fields import ScenarioError
 from scenarios.model import Fault
 
 FLUSH_EVERY_S: Final = 0.5
 KEPT_HITS: Final = 100_000
+MOST_FRONTS: Final = 1_000
+"""So many nodes and links, and no more, have a listener. Kafka's largest clusters have fewer nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,24 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """A link between two nodes: ``source`` dials ``listen`` and reaches ``target`` at ``upstream``, both HOST:PORT."""
+
+    source: int
+    target: int
+    upstream: str
+    listen: str = "127.0.0.1:0"
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyPlan:
     """``host`` is where the proxy listens. The front of the first node has ``port``, the next one has the port above
     it, and so on; 0 means free ports.
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
-    of nodes (``powers.ProxyPowers``). ``origin_us`` is what times count from, on the monotonic clock.
+    of nodes (``powers.ProxyPowers``). ``topic`` is that to whose first partition ``partition_leader`` and
+    ``partition_follower`` belong; empty means none. ``frames`` is the folder for what is recorded for the judge of a
+    run. ``origin_us`` is what times count from, on the monotonic clock.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +66,8 @@ class ProxyPlan:
     dial: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, int | str] = field(default_factory=dict)
     log: Path | None = None
+    topic: str = ""
+    frames: Path | None = None
     seed: int = 1
     origin_us: int | None = None
     most_frame_bytes: int = MOST_FRAME_BYTES
@@ -60,6 +78,7 @@ class Proxy:
 
     def __init__(self, plan: ProxyPlan, heard: Callable[[FaultRow], None] = lambda _: None) -> None:
         self.log = RequestLog(plan.log)
+        self.recorder: FrameRecorder | None = None
         self.most_frame_bytes = plan.most_frame_bytes
         self.hits: list[FaultRow] = []
         self._plan = plan
@@ -68,7 +87,11 @@ class Proxy:
         self._loop = asyncio.get_running_loop()
         self._rules: dict[str, Rule] = {}
         self._claims = SharedClaims()
-        self._fronts: dict[tuple[int, str, int], NodeFront] = {}
+        self._fronts: list[NodeFront] = []
+        self._roles: dict[int, str] = {}
+        self._numbers: dict[int, int] = {}
+        """What rules call each node, by its ID."""
+        self._is_full = False
         self._powers: list[ProxyPowers] = []
         self._processes = dict(plan.processes)
         self._told: dict[tuple[int, str, int], tuple[str, int]] = {}
@@ -89,8 +112,38 @@ class Proxy:
         return self._last_connection
 
     def told(self, node_id: int, host: str, port: int) -> tuple[str, int]:
-        """Returns what clients are told for a node's address. A node that nobody has met gets a front now."""
-        return self._told.get((node_id, host, port)) or self._open(Node(node_id, host, port), 0)
+        """Returns what clients are told for a node's address. A node that nobody has met gets a front now. Beyond
+        MOST_FRONTS, or without a free port, its own address stays."""
+        known = self._told.get((node_id, host, port))
+        if known is not None:
+            return known
+        wrong = f"there are {MOST_FRONTS} already" if len(self._fronts) >= MOST_FRONTS else ""
+        if not wrong:
+            try:
+                return self._open(Node(node_id, host, port), 0)
+            except StartError as failure:
+                wrong = str(failure)
+        if not self._is_full:
+            self._is_full = True
+            self.complain(f"no front for node {node_id} at {host}:{port} ({wrong}); clients reach such nodes past it")
+        return host, port
+
+    def learn(self, topics: Iterable[Any]) -> None:
+        """Takes from an answer to Metadata who leads and who follows the first partition of the plan's topic."""
+        for topic in topics:
+            if self._plan.topic and topic.name == self._plan.topic:
+                for each in topic.partitions:
+                    if each.partition_index == 0:
+                        self._take_partition(int(each.leader_id), {int(node) for node in each.replica_nodes})
+
+    def _take_partition(self, leader: int, replicas: Collection[int]) -> None:
+        for node_id, number in self._numbers.items():
+            follows = "partition_follower" if node_id in replicas else ""
+            self._roles[number] = "partition_leader" if node_id == leader else follows
+
+    def role_of(self, node: int) -> str:
+        """Returns what the node is (``chaos.roles.role_of``), as far as somebody has told."""
+        return self._roles.get(node, "")
 
     def complain(self, sentence: str) -> None:
         print(f"crucible proxy: {sentence}", file=sys.stderr, flush=True)  # noqa: T201
@@ -100,13 +153,18 @@ class Proxy:
 
     # The course
 
-    def start(self, nodes: Sequence[Node]) -> list[str]:
-        """Opens a front for each node. Returns HOST:PORT of each. Raises StartError, ScenarioError."""
-        for number, node in enumerate(nodes):
-            self._open(node, self._plan.port + number if self._plan.port else 0)
+    def start(self, nodes: Sequence[Node], pairs: Sequence[Pair] = ()) -> list[str]:
+        """Opens a front for each node, and one for each link. Returns HOST:PORT of each, in this order. Raises
+        StartError, ScenarioError."""
+        if self._plan.frames is not None:
+            self.recorder = FrameRecorder(self._plan.frames, len(nodes), self.now_us)
+        told = [
+            self._open(node, self._plan.port + number if self._plan.port else 0) for number, node in enumerate(nodes)
+        ]
+        told += [self._stand_between(pair) for pair in pairs]
         for rule in self._plan.rules:
             self.add(rule)
-        return [shown_address(*self._told[node.node_id, node.host, node.port]) for node in nodes]
+        return [shown_address(*each) for each in told]
 
     def close(self) -> None:
         self._flushes.cancel()
@@ -115,32 +173,43 @@ class Proxy:
                 server.result().close()
             else:
                 server.cancel()
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.close()
         for powers in self._powers:
             powers.wake()
         self.log.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
     def _open(self, node: Node, port: int) -> tuple[str, int]:
-        socket = listening_socket(self._plan.host, port, "--listen")
-        key = (node.node_id, node.host, node.port)
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
-        number = node.node_id if node.number is None else node.number
+        number = self._numbers.setdefault(node.node_id, node.node_id if node.number is None else node.number)
         front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
-        random = random_for(self._plan.seed, f"interceptor-{number}-0")
-        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(number, NO_PROCESS), self._report)
+        told = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
+        self._told[node.node_id, node.host, node.port] = told
+        return told
+
+    def _stand_between(self, pair: Pair) -> tuple[str, int]:
+        upstream = Address(*parse_address(pair.upstream, "a link's target"))
+        front = NodeFront(self, pair.target, upstream, (), self._claims, pair.source)
+        host, port = parse_address(pair.listen, "a link")
+        return self._serve(front, host, port, "a link", f"link-{pair.source}-{pair.target}")
+
+    def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
+        """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
+        socket = listening_socket(host, port, option)
+        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(front.node, NO_PROCESS), self._report)
         self._powers.append(powers)
-        front.take_powers(powers, random)
+        front.take_powers(powers, random_for(self._plan.seed, chance))
         front.book.load_from(self._load_from_us)
         if self._disarmed:
             front.book.disarm()
         for rule in self._rules.values():
-            front.book.add(rule)
-        self._fronts[key] = front
-        told = self._told[key] = (self._plan.host, bound_port(socket))
+            front.add(rule)
+        self._fronts.append(front)
         self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
-        return told
+        return host, bound_port(socket)
 
     def _report(self, row: FaultRow) -> None:
         if len(self.hits) < KEPT_HITS:
@@ -149,6 +218,8 @@ class Proxy:
 
     def _flush(self) -> None:
         self.log.flush()
+        if self.recorder is not None:
+            self.recorder.flush()
         self._flushes = self._loop.call_later(FLUSH_EVERY_S, self._flush)
 
     def has_process(self, node: int, process: int | str) -> None:
@@ -163,19 +234,19 @@ class Proxy:
 
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
-        nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts.values()}
-        wrong = why_not(fault, nodes)
+        nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
+        wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts), self._plan.topic)
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"
         if wrong:
             raise ScenarioError(f"rule {fault.name!r}: {wrong}")
         rule = self._rules[fault.name] = settled(fault, self._draws)
-        for front in self._fronts.values():
-            front.book.add(rule)
+        for front in self._fronts:
+            front.add(rule)
 
     def remove(self, name: str) -> bool:
         """Returns whether there was such a rule. What it has begun ends as planned."""
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.remove(name)
         self._claims.forget(name)
         return self._rules.pop(name, None) is not None
@@ -183,11 +254,15 @@ class Proxy:
     def load_from(self, at_us: int) -> None:
         """Rules count their times from here."""
         self._load_from_us = at_us
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.load_from(at_us)
 
     def disarm(self) -> None:
         """Ends all rules. What they have begun ends as planned."""
         self._disarmed = True
-        for front in self._fronts.values():
+        for front in self._fronts:
             front.book.disarm()
+
+    def take_role(self, node: int, role: str) -> None:
+        """Takes what the node is now (``chaos.roles.role_of``). Rules that name a role go by that."""
+        self._roles[node] = role

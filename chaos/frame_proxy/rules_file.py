@@ -2,15 +2,12 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
-from chaos.rules import Rule
 from scenarios.fault_tables import read_fault
-from scenarios.fields import Range, Reader, ScenarioError
+from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
-from scenarios.vocabulary import CONNECTION_ROLES
+from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 PLACES = ("request", "reply")
 NEED_A_PROCESS = ("node_killed", "node_paused")
@@ -43,24 +40,31 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int | str]) -> str:
+def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = False, topic: str = "") -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
-    (``powers.ProxyPowers``), 0 for none."""
+    (``powers.ProxyPowers``), 0 for none. ``has_links`` says that it stands on links between nodes, too, and is told
+    their roles. ``topic`` is that whose first partition is known from Metadata."""
     if fault.on not in PLACES:
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
-    if fault.match.role is not None and fault.match.role not in CONNECTION_ROLES:
-        return f"match.role is {fault.match.role!r}; a proxy does not know what role a node has"
+    if fault.link is not None:
+        return "" if has_links else "other nodes do not come through the proxy, only clients do"
+    known_roles = (*CONNECTION_ROLES, *(PARTITION_ROLES if topic else ()))
+    if fault.match.role is not None and fault.match.role not in known_roles:
+        return (
+            f"match.role is {fault.match.role!r}; a proxy does not know what role a node has{_hint(fault.match.role)}"
+        )
     if fault.match.role == "peer" or fault.match.from_node is not None:
         return "other nodes do not come through the proxy, only clients do"
-    if isinstance(fault.node, str) and fault.node != "any":
-        return f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+    if isinstance(fault.node, str) and fault.node not in ("any", *known_roles):
+        told = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
+        return told + _hint(fault.node)
     known = ", ".join(map(str, sorted(nodes)))
     if isinstance(fault.node, int) and fault.node not in nodes:
         return f"node {fault.node} is not among the target's: {known}; give one of them or 'any'"
-    struck = nodes.values() if fault.node == "any" else (nodes[int(fault.node)],)
+    struck = nodes.values() if isinstance(fault.node, str) else (nodes[fault.node],)
     if fault.kind in NEED_A_PROCESS and not all(struck):
         return f"{fault.kind} needs the node's process: give --process NODE=PID"
     if fault.kind == "node_paused" and any(isinstance(each, str) for each in struck):
@@ -68,7 +72,7 @@ def why_not(fault: Fault, nodes: Mapping[int, int | str]) -> str:
     return ""
 
 
-def settled(fault: Fault, random: Random) -> Rule:
-    """Draws what the rule leaves to chance, as ``chaos.rules.rules_for`` does."""
-    nth = random.randint(*fault.nth)
-    return replace(fault, nth=Range(nth, nth))
+def _hint(role: str) -> str:
+    """Who leads a partition stands in Metadata. Which node is the active controller does not: with KRaft, Kafka names
+    any node there."""
+    return ", or --topic, whose first partition is meant" if role in PARTITION_ROLES else ""

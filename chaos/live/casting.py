@@ -47,6 +47,7 @@ def without_sessions(scenario: Scenario) -> Scenario:
 
 
 def _on_any_fetch(fault: Fault) -> Fault:
-    asks_for_one = Range(0, 0) if fault.match.role == "peer" and fault.match.session else None
+    of_peers = fault.match.role == "peer" or (fault.link is not None and not fault.timed)
+    asks_for_one = Range(0, 0) if of_peers and fault.match.session else None
     match = replace(fault.match, session=None, session_epoch=asks_for_one)
     return replace(fault, match=match, optional=fault.optional or bool(fault.match.error))

@@ -10,7 +10,7 @@ from chaos.live.node_side.evidence import ROLE
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
 from chaos.live.processes import Child
-from chaos.live.quorum import introductions, new_cluster_id
+from chaos.live.quorum import Dial, introductions, new_cluster_id
 from chaos.live.run_folder import RunFolder
 from chaos.live.targets import Roles
 from chaos.seeds import random_for
@@ -41,11 +41,12 @@ class Crew:
         cluster = scenario.cluster
         self.roles = Roles(cluster.nodes, cluster.total, random_for(seed, "targets"), self.lives)
 
-    def launch(self, links: Links) -> tuple[str, ...]:
-        """Starts all nodes behind their links. Returns where clients reach them. Call ``look`` until ``is_ready``."""
+    def launch(self, links: Links, lead: Callable[[Dial], Dial]) -> tuple[str, ...]:
+        """Starts all nodes behind their links, on which ``lead`` may put something more. Returns where clients reach
+        them. Call ``look`` until ``is_ready``."""
         cluster, folder = self._scenario.cluster, self._folder
         listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
-        told = introductions(new_cluster_id(), listen, cluster.nodes, links)
+        told = introductions(new_cluster_id(), listen, cluster.nodes, links, lead)
         for number, address in enumerate(listen):
             spec = NodeSpec(
                 node_id=number,

@@ -1,6 +1,6 @@
-"""The rules of a scenario at requests and answers, in front of a broker that is not ours.
+"""The rules of a scenario at requests and answers, in front of a broker that is not ours and between nodes of ours.
 
-The frame proxy stands between the clients and Toxiproxy, in a process of its own.
+The frame proxy stands between whoever dials and Toxiproxy, in a process of its own.
 """
 
 import queue
@@ -9,43 +9,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from chaos.frame_proxy.process import FAULT, ProxyProcess, Spec
-from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.rules_file import PLACES
 from chaos.live.load.fleet import Way
+from chaos.live.quorum import Dial
+from chaos.live.run_folder import RunFolder
+from chaos.rules import at_a_link
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario
 
-__all__ = ["FAULT", "ForeignFrames", "has_frame_faults"]
+__all__ = ["FAULT", "ForeignFrames", "Frames", "LinkFrames", "has_frame_faults", "has_link_faults"]
 
 
 def has_frame_faults(scenario: Scenario) -> bool:
     return any(fault.on in PLACES for fault in scenario.faults)
 
 
-class ForeignFrames:
-    """The frame proxy of one run. Raises SetupError, NodeDied.
+def has_link_faults(scenario: Scenario) -> bool:
+    return any(at_a_link(fault) for fault in scenario.faults if not fault.timed)
 
-    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``).
-    """
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        nodes: Sequence[Node],
-        way: Way,
-        processes: Mapping[int, int | str],
-        logs: Path,
-        seed: int,
-        origin_us: int,
-    ) -> None:
+class Frames:
+    """A frame proxy of one run. Raises SetupError, NodeDied."""
+
+    def __init__(self, spec: Spec, log: Path) -> None:
         self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
-        self._processes = dict(processes)
-        told = [(each.node_id, each.host, each.port) for each in nodes]
-        spec = Spec(told, dict(way.dial), typed(scenario), seed, origin_us, processes=self._processes)
-        self._process = ProxyProcess(spec, logs / "frame-proxy.log", self._hits.put)
-        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+        self._process = ProxyProcess(spec, log, self._hits.put)
         self.check = self._process.check
 
     def load_starts(self, at_us: int) -> None:
@@ -53,12 +43,6 @@ class ForeignFrames:
 
     def disarm(self) -> None:
         self._process.order(disarm=True)
-
-    def has_processes(self, processes: Mapping[int, int | str]) -> None:
-        """Takes the processes of nodes, some of which may have been started again."""
-        if processes != self._processes:
-            self._processes = dict(processes)
-            self._process.order(processes={str(node): process for node, process in processes.items()})
 
     def hits(self) -> Iterator[FaultRow]:
         """Yields what was struck since the last call."""
@@ -71,3 +55,58 @@ class ForeignFrames:
     def close(self) -> None:
         self._process.terminate()
         self._process.close()
+
+
+class ForeignFrames(Frames):
+    """Stands before each node of a target.
+
+    ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``).
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        nodes: Sequence[Node],
+        way: Way,
+        processes: Mapping[int, int | str],
+        folder: RunFolder,
+        seed: int,
+        origin_us: int,
+    ) -> None:
+        self._processes = dict(processes)
+        spec = Spec(
+            [(each.node_id, each.host, each.port) for each in nodes],
+            dict(way.dial),
+            scenario=typed(scenario),
+            seed=seed,
+            origin_us=origin_us,
+            frames=str(folder.spools),
+            topic=way.topic_prefix + scenario.load.hot.name,
+            processes=self._processes,
+        )
+        super().__init__(spec, folder.logs / "frame-proxy.log")
+        self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
+
+    def has_processes(self, processes: Mapping[int, int | str]) -> None:
+        """Takes the processes of nodes, some of which may have been started again."""
+        if processes != self._processes:
+            self._processes = dict(processes)
+            self._process.order(processes={str(node): process for node, process in processes.items()})
+
+
+class LinkFrames(Frames):
+    """Stands on each link between nodes.
+
+    ``dial`` is the way from node to node through Toxiproxy, and then ``self.dial`` that through the frame proxy, too.
+    """
+
+    def __init__(self, scenario: Scenario, dial: Dial, logs: Path, seed: int, origin_us: int) -> None:
+        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
+        spec = Spec(pairs=pairs, scenario=typed(scenario), seed=seed, origin_us=origin_us)
+        super().__init__(spec, logs / "link-frames.log")
+        self.dial: Dial = dict(zip(dial, self._process.fronts, strict=True))
+
+    def role(self, node: int, role: str) -> None:
+        """Tells what a node is now, for rules that strike links to a role."""
+        self._process.order(role=[node, role])

@@ -78,3 +78,21 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     return platform.processor() or "unknown"
+
+
+def load_words(scenario: Scenario) -> dict[str, str]:
+    """Returns what each part of the load does, by name."""
+    words = {
+        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
+        for each in scenario.load.fetchers
+    }
+    for group in scenario.load.groups:
+        told = words.get(group.name)
+        members = f"{group.count} {group.protocol} members{'' if group.metadata_epoch else ' without metadata epochs'}"
+        words[group.name] = f"{told}, {members}" if told else members
+    if scenario.load.mirror is not None:
+        guard = "with" if scenario.load.mirror.metadata_epoch else "without"
+        words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"
+    for each in scenario.load.producers:
+        words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
+    return words

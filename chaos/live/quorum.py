@@ -2,9 +2,13 @@
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from chaos.live.links import Links
+
+Dial: TypeAlias = Mapping[tuple[int, int], str]
+"""HOST:PORT at which a node reaches another, by the IDs of both: first who dials."""
 
 VOTERS_KEY = "controller.quorum.voters"
 PEERS_KEY = "crucible.peers"
@@ -12,22 +16,32 @@ CLUSTER_ID_KEY = "crucible.cluster.id"
 LISTENERS_KEY = "listeners"
 
 
-def introductions(cluster_id: str, listen: Sequence[str], voters: int, links: Links | None) -> list[dict[str, str]]:
+def introductions(
+    cluster_id: str,
+    listen: Sequence[str],
+    voters: int,
+    links: Links | None,
+    lead: Callable[[Dial], Dial] = lambda dial: dial,
+) -> list[dict[str, str]]:
     """Returns for each node, in the order of IDs, the settings that introduce the others to it. A single node needs
     none.
 
     ``listen`` is HOST:PORT of each node, of which the first ``voters`` vote. With ``links`` each directed link gets a
-    proxy. The followers of the partitions that an observer leads dial that observer too. The quorum, heartbeats and
-    followers' fetches share one link, so a fault on that link strikes all of them.
+    proxy, and ``lead`` may put something more before it. The followers of the partitions that an observer leads dial
+    that observer too. The quorum, heartbeats and followers' fetches share one link, so a fault on that link strikes all
+    of them.
     """
     if len(listen) == 1:
         return [{}]
+    nodes = range(len(listen))
+    if links is None:
+        dialled: Dial = {}
+    else:
+        pairs = [(node, other) for node in nodes for other in nodes if node != other]
+        dialled = lead({(node, other): links.add(node, other, listen[other]).listen for node, other in pairs})
     told = []
-    for node in range(len(listen)):
-        dial = [
-            f"{other}@{address if links is None or other == node else links.add(node, other, address).listen}"
-            for other, address in enumerate(listen)
-        ]
+    for node in nodes:
+        dial = [f"{other}@{dialled.get((node, other), address)}" for other, address in enumerate(listen)]
         settings = {VOTERS_KEY: ",".join(dial[:voters]), CLUSTER_ID_KEY: cluster_id}
         observers = [each for other, each in enumerate(dial) if other >= voters and other != node]
         told.append({**settings, PEERS_KEY: ",".join(observers)} if observers else settings)

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +13,25 @@ from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
 from chaos.live.errors import EndedItself, NodeDied, SetupError, TargetDied
-from chaos.live.foreign_frames import FAULT
+from chaos.live.foreign_frames import FAULT, Frames, LinkFrames, has_link_faults
 from chaos.live.foreign_target import REFERENCE
 from chaos.live.links import Links
 from chaos.live.load.client_mutant import reached
 from chaos.live.load.fleet import Fleet, Way
+from chaos.live.node_side.evidence import ROLE
 from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import check_target
 from chaos.live.outside.world import Outside
+from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
 from chaos.live.toxiproxy_server import ToxiproxyServer
+from chaos.live.trace_spool import gave_sessions
 from chaos.mutants.mutant import MutantError
 from chaos.mutants.registry import by_name
 from chaos.presets import PresetError, presets_for
-from chaos.promises import promised_outside
+from chaos.promises import promised_on_the_wire, promised_outside
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
 from scenarios.epochs import sends_leader_epochs
@@ -144,6 +147,7 @@ class LiveRun:
         self._servers = ExitStack()
         self._toxiproxy: ToxiproxyServer | None = None
         self._target_nodes: list[Member] = []
+        self._link_frames: LinkFrames | None = None
         self._strikes: Strikes | None = None
         self._fleet: Fleet | None = None
         self._sampler = Sampler(self._crew.samples, self.now_us)
@@ -168,8 +172,8 @@ class LiveRun:
         fleet.load_begins()
         for node in self._crew.nodes:
             node.load_starts(load_start_us)
-        if self._outside is not None:
-            self._outside.load_starts(load_start_us)
+        for frames in self._frames:
+            frames.load_starts(load_start_us)
         strikes.plan(load_start_us)
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
         self._progress(f"load for {self._scenario.load.seconds:g} s")
@@ -178,8 +182,8 @@ class LiveRun:
         self._progress("heal, final polls, final read")
         for node in self._crew.nodes:
             node.disarm()
-        if self._outside is not None:
-            self._outside.disarm()
+        for frames in self._frames:
+            frames.disarm()
         strikes.end_all()
         links.heal_all()
         self._crew.heal()
@@ -194,11 +198,11 @@ class LiveRun:
         self._duration_us = self._duration_us or self.now_us()
         if self._fleet is not None:
             self._fleet.close()
-        if self._outside is not None:
-            self._outside.close()
-            self._take_hits()
         self._sampler.end()
         self._crew.close()
+        for frames in self._frames:
+            frames.close()
+        self._take_hits()
         self._servers.close()
 
     def now_us(self) -> int:
@@ -232,7 +236,7 @@ class LiveRun:
             crash=crash,
             config=outside.config if outside else dict(scenario.cluster.config),
             checks=self._checked(ended if not crash else ""),
-            load=_load_words(scenario),
+            load=identity.load_words(scenario),
             notes=outside.notes() if outside else (),
             expectations=Expectations(
                 faults=scenario.expected_faults,
@@ -240,9 +244,14 @@ class LiveRun:
                 min_acked=scenario.min_acked,
                 min_rewinds=scenario.min_rewinds,
                 max_schedule_slip_ms=scenario.max_schedule_slip_ms,
-                guarantees=(*promised_outside(scenario), *outside.guarantees) if outside else scenario.guarantees,
+                guarantees=self._promised_by_target(outside) if outside else scenario.guarantees,
             ),
         )
+
+    def _promised_by_target(self, outside: Outside) -> tuple[str, ...]:
+        """What frames show of sessions is due where the target gives sessions, which no broker must."""
+        seen = promised_on_the_wire(self._scenario) if gave_sessions(self._folder.path) else ()
+        return (*promised_outside(self._scenario), *seen, *outside.guarantees)
 
     def _reached_mutant(self) -> bool:
         if self._changes_client:
@@ -263,7 +272,7 @@ class LiveRun:
         if self._outside is not None:
             return self._outside.reach(links, f"crucible-{self._start_wall_us}-", self._tick_until)
         assert isinstance(self._crew, Crew)
-        bootstrap = self._crew.launch(links)
+        bootstrap = self._crew.launch(links, self._lead_between_nodes)
         self._tick_until(lambda: self._crew.is_ready, SETUP_LIMIT_S, "not all nodes were ready")
         for node in self._crew.nodes:
             spec = node.spec
@@ -271,11 +280,26 @@ class LiveRun:
         self._sampler.start()
         return Way(bootstrap)
 
+    @property
+    def _frames(self) -> Sequence[Frames]:
+        """The frame proxies of this run."""
+        found = (self._link_frames, None if self._outside is None else self._outside.frames)
+        return [each for each in found if each is not None]
+
+    def _lead_between_nodes(self, dial: Dial) -> Dial:
+        """Puts the frame proxy on all links between nodes if a rule strikes there."""
+        if not has_link_faults(self._scenario):
+            return dial
+        frames = LinkFrames(self._scenario, dial, self._folder.logs, self._seed, self._origin_us)
+        self._link_frames = frames
+        return frames.dial
+
     def _take_hits(self) -> None:
-        """Takes what the frame proxy has struck."""
-        assert self._strikes is not None
-        for row in self._outside.hits() if self._outside is not None else ():
-            self._strikes.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
+        """Takes what the frame proxies have struck."""
+        for frames in self._frames:
+            for row in frames.hits():
+                assert self._strikes is not None
+                self._strikes.evidence_line(int(row.target.removeprefix("node-")), {FAULT: list(row.values())})
 
     def _await(self, fleet: Fleet, event: str, limit_s: float) -> int:
         """Waits until the fleet tells this event. Returns when it did, in microseconds since the run's start."""
@@ -302,6 +326,8 @@ class LiveRun:
                 node.child.check()
         if self._outside is not None:
             self._outside.tick()
+        for frames in self._frames:
+            frames.check()
         if self._fleet is not None:
             self._fleet.check()
         if self._toxiproxy.died() is not None:
@@ -310,25 +336,10 @@ class LiveRun:
 
     def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
         assert self._strikes is not None
+        if ROLE in line and self._link_frames is not None:
+            self._link_frames.role(node, line[ROLE])
         self._strikes.evidence_line(node, line)
 
 
 def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:
     return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),) if story else ()
-
-
-def _load_words(scenario: Scenario) -> dict[str, str]:
-    words = {
-        each.name: f"{each.count} {each.behaviour} fetchers of {each.partitions} partitions of {each.topic}"
-        for each in scenario.load.fetchers
-    }
-    for group in scenario.load.groups:
-        told = words.get(group.name)
-        members = f"{group.count} {group.protocol} members{'' if group.metadata_epoch else ' without metadata epochs'}"
-        words[group.name] = f"{told}, {members}" if told else members
-    if scenario.load.mirror is not None:
-        guard = "with" if scenario.load.mirror.metadata_epoch else "without"
-        words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"
-    for each in scenario.load.producers:
-        words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
-    return words

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reports.columns import Table
-from reports.schema import FETCH_COSTS, TRACE, arrow_schema
+from reports.schema import FETCH_COSTS, FRAME_LINES, FRAMES, TRACE, arrow_schema
 
 ROWS_PER_GROUP = 50_000
 COSTS = "fetch_costs-"
@@ -48,16 +48,28 @@ def read_spool(path: Path) -> Iterator[list[Any]]:
 
 
 def convert_spools(spools: Path, run_folder: Path) -> int:
-    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``, and what fetches cost beside it. Returns
-    the number of rows of the trace."""
+    """Writes ``trace/node*.parquet`` from ``node-<id>-<incarnation>.jsonl``, and beside it what fetches cost and what
+    passed the frame proxy. Returns the number of rows of the trace."""
     rows = {}
-    for table, pattern in ((FETCH_COSTS, f"{COSTS}*.jsonl"), (TRACE, "node-*.jsonl")):
+    kinds = ((FETCH_COSTS, COSTS), (TRACE, "node-"), (FRAMES, "frames-"), (FRAME_LINES, "frame_lines-"))
+    for table, pattern in ((table, f"{start}*.jsonl") for table, start in kinds):
         written = (
             write_table(table, read_spool(spool), run_folder / "trace" / f"{spool.stem}.parquet")
             for spool in sorted(spools.glob(pattern))
         )
         rows[table] = sum(written)
     return rows[TRACE]
+
+
+def gave_sessions(run_folder: Path) -> bool:
+    """Returns whether a node that is not ours gave anybody a fetch session, as the frames show."""
+    import pyarrow.parquet as pq
+
+    return any(
+        given.as_py()
+        for file in run_folder.glob(FRAMES.path)
+        for given in pq.read_table(file, columns=["answered_session_id"]).column(0).unique()
+    )
 
 
 def write_table(table: Table, rows: Iterator[list[Any]], target: Path) -> int:

@@ -20,6 +20,9 @@ SIMULATED_ONLY: Mapping[str, str] = {
 }
 """Mutants that a live world cannot show, each with the physical reason."""
 
+FIRST_SEEDS: Mapping[str, int] = {"abort_without_bootstrap": 6}
+"""Where a live search for a mutant begins, if not at seed 1: with a seed whose fault strikes where the mutant shows."""
+
 NOT_SEEN: Mapping[str, str] = {}
 """Mutants that a live world could show, and that no try there has shown, each with the reason."""
 

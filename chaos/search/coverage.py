@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from chaos.sim.coverage import Point
 from chaos.sim.verdict import SimVerdict
-
-Point = tuple[str, str, str]
 
 
 def coverage_of(verdicts: Iterable[SimVerdict]) -> dict[Point, int]:

@@ -1,8 +1,11 @@
 """Counts which faults struck which role in which state: what a search has tried, and what it has not."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from chaos.sim.machine import Machine
+
+Point: TypeAlias = tuple[str, str, str]
+"""The kind of a fault, with the role and the state of the node that it struck."""
 
 
 def state_of(machine: Machine) -> str:

@@ -13,7 +13,7 @@ from chaos.seeds import random_for
 from chaos.sim import link_faults
 from chaos.sim.agenda import Agenda
 from chaos.sim.client import Client
-from chaos.sim.coverage import state_of
+from chaos.sim.coverage import Point, state_of
 from chaos.sim.feature_switch import FeatureSwitch
 from chaos.sim.intruder import Intruder
 from chaos.sim.links import CLIENTS
@@ -63,7 +63,7 @@ class Nemesis:
     ) -> None:
         self._reconfigure = reconfigure
         self.faults: list[FaultRow] = []
-        self.coverage: dict[tuple[str, str, str], int] = {}
+        self.coverage: dict[Point, int] = {}
         self.targets = Targets(network.machines, scenario.cluster.nodes, topic_of_roles(scenario))
         self._by_name = {fault.name: fault for fault in scenario.faults}
         self._timed = [fault for fault in scenario.faults if fault.timed]
@@ -153,12 +153,12 @@ class Nemesis:
         until_us = min(now_us + lasts_us, self._until_us)
         role = self.targets.role(struck.machine.node_id)
         detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
-        self._cover(fault.kind, struck.machine.node_id)
         row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
+        strikes = partial(self._strikes, row, self._point(fault.kind, struck.machine.node_id))
         if fault.kind == "disk_bit_flipped":  # It has struck only if a bit was turned over, which shows at its end.
-            struck = replace(struck, shown=partial(self._keep, row))
+            struck = replace(struck, shown=strikes)
         else:
-            self._keep(row)
+            strikes()
         self._troubles(fault, struck, until_us)
         heal = link_faults.begin(fault, struck, until_us - now_us)
         self._heals.append(heal)
@@ -266,9 +266,16 @@ class Nemesis:
             for_ever = fault.kind in ENDS_NODES and fault.restart_after_s < 0
             self._trouble.node(struck.machine.node_id, FOR_EVER_US if for_ever else until_us)
 
+    def _strikes(self, row: FaultRow, point: Point) -> None:
+        self.coverage[point] = self.coverage.get(point, 0) + 1
+        self._keep(row)
+
     def _cover(self, kind: str, node_id: int) -> None:
-        key = (kind, self.targets.role(node_id), state_of(self._network.machines[node_id]))
-        self.coverage[key] = self.coverage.get(key, 0) + 1
+        point = self._point(kind, node_id)
+        self.coverage[point] = self.coverage.get(point, 0) + 1
+
+    def _point(self, kind: str, node_id: int) -> Point:
+        return kind, self.targets.role(node_id), state_of(self._network.machines[node_id])
 
     def _heal_one(self, heal: Callable[[], None]) -> None:
         if heal in self._heals:

@@ -55,8 +55,8 @@ def test_a_damaged_replica_keeps_nothing_and_is_no_excuse_as_leader(damaged_lead
     history = History()
     history.becomes(1, 2)
     history.powered_off(1)
-    history.eligible.damaged(2)
-    history.eligible.damaged(3)
+    history.eligible.came_back_damaged(2)
+    history.eligible.came_back_damaged(3)
     assert list(history.eligible.unclean) == [1, 2], "3 was no member"
     history.becomes(leader=-1)
     leader = 2 if damaged_leads else 1

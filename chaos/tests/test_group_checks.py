@@ -217,6 +217,40 @@ def test_a_position_beyond_the_end_does_not_count(offset: int, is_wrong: bool) -
     assert bool(judged(Rewinds(around()), history)) is is_wrong
 
 
+@pytest.mark.clause("M-15")
+@pytest.mark.parametrize(
+    ("offset", "at_us", "partition", "is_wrong"),
+    [
+        (39, 80, "hot-0", False),
+        (40, 80, "hot-0", True),  # The position was kept.
+        (39, 101, "hot-0", True),  # The stale leader, come back.
+        (39, 30, "hot-0", True),  # The log has grown again since then.
+        (39, 80, "hot-1", True),
+    ],
+)
+def test_a_position_that_a_replica_cut_off_does_not_count(
+    offset: int, at_us: int, partition: str, is_wrong: bool
+) -> None:
+    check = Rewinds(around())
+    check.trace(note("truncated", at_us, offset=offset, partition=partition))
+    check.trace(note("truncated", at_us, offset=offset))
+    history = History(
+        operations=[operation(B, 1, "fetch", 45)],
+        positions=[PositionRow(B, 1, "hot", 0, 30, 40, 90, 0, None)],
+        resets=[ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)],
+        ends=[EndRow("hot", 0, 0, 90, 500)],
+    )
+    assert bool(judged(check, history)) is is_wrong
+
+
+@pytest.mark.clause("M-15")
+def test_a_position_below_the_log_start_at_the_end_does_not_count() -> None:
+    reset = ResetRow(A, 3, "hot", 0, 40, 0, "OFFSET_OUT_OF_RANGE", 5, 100)
+    for log_start, is_wrong in ((41, False), (40, True)):
+        history = History(resets=[reset], ends=[EndRow("hot", 0, log_start, 90, 500)])
+        assert bool(judged(Rewinds(around()), history)) is is_wrong
+
+
 def test_an_owner_begins_where_the_group_had_committed() -> None:
     given = [assigned(A, 1, 0), assigned(B, 2, 300)]
     operations = [operation(A, 5, "fetch", 50), operation(B, 5, "fetch", 350)]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chaos.live.runner import play
+from chaos.live.tests import foreign_sessions
 from reports.judge import judge_many
 from reports.verdict import Outcome, Verdict
 from scenarios import loader
@@ -20,6 +21,8 @@ SNAPSHOTS = ("10-snapshot-superseded", "position_kept_with_new_id", 1)
 TRANSACTIONS = ("15-killed-before-end", "high_watermark_decides_visibility", 0)
 """The seed's fault: the controller is killed when all batches of its transaction are committed, but not its End."""
 REPLICATION = ("leader-killed-under-acks-all", "acknowledged_before_replicated", 1)
+FOREIGN = ("foreign", "epoch_not_advanced_when_response_lost", 1)
+"""A node of ours, or that mutant of it, as if it were a broker of others."""
 METADATA_EPOCH = ("19-stale-broker", "accepts_older_metadata", 1)
 AT_ONCE = 2
 
@@ -32,11 +35,13 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     runs = tmp_path_factory.mktemp("runs")
     wanted = [
         (name, planted, seed)
-        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH)
+        for name, mutant, seed in (SNAPSHOTS, TRANSACTIONS, REPLICATION, SESSIONS, METADATA_EPOCH, FOREIGN)
         for planted in ("", mutant)
     ]
 
     def played(name: str, mutant: str, seed: int) -> Path:
+        if name == FOREIGN[0]:
+            return foreign_sessions.played(runs, mutant)
         return play(loader.find(name), runs / f"{name}-{mutant or 'control'}", seed=seed, mutant=mutant).path
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -87,6 +92,21 @@ def test_what_is_acknowledged_outlives_its_leader_and_its_mutant_loses_it(verdic
 def test_a_stale_broker_misleads_no_client_and_its_mutant_goes_back(verdicts: Verdicts) -> None:
     # A client that believes the older metadata is sent to the old leader, which calls its position out of range.
     assert_caught(verdicts, METADATA_EPOCH, {"nonmonotonic-metadata-epoch", "rewinds"}, "cut_from_controller")
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.clause("F-3", "F-10")
+def test_frames_show_how_a_foreign_broker_keeps_sessions_and_its_mutant_takes_an_epoch_twice(
+    verdicts: Verdicts,
+) -> None:
+    assert_caught(verdicts, FOREIGN, {"session-epoch-order"}, "fetch-answer-lost")
+    judged = {each.name: each for each in verdicts[FOREIGN[0], ""].guarantees}
+    for name in foreign_sessions.SHOWN:
+        assert judged[name].status == "holds"
+        assert judged[name].evidence > 100
+    assert judged["one-leader-per-epoch"].status == "not checked"
 
 
 def assert_caught(verdicts: Verdicts, played: tuple[str, str, int], guarantees: set[str], fault: str) -> None:

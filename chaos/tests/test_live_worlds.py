@@ -53,5 +53,6 @@ def test_the_command_says_of_each_mutant_what_is_known_of_it_live() -> None:
     for name in NAMES:
         at = next(number for number, line in enumerate(shown) if line.startswith(f"{name} | "))
         word = told(name, last.get((name, "live")))
-        assert f"        {word}" in shown[at + 1 : at + 3]
+        simulated = last.get((name, "sim"), "sim: not played in this clone yet")
+        assert shown[at + 1 : at + 3] == [f"        {simulated}", f"        {word}"]
     assert told("no_rotation", None) == "live: not shown yet"

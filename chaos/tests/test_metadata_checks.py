@@ -8,8 +8,10 @@ import pytest
 
 from chaos.checks.check import Check, History
 from chaos.checks.lost_metadata import LostMetadata
+from chaos.checks.quorum_view import Member
 from chaos.checks.torn_metadata import TornMetadata
 from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note
 from reports.rows import ChangeRow, MetadataReadRow, OperationRow
 from reports.tests import played as recorded
 from reports.tests.planted_metadata import PLANTED_METADATA
@@ -27,6 +29,10 @@ def broken_by(tables: dict[str, list[dict[str, Any]]]) -> set[str]:
         for row in tables["trace"]:
             if row["what"] == "metadata_image":
                 check.published(row["at_us"], row["node"], json.loads(row["detail"]))
+            elif row["what"] in check.notes:
+                fields_told = tuple(json.loads(row["detail"]).items())
+                check.note(row["at_us"], Member(row["node"], True), Note(row["what"], fields_told))
+        check.quiet(10**9)
         check.end(rows)
     return {check.guarantee for check in checks if check.violations}
 

@@ -23,6 +23,7 @@ from reference_broker.metadata.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     EndTransactionRecord,
+    FeatureLevelRecord,
     MetadataRecord,
     NoOpRecord,
 )
@@ -35,7 +36,11 @@ SECOND_US = 1_000_000
 
 
 def batch(offset: int, epoch: int, *records: MetadataRecord, time_ms: int = 0) -> bytes:
-    values = [Record(timestamp_ms=time_ms, value=encode(record)) for record in records or (NoOpRecord(),)]
+    """A batch of NoOpRecord, if nothing else is given. The log begins with the level of metadata.version."""
+    usual = (
+        NoOpRecord() if offset else FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION)
+    )
+    values = [Record(timestamp_ms=time_ms, value=encode(record)) for record in records or (usual,)]
     return offset.to_bytes(BASE_OFFSET_BYTES, "big") + bytes(build(values, leader_epoch=epoch))[BASE_OFFSET_BYTES:]
 
 

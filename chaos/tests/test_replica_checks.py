@@ -97,9 +97,17 @@ def test_only_a_partition_whose_eligible_replicas_have_all_lost_their_directorie
     (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
     homes = tuple(LOST_DIRECTORY if node in lost else bytes([node] * 16) for node in range(3))
     for node in damaged:
-        cluster.view.partitions[KEY].eligible.damaged(node)
+        cluster.view.partitions[KEY].eligible.came_back_damaged(node)
     cluster.change(isr=(), elr=elr, leader=NO_LEADER, leader_epoch=1, directories=homes)
     assert converge.reached() is reached
+
+
+def test_a_replica_that_was_only_killed_has_lost_no_directory(cluster: Cluster) -> None:
+    (converge,) = (each for each in cluster.checks if isinstance(each, ReplicasConverge))
+    cluster.view.partitions[KEY].eligible.came_back_uncleanly(1)
+    homes = (bytes(16), LOST_DIRECTORY, bytes(16))
+    cluster.change(isr=(), elr=(1,), leader=NO_LEADER, leader_epoch=1, directories=homes)
+    assert not converge.reached()
 
 
 def test_a_leader_that_comes_back_with_less(cluster: Cluster) -> None:

@@ -17,12 +17,22 @@ def start(position: int = 0, leader: int = 1, end_offset: int = 70) -> Step:
     return "download_started", where
 
 
-def chunks(*positions: int) -> list[Step]:
-    return [("download_chunk", {"position": position, "bytes": 100, "size": SIZE}) for position in positions]
+def chunks(*positions: int, size: int = SIZE) -> list[Step]:
+    return [("download_chunk", {"position": position, "bytes": 100, "size": size}) for position in positions]
 
 
 def all_from(position: int) -> list[Step]:
     return chunks(*range(position, SIZE, 100))
+
+
+def growing(last: int) -> list[Step]:
+    """Three snapshots of 400, 1,000, and 1,200 bytes, each lost before its last chunk, and ``last`` chunks of a fourth.
+
+    The three together have 2,600 bytes, and four beginnings may cost a chunk each.
+    """
+    sizes = (400, 1000, 1200)
+    lost = [(start(0, 1, end), *chunks(*range(0, size - 100, 100), size=size)) for end, size in enumerate(sizes)]
+    return [*(step for each in lost for step in each), start(0, 1, 90), *chunks(*range(0, 100 * last, 100), size=1400)]
 
 
 DONE: Step = ("download_finished", {"bytes": SIZE})
@@ -49,6 +59,8 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([start(), *chunks(0, 100), start(300)], ["from byte 300", "holds 200"]),
         ([start(), *chunks(0, 100, 100)], ["holds 200", "took those at 100"]),
         (chunks(0), ["did not ask for"]),
+        (growing(7), []),
+        (growing(8), ["fetched 3100 bytes until it has", "at most 3000"]),
         ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),
     ],
 )

@@ -344,9 +344,12 @@ class GroupConsumer:
         if self._placing is not None:
             self._add(found, COMMITTED_LANE, self._placing.next_request(now_us))
             self._placed(now_us)  # The fetch of committed offsets may have passed its deadline.
-        for node_id, request in self._fetches.next_requests(now_us):
-            self._add(found, f"{_NODE_LANE}{node_id}", request)
-        return found
+        return found + self.next_fetches(now_us)
+
+    def next_fetches(self, now_us: int) -> list[LaneRequest]:
+        """Replaces ``next_requests`` once nothing else shall be sent: after ``end_fetches`` it returns only what closes
+        sessions."""
+        return [LaneRequest(f"{_NODE_LANE}{node}", request) for node, request in self._fetches.next_requests(now_us)]
 
     def next_heartbeats(self, now_us: int) -> list[LaneRequest]:
         """Replaces ``next_requests`` while the application is busy elsewhere. Returns only requests that keep its

@@ -224,17 +224,20 @@ class LeaderFetches:
     def _take_error(
         self, now_us: int, node_id: int, where: TopicPartition, data: PartitionData, error: Error | int
     ) -> None:
+        """Only the word of the leader moves a position. A late answer may come from a follower that was left meanwhile,
+        or from a leader that is none any more."""
+        leader = self.metadata.cache.leader_of(where)
         came_from_follower = self._replicas.forget([where], node_id)
         if error is ErrorCode.offset_out_of_range:
-            if came_from_follower:
+            if came_from_follower or leader is None or leader.node_id != node_id:
                 self._lanes[node_id].retry_at_us = now_us + self.backoff_us
             else:
                 self.partitions.begin_reset(where, "out_of_range")
             return
         if error not in _STALE_METADATA:
             self.failures.append(error)
-        elif (leader := data.current_leader) is not None:
-            self.metadata.cache = self.metadata.cache.learn_leader(where, leader.leader_id, leader.leader_epoch)
+        elif (news := data.current_leader) is not None:
+            self.metadata.cache = self.metadata.cache.learn_leader(where, news.leader_id, news.leader_epoch)
         self._back_off(now_us, self._lanes[node_id])
 
     def _back_off(self, now_us: int, lane: NodeLane) -> None:

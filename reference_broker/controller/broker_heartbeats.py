@@ -98,7 +98,7 @@ class BrokerHeartbeats:
         return self.deadlines_us.get(broker_id, 0) > self.surroundings.now_us
 
     def forget(self, broker_id: int) -> None:
-        """Ends the session of a broker that is no longer registered."""
+        """Ends the session of a broker that is no longer registered, or registers anew."""
         self.deadlines_us.pop(broker_id, None)
         self.left_at.pop(broker_id, None)
 

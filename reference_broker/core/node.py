@@ -16,7 +16,7 @@ from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.admission import Admission, is_taken_before_ready
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
-from reference_broker.core.effects import Effect, Note
+from reference_broker.core.effects import Effect
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Closed,
@@ -33,6 +33,7 @@ from reference_broker.core.events import (
 from reference_broker.core.failed_requests import failed_request
 from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
+from reference_broker.core.outside import Outside
 from reference_broker.core.peers import Peers
 from reference_broker.core.randomness import KeyedRandom
 from reference_broker.core.syncs import Syncs
@@ -74,30 +75,6 @@ _SHARED: Mapping[type, str] = {
 _NO_EVENT = "outside of any request"
 
 
-class _Outside:
-    """Implements ``ports.node_ports.Ports``: turns what handlers and the quorum ask for into effects."""
-
-    def __init__(
-        self,
-        effects: list[Effect],
-        last_steps: list[Callable[[], None]],
-        timers: Timers,
-        syncs: Syncs,
-        peers: Peers,
-        now: Callable[[], Now],
-    ) -> None:
-        self._effects = effects
-        self.at_end = last_steps.append
-        self.now = now
-        self.set_timer = timers.set
-        self.cancel_timer = timers.cancel
-        self.sync = syncs.request
-        self.send = peers.send
-
-    def note(self, what: str, *fields: tuple[str, int | str]) -> None:
-        self._effects.append(Note(what, fields))
-
-
 class Node:
     """A broker, and a controller if it is one of the voters. ``host`` and ``port`` are what clients are told, or
     ``endpoints`` if the node has several listeners: each broker listener's name, host and port.
@@ -133,7 +110,6 @@ class Node:
         self._opening = False
         self._closing = False
         self._effects: list[Effect] = []
-        self._last_steps: list[Callable[[], None]] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
@@ -142,9 +118,8 @@ class Node:
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
-        outside = _Outside(
-            self._effects, self._last_steps, self._timers, self._syncs, self._peers, lambda: self.broker.now
-        )
+        outside = Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
+        self._end_event = outside.end_event
         metrics = Metrics()
         partitions = Partitions()
         replica = MetadataReplica(
@@ -179,6 +154,7 @@ class Node:
                 outside.note,
                 config.min_incremental_fetch_session_eviction_ms,
                 config.crucible_fetch_session_cache_partitions,
+                lambda work: run_slices(outside, work),
             ),
             replication=replication,
             groups=groups,
@@ -241,8 +217,7 @@ class Node:
         self.broker.now = now
         try:
             self._on[event.__class__](event)
-            if self._last_steps:
-                self._end_event()
+            self._end_event()
         except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
         except (MetadataFault, CutBelowHighWatermark) as damage:
@@ -282,15 +257,6 @@ class Node:
             self._end_event()
         except (DiskError, UndoFailed) as failure:
             raise _failed(failure) from failure
-
-    def _end_event(self) -> None:
-        """Takes the steps that were left for the end of the event. A step may leave further ones."""
-        steps = self._last_steps
-        while steps:
-            taken = steps[:]
-            steps.clear()
-            for step in taken:
-                step()
 
     # Starting and stopping
 

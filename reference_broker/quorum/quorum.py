@@ -98,6 +98,12 @@ class Quorum:
         return self.state.role is Role.LEADER
 
     @property
+    def has_led(self) -> bool:
+        """Whether this node has led the present epoch, perhaps before it resigned or was restarted. Nobody else does,
+        then."""
+        return (self._durable.leader_epoch, self._durable.leader_id) == (self.epoch, self.node_id)
+
+    @property
     def is_half_changed(self) -> bool:
         """Whether a step of this quorum has begun and not ended. If that is still so after an exception has left it,
         nobody knows what holds, and the node must end."""
@@ -192,8 +198,7 @@ class Quorum:
         node has stopped."""
         if self.stopped:
             return True
-        knows_leader = self.leader_id != NO_NODE or self.role is Role.RESIGNED  # It led this epoch itself.
-        is_news = not knows_leader and leader_id in self.others
+        is_news = self.leader_id == NO_NODE and not self.has_led and leader_id in self.others
         if not self.epoch <= epoch <= MAX_EPOCH or (epoch == self.epoch and not is_news):
             return False
         if leader_id in self.others:

@@ -23,7 +23,7 @@ from reference_broker.quorum.messages import (
     read_vote,
     voted,
 )
-from reference_broker.quorum.values import MAX_EPOCH, NO_NODE, Role
+from reference_broker.quorum.values import MAX_EPOCH, NO_NODE
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchResponse
 
@@ -153,7 +153,7 @@ def _news_error(quorum: "Quorum", news: EpochNews) -> Error | None:
     error = _voter_error(quorum, news.leader_id, news.epoch, news.voter_id)
     if error is None and news.epoch == quorum.epoch and quorum.leader_id not in (NO_NODE, news.leader_id):
         return ErrorCode.invalid_request  # One epoch cannot have two leaders.
-    if error is None and news.epoch == quorum.epoch and quorum.role in (Role.LEADER, Role.RESIGNED):
+    if error is None and news.epoch == quorum.epoch and quorum.has_led:
         return ErrorCode.invalid_request
     return error
 

@@ -38,6 +38,26 @@ def plant_two_digests(history: History) -> None:
     image["detail"] = json.dumps(json.loads(str(image["detail"])) | {"digest": "f" * 16}, sort_keys=True)
 
 
+def _publish(history: History, offset: int) -> None:
+    """Node 2 publishes its metadata as of that offset, too."""
+    image = history.rows("trace", what="metadata_image", node=2)[0]
+    row = {**image, "seq": int_of(image, "seq") + 1_000}
+    _retell(row, offset=offset)
+    history.tables["trace"].append(row)
+
+
+def plant_image_inside_a_transaction(history: History) -> None:
+    _publish(history, 108)
+
+
+def plant_image_inside_an_aborted_transaction(history: History) -> None:
+    _publish(history, 104)
+
+
+def legal_image_of_an_abort(history: History) -> None:
+    _publish(history, 106)
+
+
 def plant_half_created(history: History) -> None:
     """The second attempt finds one topic of two."""
     row = history.rows("changes", topic_set=SET.format(4))[0]
@@ -158,6 +178,30 @@ def plant_download_without_end(history: History) -> None:
             history.tables["trace"].append(copied)
 
 
+def _download_growing_ones(history: History, last: int) -> None:
+    """Before it is whole, its snapshot of 3,500 bytes is replaced by two of 7,000 and 9,000, and each of these is lost
+    before its last chunk. ``last`` chunks of a fourth follow. With five beginnings 24,500 bytes are enough.
+    """
+    _download_note(history, "download_finished", 1)["incarnation"] = 9
+    begun, chunk = (_download_note(history, what, 0) for what in ("download_started", "download_chunk"))
+    for incarnation, size, count in ((2, 7_000, 6), (3, 9_000, 8), (4, 9_000, last)):
+        started = {**begun, "incarnation": incarnation}
+        _retell(started, end_offset=102 + incarnation, size=size)
+        history.tables["trace"].append(started)
+        for place in range(count):
+            received = {**chunk, "incarnation": incarnation, "seq": int_of(begun, "seq") + 1 + place}
+            _retell(received, position=place * 1_000, size=size)
+            history.tables["trace"].append(received)
+
+
+def legal_download_of_growing_ones(history: History) -> None:
+    _download_growing_ones(history, 6)
+
+
+def plant_download_beyond_the_third(history: History) -> None:
+    _download_growing_ones(history, 7)
+
+
 def plant_damaged_download(history: History) -> None:
     row = _download_note(history, "download_finished", 1)
     why = "__cluster_metadata-0/00000000000000000102-0000000001.checkpoint.part at byte 83: batch has a wrong CRC"
@@ -189,6 +233,9 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "part of a set": (plant_part_of_a_set, {"torn-metadata"}),
     "part of a deletion": (plant_part_of_a_deletion, {"torn-metadata"}),
     "two digests": (plant_two_digests, {"torn-metadata"}),
+    "image inside": (plant_image_inside_a_transaction, {"torn-metadata"}),
+    "image inside what was aborted": (plant_image_inside_an_aborted_transaction, {"torn-metadata"}),
+    "image of an abort": (legal_image_of_an_abort, set()),
     "half created": (plant_half_created, {"torn-metadata"}),
     "lost-metadata": (plant_lost_metadata, {"lost-metadata"}),
     "vanished": (plant_vanished, {"lost-metadata"}),
@@ -205,6 +252,8 @@ PLANTED_METADATA: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "chunk at another position": (plant_chunk_at_another_position, {"snapshot-transfer-bounded"}),
     "damaged download": (plant_damaged_download, {"snapshot-transfer-bounded"}),
     "download without end": (plant_download_without_end, {"snapshot-transfer-bounded"}),
+    "download of growing ones": (legal_download_of_growing_ones, set()),
+    "download beyond the third": (plant_download_beyond_the_third, {"snapshot-transfer-bounded"}),
     "second abort": (plant_second_abort, {"one-abort-per-begin"}),
 }
 """What is planted, and which guarantees must break."""

@@ -1,17 +1,18 @@
 """Each guarantee that the history can judge has a job, and each of its breaches a sentence."""
 
-from reports.guarantees import GUARANTEES, SeenFrom, names_seen_from
+from reports.guarantees import GUARANTEES, SeenFrom, names_on_the_wire, names_seen_from
 from reports.jobs.shared.judging import all_judgings
 from reports.schema import TABLES
 
 
 def test_every_guarantee_that_a_history_shows_has_a_job() -> None:
-    assert [one.name for one in all_judgings()] == list(names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE))
+    shown = (*names_seen_from(SeenFrom.CLIENTS, SeenFrom.TRACE), *names_on_the_wire())
+    assert [one.name for one in all_judgings()] == [name for name in GUARANTEES if name in shown]
 
 
 def test_every_job_needs_tables_that_there_are() -> None:
     tables = {table.name for table in TABLES}
-    assert {name for one in all_judgings() for name in one.needs} <= tables
+    assert {name for one in all_judgings() for name in (*one.needs, *one.instead)} <= tables
 
 
 def test_every_breach_is_one_sentence() -> None:

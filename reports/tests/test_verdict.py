@@ -155,11 +155,26 @@ def test_crash_outweighs_failure_outweighs_invalid_in_the_exit_code() -> None:
     assert worst_exit_code(verdicts[:1]) == 0
 
 
+def test_what_frames_show_is_judged_without_a_trace_and_what_is_inside_by_its_check() -> None:
+    names = ("session-lost", "one-leader-per-epoch", "incremental-answer-exact")
+    manifest = expecting(guarantees=names)
+
+    def statuses(*present: str) -> list[str]:
+        found = {each.name: each.status for each in outcome(manifest, findings(present=frozenset(present))).guarantees}
+        return [found[name] for name in names]
+
+    assert statuses("frames", "frame_lines") == ["holds", "not checked", "holds"]
+    assert statuses("trace") == ["holds", "holds", "not checked"]
+    inside = replace(manifest, checks=(Check(guarantee="incremental-answer-exact", holds=True, evidence=3),))
+    judged = {each.name: each for each in outcome(inside, findings(present=frozenset({"trace"}))).guarantees}
+    assert judged["incremental-answer-exact"].judged_by == "simulator"
+
+
 def test_junit_and_json_say_the_same_as_the_verdict(tmp_path: Path) -> None:
     verdict = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}, present=frozenset({"operations", "runs"})))
     write_junit(tmp_path / "junit.xml", verdict)
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
-    assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(all_judgings()) + 1)
+    assert suite.get("tests") == str(len(suite.findall("testcase"))) == str(len(verdict.guarantees) + 1)
     assert suite.get("failures") == str(len(suite.findall("testcase/failure"))) == "0"
     assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
     failing = outcome(MANIFEST, findings({"poll-skip": Found(4, (BREACH,))}))

@@ -1,9 +1,16 @@
 """The table of clauses is made from marks and sources, and every mark names a clause that exists."""
 
 import re
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
-from scenarios.clauses import all_clauses, texts
+import pytest
+from click.testing import CliRunner
+
+from scenarios import clauses as clauses_module
+from scenarios.clauses import NOT_BUILT, Clause, all_clauses, texts
+from scenarios.commands import clauses
 from scenarios.conformance import all_behaviours
 
 
@@ -70,6 +77,39 @@ def test_code_tests_and_scenarios_are_found_by_their_names(tmp_path: Path) -> No
 
 def test_every_clause_has_a_test_and_a_caught_mutant_or_stands_as_open() -> None:
     assert [each.fault for each in all_clauses() if each.fault] == []
+
+
+BUILT = Clause("F-1", "one", ("a.py",), ("test_a.py::test_one",), ("01-a",), ("lacks_it",))
+
+
+@pytest.mark.parametrize(
+    ("clause", "fault"),
+    [
+        (BUILT, ""),
+        (replace(BUILT, mutants=(), open="unit tests do"), ""),
+        (replace(BUILT, code=(), tests=(), mutants=(), open=NOT_BUILT), ""),
+        (replace(BUILT, mutants=()), "F-1 has no mutant"),
+        (replace(BUILT, tests=()), "F-1 has no test"),
+        (replace(BUILT, open="unit tests do"), "F-1 is listed as open, but the mutant lacks_it lacks it"),
+        (replace(BUILT, mutants=(), tests=(), open=NOT_BUILT), "F-1 is listed as not built, but a.py names it"),
+        (replace(BUILT, mutants=(), code=(), open=NOT_BUILT), "F-1 is listed as not built, but test_a.py::test_one"),
+    ],
+)
+def test_the_command_fails_for_a_clause_without_its_proof(
+    clause: Clause, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clauses_module, "all_clauses", lambda: (clause,))
+    found = CliRunner().invoke(clauses)
+    assert found.exit_code == bool(fault)
+    assert fault in found.stderr
+    assert bool(found.stderr) is bool(fault)
+    assert found.stdout.startswith("F-1   ")
+
+
+def test_only_known_clauses_are_listed_as_open() -> None:
+    with (Path(__file__).resolve().parents[2] / "reference_broker" / "clauses.toml").open("rb") as file:
+        listed = set(tomllib.load(file)["open"]) - {"title"}
+    assert listed <= set(texts())
 
 
 def test_a_mutant_counts_once_a_scenario_must_catch_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from chaos.mutants import all_mutants, catches
 from chaos.mutants.catches import Catch
-from chaos.mutants.live_worlds import SIMULATED_ONLY
+from chaos.mutants.live_worlds import FIRST_SEEDS, SIMULATED_ONLY
 from reports.verdict import GuaranteeResult, Outcome, Status, Verdict
 from scenarios import loader
 from tools.mutants_live import Search, search, searches
@@ -76,6 +76,14 @@ def test_every_mutant_is_played_but_those_that_a_live_world_cannot_show() -> Non
     assert set(found) == {each.name for each in all_mutants()} - set(SIMULATED_ONLY)
     assert [one.mutant for one in searches([NAME])] == [NAME]
     assert found["replaced_partitions_kept"].name == "04-forget-cut@first"
+
+
+def test_a_search_begins_where_the_mutant_is_known_to_show() -> None:
+    one, other = (searches([name])[0] for name in ("abort_without_bootstrap", NAME))
+    assert (one.next_seed, other.next_seed) == (FIRST_SEEDS["abort_without_bootstrap"], 1)
+    one.take(None)
+    assert one.next_seed == FIRST_SEEDS["abort_without_bootstrap"] + 1
+    assert {each.name for each in all_mutants()} >= set(FIRST_SEEDS)
 
 
 def test_a_catch_takes_the_place_of_the_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ brought them.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from bench.fleet.behaviours.assigned import AssignmentBook
 from bench.fleet.behaviours.journal import Journal, Operation
@@ -17,7 +17,7 @@ from bench.fleet.values import read_value
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
 from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets
-from reference_broker.client.fetch_plan import FetchPlan, Wanted
+from reference_broker.client.fetch_plan import FINAL_EPOCH, NO_SESSION_ID, FetchPlan, Wanted
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE
 from reference_broker.client.group_events import Assigned, GroupEvent, Joined, Left, Lost, Revoked
 from reference_broker.client.group_requests import (
@@ -34,6 +34,7 @@ from reference_broker.client.offset_commits import Committed, Fetched
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION, api_name
 from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.fetch import FetchRequest
 from reports.rows import (
     END_OF_RUN_US,
     CommitRow,
@@ -125,11 +126,14 @@ class ConsumerHistory(ConsumerObserver):
     # -- requests -----------------------------------------------------------------------------------------------
 
     def sent(self, lane: str, request: GroupRequest) -> None:
-        """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs."""
+        """A request goes out. A commit or a fetch of offsets is one operation, however many requests it needs. What
+        closes a session is none, since it asks for nothing."""
         node = -1 if request.to is None else request.to.node_id
         if lane in (COMMIT_LANE, COMMITTED_LANE):
             if lane in self._sent and request.api_key in (OFFSET_COMMIT, OFFSET_FETCH):
                 self._sent[lane].node = node
+            return
+        if request.api_key == FETCH and _is_farewell(cast(FetchRequest, request.body)):
             return
         operation = self._sent[lane] = self.journal.begin(_snake(api_name(request.api_key)))
         operation.node = node
@@ -148,7 +152,7 @@ class ConsumerHistory(ConsumerObserver):
 
     def answering(self, lane: str, answer: Answered) -> None:
         """The consumer is about to get this answer."""
-        operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane)
+        operation = None if lane in (COMMIT_LANE, COMMITTED_LANE) else self._sent.pop(lane, None)
         self._outcome = Outcome(answer, operation)
         if operation is not None:
             self._outcome.error = _error_in(operation.f, answer.body)
@@ -164,7 +168,7 @@ class ConsumerHistory(ConsumerObserver):
 
     def lost(self, lane: str, reason: str) -> None:
         """The request gets no answer."""
-        if lane in (COMMIT_LANE, COMMITTED_LANE):
+        if lane in (COMMIT_LANE, COMMITTED_LANE) or lane not in self._sent:
             return
         operation = self._sent.pop(lane)
         if operation.f == "fetch":
@@ -354,6 +358,10 @@ class ConsumerHistory(ConsumerObserver):
         since_us = since_us if since_us >= 0 else self._now_us
         who = (self.journal.process, self.group, self._member_id)
         self.journal.record(MembershipRow(*who, generation, event, *(where or ("", -1)), self._now_us, since_us))
+
+
+def _is_farewell(body: FetchRequest) -> bool:
+    return body.session_id != NO_SESSION_ID and body.session_epoch == FINAL_EPOCH
 
 
 def _error_in(f: str, body: object) -> str | None:

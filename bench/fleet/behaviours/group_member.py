@@ -6,7 +6,8 @@ metadata, positions and fetches. ``ConsumerLanes`` carries its requests, and ``C
 commits, gives up what is revoked, comes and goes.
 
 Once the load is over a member goes on until it has caught up. Then it commits and falls silent without leaving, so that
-the others do not take over what has been read. Only a member that leaves while others stay tells its coordinator.
+the others do not take over what has been read. Only a member that leaves while others stay tells its coordinator. Each
+closes its fetch sessions last of all, as Kafka's consumer does.
 """
 
 from collections import deque
@@ -122,7 +123,8 @@ class Life:
       at the latest, and committed.
     - ``ending_by_us`` is the time by which its end must be over, or -1 before the end has begun. ``leaves`` says that
       it leaves the group then, and ``returns`` that another life follows.
-    - ``closing_by_us`` is the time until which requests in flight may end, or -1 before the life is over.
+    - ``closing_by_us`` is the time until which its fetch sessions may be closed and requests in flight may end, or -1
+      before the life is over.
     - ``committed_last`` says that the last commit before giving up, or before the end, has begun.
     """
 
@@ -250,10 +252,17 @@ class GroupMember:
         return not life.offsets.busy
 
     def _close(self, life: Life) -> None:
-        """Sends nothing more once the life has ended, and waits for what is in flight, unless it has left the group."""
-        if life.closing_by_us < 0 and self._has_ended(life):
-            life.closing_by_us = self._now_us + (0 if life.leaves else self.settings.request_timeout_us)
-        if life.closing_by_us >= 0 and (life.lanes.is_idle or self._now_us >= life.closing_by_us):
+        """Only closes the fetch sessions once the life has ended (F-8), and waits for what is in flight. If it has left
+        the group it waits for fetches only."""
+        if life.closing_by_us < 0:
+            if not self._has_ended(life):
+                return
+            life.closing_by_us = self._now_us + self.settings.request_timeout_us
+            life.consumer.end_fetches()
+        for lane, request in life.consumer.next_fetches(self._now_us):
+            life.lanes.send(lane, request)
+        is_done = life.consumer.has_ended_fetches and (life.leaves or life.lanes.is_idle)
+        if is_done or self._now_us >= life.closing_by_us:
             self._end(life)
 
     def _end(self, life: Life) -> None:

@@ -197,7 +197,7 @@ class SessionFetcher(ClusterScript):
 
     def _close(self, session: NodeSession) -> Steps[None]:
         """Closes the session where the fetcher is still connected and has time, as Kafka's consumer does (F-8)."""
-        if self.connected_to is None or self.leaving or self.out_of_time:
+        if self.connected_to is None or self.out_of_time:
             return
         plan = session.handler.farewell()
         if plan is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
-from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
+from bench.fleet.behaviours.protocol import ClientSettings, Leaving, Request, Stopping, TopicPartition
 from bench.fleet.behaviours.session_fetcher import VARIANTS, FetcherPlan, SessionFetcher
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, World, read_offsets
@@ -83,10 +83,18 @@ def test_the_full_variant_never_uses_a_session(world: World, broker: FakeBroker,
 
 
 @pytest.mark.clause("F-8")
+@pytest.mark.parametrize("end", [Stopping(), Leaving()])
 def test_a_fetcher_closes_its_session_when_it_leaves(
-    world: World, broker: FakeBroker, settings: ClientSettings
+    world: World, broker: FakeBroker, settings: ClientSettings, end: Stopping | Leaving
 ) -> None:
-    live(world, settings, fetcher("incremental", settings))
+    subject = fetcher("incremental", settings)
+    load = producer(settings)
+    world.start(load, subject)
+    world.run(1)
+    world.stop(load)
+    world.run(1)
+    world.at(world.now_us, subject, end)
+    world.run(5)
     last: Any = [each.body for each in broker.requests if each.api_key == ApiKey.FETCH][-1]
     assert (last.session_id, last.session_epoch, last.topics) == (fetches(world)[-1].session_id, -1, [])
     assert not broker.sessions

@@ -15,6 +15,7 @@ from bench.fleet.behaviours.protocol import Address, ClientSettings, Leaving, To
 from bench.fleet.tests.conftest import read_offsets
 from bench.fleet.tests.groups import GroupsBroker, GroupWorld
 from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.wire.apis import ApiKey
 from reports.rows import MembershipRow
 
 HOT = tuple(TopicPartition("hot", each) for each in range(4))
@@ -141,6 +142,45 @@ def test_a_member_that_leaves_hands_over_at_once_and_its_successor_reads_nothing
     finish(world, load, members[1])
     for where, offsets in all_read(world, broker, members).items():
         assert sorted(offsets) == list(range(broker.logs[where].end)), where
+
+
+@pytest.mark.clause("F-8")
+@pytest.mark.parametrize("stay_us", [0, 700_000])
+def test_a_member_closes_its_sessions_when_it_leaves_and_when_it_is_done(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer, stay_us: int
+) -> None:
+    members = [member(settings, 0), member(settings, 1, stay_us=stay_us)]
+    world.start(load, *members)
+    world.run(2)
+    assert len(broker.sessions) > 0
+    world.at(world.now_us, members[0], Leaving())
+    world.run(1)
+    finish(world, load, members[1])
+    assert not broker.sessions
+    closed = [
+        each
+        for each in broker.requests
+        if each.api_key == ApiKey.FETCH and each.body.session_epoch == -1  # type: ignore[attr-defined]
+    ]
+    assert {each.client_id for each in closed} == {each.process for each in members}
+    told = [each for each in world.rows("operations") if each.f == "fetch" and each.process != "final"]
+    assert told
+    assert all(each.session_epoch >= 0 for each in told), "what closes a session is no operation"
+
+
+@pytest.mark.clause("F-8")
+def test_a_member_whose_node_is_down_ends_without_closing_its_session_there(
+    world: GroupWorld, broker: GroupsBroker, settings: ClientSettings, load: KeyedProducer
+) -> None:
+    one = member(settings, 0)
+    world.start(load, one)
+    world.run(1)
+    open_before = len(broker.sessions)
+    world.down.add(2)
+    world.at(world.now_us, one, Leaving())
+    world.run(2 * settings.request_timeout_us / 1_000_000 + 1)
+    assert one.process in world.finished
+    assert len(broker.sessions) < open_before
 
 
 @pytest.mark.parametrize("protocol", ["eager", "cooperative"])

@@ -1,10 +1,12 @@
 """A conversation of the proxy without sockets: both ends are lists of what was written."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
+from typing import Any
 
 from chaos.claims import SharedClaims
 from chaos.frame_proxy.conversation import Conversation
+from chaos.frame_proxy.frame_recorder import FrameRecorder
 from chaos.frame_proxy.frames import MOST_FRAME_BYTES, Bytes
 from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.powers import ProxyPowers
@@ -69,6 +71,7 @@ class House:
 
     def __init__(self, most_frame_bytes: int = MOST_FRAME_BYTES) -> None:
         self.log = RequestLog()
+        self.recorder: FrameRecorder | None = None
         self.most_frame_bytes = most_frame_bytes
         self.complaints: list[str] = []
         self.lingering: list[tuple[float, Callable[[], None]]] = []
@@ -83,6 +86,12 @@ class House:
     def next_connection(self) -> int:
         self._last += 1
         return self._last
+
+    def learn(self, topics: Iterable[Any]) -> None:
+        """Learns nothing."""
+
+    def role_of(self, node: int) -> str:  # noqa: ARG002
+        return ""
 
     def complain(self, sentence: str) -> None:
         self.complaints.append(sentence)

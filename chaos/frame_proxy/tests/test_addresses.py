@@ -126,3 +126,62 @@ def test_api_versions_of_an_unknown_version_is_answered_as_an_older_broker_does(
     assert [(int(each.api_key), int(each.max_version)) for each in body.api_keys] == [(ApiKey.API_VERSIONS, 4)]
     asked(talk, ApiKey.API_VERSIONS, 4)
     assert talk.node.got
+
+
+UNKNOWN_TAG = b"\x63\x03new"
+"""Tag 99 with three bytes."""
+AT_THE_END = [
+    (ApiKey.METADATA, 13, metadata),
+    (ApiKey.FIND_COORDINATOR, 6, coordinator),
+    (ApiKey.DESCRIBE_CLUSTER, 2, cluster),
+    (ApiKey.FETCH, 17, fetched),
+    (ApiKey.PRODUCE, 12, produced),
+]
+
+
+def newer(known: bytes, tags_before: int) -> bytes:
+    """The answer of a newer broker, with one more tagged field at the end of the answer. ``tags_before`` is the size of
+    the tag buffer there, whose first byte is the number of tags."""
+    at = len(known) - tags_before
+    data = known[4:at] + bytes((known[at] + 1,)) + known[at + 1 :] + UNKNOWN_TAG
+    return len(data).to_bytes(4, "big") + data
+
+
+def tag_bytes(api: int, host: str) -> int:
+    """The size of the tag buffer at the end of these answers: only Fetch and Produce have a field there."""
+    if api not in (ApiKey.FETCH, ApiKey.PRODUCE):
+        return 1
+    return 1 + 2 + 1 + 4 + 1 + len(host) + 4 + 1 + 1
+
+
+@pytest.mark.parametrize(("api", "version", "body"), AT_THE_END)
+def test_tagged_fields_that_we_do_not_know_stay(api: int, version: int, body: Any) -> None:
+    talk = Talk().connect()
+    asked(talk, api, version)
+    talk.conversation.from_node(newer(frame(api, version, body("broker", 9092)), tag_bytes(api, "broker")))
+    assert talk.client.got == newer(frame(api, version, body("proxy", SHOWN_PORT + 2)), tag_bytes(api, "proxy"))
+
+
+def test_an_offer_that_is_cut_keeps_tagged_fields_that_we_do_not_know() -> None:
+    talk = Talk().connect()
+    asked(talk, ApiKey.API_VERSIONS, 4)
+    whole, cut = (frame(ApiKey.API_VERSIONS, 4, versions((ApiKey.METADATA, most))) for most in (20, 13))
+    talk.conversation.from_node(newer(whole, 1))
+    assert talk.client.got == newer(cut, 1)
+
+
+def test_an_address_in_another_place_of_the_answer_stays() -> None:
+    """Records may hold the very bytes of an address."""
+    written = (2).to_bytes(4, "big") + b"\x07broker" + (9092).to_bytes(4, "big")
+    endpoint = b"\x00\x12\x02" + written + b"\0\0"
+
+    def of(host: str, port: int) -> object:
+        data = [PartitionData(0, 6, 2, records=endpoint * 2)]
+        return FetchResponse(
+            responses=[FetchTopicResponse("", bytes(16), data)], node_endpoints=[NodeEndpoint(2, host, port)]
+        )
+
+    talk = Talk().connect()
+    asked(talk, ApiKey.FETCH, 17)
+    talk.conversation.from_node(frame(ApiKey.FETCH, 17, of("broker", 9092)))
+    assert talk.client.got == frame(ApiKey.FETCH, 17, of("proxy", SHOWN_PORT + 2))

@@ -1,6 +1,10 @@
 """What the command refuses before it starts anything."""
 
 import os
+import socket
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,3 +54,54 @@ def test_a_process_that_cannot_be_struck_is_one_sentence(
     monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
     assert run_proxy(Wish(NOBODY, processes=processes)) == 2
     assert capsys.readouterr().err == f"crucible proxy: {told}"
+
+
+def test_more_nodes_than_ports_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.frame_proxy.command.nodes_of", lambda _: [Node(each, "127.0.0.1", 9) for each in (0, 1)])
+    monkeypatch.setattr("chaos.frame_proxy.command._serve", None)
+    assert run_proxy(Wish(NOBODY, listen="127.0.0.1:65535")) == 2
+    told = "--listen is 127.0.0.1:65535, and 2 nodes need the ports from it on: give a lower one."
+    assert capsys.readouterr().err == f"crucible proxy: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Kafka (garbled: a frame of 1213486160 bytes)"),
+        (b"\0\0\0\4\0\0\0\7", "does not speak Kafka (garbled"),
+    ],
+)
+def test_a_target_that_does_not_speak_kafka_is_known_at_once(
+    answer: bytes, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def serve() -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(1000)
+            client.sendall(answer)
+            with suppress(ConnectionError):
+                client.recv(1000)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        began = time.monotonic()
+        assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
+        assert time.monotonic() - began < foreign_target.PATIENCE_S / 2
+        thread.join(5)
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_target_that_says_nothing_costs_the_patience_and_no_more(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chaos.frame_proxy.target.PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        began = time.monotonic()
+        assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
+        assert time.monotonic() - began < 2
+    assert "No broker answers at" in capsys.readouterr().err

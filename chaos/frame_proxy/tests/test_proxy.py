@@ -5,6 +5,7 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_a_paused_node_goes_on_when_the_proxy_ends(monkeypatch: pytest.MonkeyPat
         proxy = Proxy(ProxyPlan(rules=[replace(rule("node_paused", "reply"), duration_s=60.0)], processes={0: 77}))
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
-        (front,) = proxy._fronts.values()
+        (front,) = proxy._fronts
         front.answered(ANSWER)
         proxy.close()
 
@@ -39,7 +40,7 @@ def test_a_rule_that_comes_again_counts_from_the_start() -> None:
         proxy = Proxy(ProxyPlan())
         proxy.start([NODE])
         await asyncio.gather(*proxy._servers)
-        (front,) = proxy._fronts.values()
+        (front,) = proxy._fronts
         once = rule("response_dropped", "reply", total=1)
         for _ in range(2):
             proxy.add(once)
@@ -72,7 +73,7 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
             while len(proxy.hits) < 2:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        left = sum(len(front._phantoms) for front in proxy._fronts.values())
+        left = sum(len(front._phantoms) for front in proxy._fronts)
         writer.close()
         proxy.close()
         node.close()
@@ -82,3 +83,48 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
     (_, answer), left = asyncio.run(play())
     assert answer.startswith("closed: the node sent what is no answer")
     assert left == 0
+
+
+def test_nodes_without_end_do_not_get_listeners_without_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("chaos.frame_proxy.proxy.MOST_FRONTS", 3)
+
+    async def play() -> list[tuple[str, int]]:
+        proxy = Proxy(ProxyPlan())
+        proxy.start([NODE])
+        told = [proxy.told(number, "forged", 9) for number in range(1, 9)]
+        assert told[0] == proxy.told(1, "forged", 9)
+        await asyncio.gather(*proxy._servers)
+        proxy.close()
+        return told
+
+    told = asyncio.run(play())
+    assert [host for host, _ in told] == ["127.0.0.1"] * 2 + ["forged"] * 6
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "no front for node 3 at forged:9 (there are 3 already)" in shown
+
+
+def test_metadata_tells_who_leads_the_first_partition() -> None:
+    def topic(name: str, leader: int) -> object:
+        partitions = [
+            SimpleNamespace(partition_index=0, leader_id=leader, replica_nodes=(7, 8)),
+            SimpleNamespace(partition_index=1, leader_id=9, replica_nodes=(9,)),
+        ]
+        return SimpleNamespace(name=name, partitions=partitions)
+
+    async def play() -> list[str]:
+        lost = replace(rule("response_dropped", "reply"), node="partition_leader")
+        proxy = Proxy(ProxyPlan(rules=[lost], topic="hot"))
+        proxy.start([Node(each, "127.0.0.1", each) for each in (7, 8, 9)])
+        await asyncio.gather(*proxy._servers)
+        for topics in ([], [topic("cold", 9)], [topic("cold", 9), topic("hot", 8)], [topic("hot", 7)]):
+            proxy.learn(topics)
+            for front in proxy._fronts:
+                front.answered(ANSWER._replace(tag=Tag(UNKNOWN_API, 0, f"c{proxy.role_of(7)}")))
+        assert [proxy.role_of(node) for node in (7, 8, 9)] == ["partition_leader", "partition_follower", ""]
+        proxy.close()
+        return [row.target for row in proxy.hits]
+
+    assert asyncio.run(play()) == ["node-8", "node-7"]

@@ -47,6 +47,14 @@ def test_what_a_proxy_cannot_know_is_refused(changes: dict[str, object], told: s
     assert bool(wrong) is bool(told)
 
 
+def test_a_role_in_a_partition_is_known_from_metadata() -> None:
+    for changes in ({"node": "partition_leader"}, {"match": {"role": "partition_follower"}}):
+        rule = read_rule({**LOST, **changes})
+        assert "or --topic, whose first partition is meant" in why_not(rule, NODES)
+        assert why_not(rule, NODES, topic="hot") == ""
+    assert "does not know what role" in why_not(read_rule({**LOST, "node": "leader"}), NODES, topic="hot")
+
+
 def test_a_time_is_refused() -> None:
     fault = read_rule({"name": "later", "kind": "node_killed", "at_s": 3})
     assert "at_s" in why_not(fault, NODES)

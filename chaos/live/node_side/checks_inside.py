@@ -19,7 +19,7 @@ from chaos.checks.surroundings import Settings, Surroundings
 from chaos.checks.trouble import Trouble
 from chaos.live.node_side.evidence import BROKEN, LOOKED, Evidence
 from chaos.onlooker import Onlooker
-from reference_broker.core.effects import Effect
+from reference_broker.core.effects import Effect, Note
 from reference_broker.core.events import Event
 from reference_broker.ports.now import Now
 from reports.manifest import Check as Judged
@@ -52,6 +52,7 @@ class ChecksInside(Onlooker):
         self._watches_quorum = any(isinstance(each, QuorumCheck) for each in self._checks)
         self._actors = overriding(self._checks, "acted")
         self._of_fetches = overriding(self._checks, "answered")
+        self._of_notes = [each for each in self._checks if each.notes]
         self._incarnation = incarnation
         self._origin_us = origin_us
         self._evidence = evidence
@@ -81,6 +82,9 @@ class ChecksInside(Onlooker):
                 self._evidence.tell(LOOKED, [self._incarnation, self._looked])
             for each in self._of_fetches:
                 each.answered(at_us, answer)
+        for effect in effects if self._of_notes else ():
+            if type(effect) is Note:
+                self._note(at_us, node.broker.node_id, effect)
         for check in self._actors:
             check.acted(at_us, node, event, effects)
         for check in self._checks:
@@ -88,6 +92,11 @@ class ChecksInside(Onlooker):
         if self._watches_quorum:
             self._view.look(at_us, self._incarnation, node, False)
         self._tell([each for check in self._checks for each in check.violations])
+
+    def _note(self, at_us: int, node_id: int, note: Note) -> None:
+        for check in self._of_notes:
+            if note.what in check.notes:
+                check.note(at_us, self._view.nodes[node_id], note)
 
     def _tell(self, found: Sequence[Violation]) -> None:
         if len(found) == self._told:

@@ -17,7 +17,7 @@ from chaos.metadata_digest import ROW, Published, Watch
 from chaos.onlooker import Onlooker
 from chaos.presets import presets_for
 from chaos.roles import role_of, topic_of_roles
-from chaos.rules import rules_for
+from chaos.rules import at_a_link, rules_for
 from chaos.seeds import random_for
 from chaos.trace import TraceRecorder
 from reference_broker.core.effects import Effect, Note
@@ -59,9 +59,10 @@ class Inside:
 
     def attach(self, powers: DriverPowers, disk: Disk) -> Attached:
         spec, cluster = self._spec, self._scenario.cluster
+        rules = rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules"))
         self._interceptor = Interceptor(
             spec.node_id,
-            rules_for(self._scenario, spec.node_id, random_for(spec.seed, "rules")),
+            [rule for rule in rules if not at_a_link(rule)],
             ReportingPowers(powers, self._evidence),
             random_for(spec.seed, f"interceptor-{spec.node_id}-{spec.incarnation}"),
             spec.origin_us,

@@ -1,7 +1,7 @@
 """A broker that is not ours in one run: its nodes, the way to them through our proxies, and the rules at frames."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from bench.targets.model import Chosen
@@ -16,8 +16,8 @@ from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import chosen, needs_links, playable
 from chaos.live.outside.roles import watched
 from chaos.live.run_folder import RunFolder
+from chaos.promises import promised_on_the_wire
 from reports.manifest import Check
-from reports.rows import FaultRow
 from scenarios.model import Scenario
 
 STAYS_UP = "target-stays-up"
@@ -29,7 +29,8 @@ TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
 
 
 class Outside:
-    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied."""
+    """``scenario`` is what is played, ``crew`` the target's nodes, ``frames`` the frame proxy before them once they are
+    reached, if the run needs one. Raises SetupError, TargetDied."""
 
     def __init__(
         self,
@@ -43,11 +44,11 @@ class Outside:
         self._wanted = chosen(target)
         self.scenario = playable(scenario, self._wanted)
         self.crew = TargetCrew(self._wanted, self.scenario.cluster, folder.data, folder.logs, seed)
-        self._logs = folder.logs
+        self._folder = folder
         self._seed = seed
         self._origin_us = origin_us
         self._progress = progress
-        self._frames: ForeignFrames | None = None
+        self.frames: ForeignFrames | None = None
 
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
         """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
@@ -64,10 +65,10 @@ class Outside:
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
         crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
-        if not has_frame_faults(self.scenario):
+        if not has_frame_faults(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
-        frames = self._frames = ForeignFrames(
-            self.scenario, nodes, way, crew.processes(), self._logs, self._seed, self._origin_us
+        frames = self.frames = ForeignFrames(
+            self.scenario, nodes, way, crew.processes(), self._folder, self._seed, self._origin_us
         )
         for address, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {address} pass {dialled}")
@@ -103,24 +104,8 @@ class Outside:
     # The course
 
     def tick(self) -> None:
-        if self._frames is not None:
-            self._frames.has_processes(self.crew.processes())
-            self._frames.check()
-
-    def hits(self) -> Iterator[FaultRow]:
-        return iter(()) if self._frames is None else self._frames.hits()
-
-    def load_starts(self, at_us: int) -> None:
-        if self._frames is not None:
-            self._frames.load_starts(at_us)
-
-    def disarm(self) -> None:
-        if self._frames is not None:
-            self._frames.disarm()
-
-    def close(self) -> None:
-        if self._frames is not None:
-            self._frames.close()
+        if self.frames is not None:
+            self.frames.has_processes(self.crew.processes())
 
     # What the manifest says
 
@@ -149,6 +134,6 @@ def told(wanted: Chosen) -> str:
 
 
 _FOREIGN = (
-    "The broker is not ours: nothing is known of what happened inside it, so guarantees that are judged from inside a "
-    "node or from its trace are left out."
+    "The broker is not ours: nothing is known of what happened inside it. Its fetch sessions are judged by the frames "
+    "that passed the proxy before it, as far as these tell. What only a node's inside or its trace tells is left out."
 )

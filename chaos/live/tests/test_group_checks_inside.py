@@ -9,16 +9,20 @@ from chaos.checks.switch_respected import SwitchRespected
 from chaos.live.node_side.checks_inside import ChecksInside
 from chaos.live.tests.test_checks_inside import FakePipe
 from chaos.tests.surroundings import around
-from reference_broker.core.effects import Reply
+from reference_broker.core.effects import Note, Reply
 from reference_broker.core.events import Request
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
+from reports.manifest import Check as Judged
 
 GATED, FENCED = "epoch-gated-by-transaction", "commits-fenced"
-BEGIN, END = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00"
+BOOTSTRAPPED, MARKERS_GATED = "bootstrapped", "markers-gated"
+BEGIN, END, ABORT = b"\x01\x17\x00\x00", b"\x01\x18\x00\x00", b"\x01\x19\x00\x00"
+LEVEL, OTHER_LEVEL = b"\x01\x0c\x00\x11metadata.version\x00\x19\x00", b"\x01\x0c\x00\x0egroup.version\x00\x01\x00"
+"""Values of FeatureLevelRecords: frame version, API key 12, version, name, level, tagged fields."""
 BARE, WITH_EPOCH = b"\x01\x14\x00\x00", b"\x01\x14\x00\x01\x90\x4e\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07\x00"
 """Values of NoOpRecords: frame version, API key 20, version, tagged fields."""
 
@@ -56,6 +60,26 @@ def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...]
     checks.after(Now(5000, 0), asked, done)
 
 
+def judged_log(
+    guarantee: str, values: tuple[bytes, ...], features: dict[str, int] | None = None, *effects: object
+) -> tuple[Judged, ...]:
+    """What a node with these records says, which commits them one by one and has ``effects`` at the end."""
+    pipe, log = FakePipe(), FakeLog()
+    outlet: Any = pipe
+    checks = ChecksInside(0, 1000, (guarantee,), outlet)
+    quorum = SimpleNamespace(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
+    loader = SimpleNamespace(image=SimpleNamespace(features=features or {}))
+    node = node_of(replica=SimpleNamespace(quorum=quorum, log=log, loader=loader))
+    checks.built(node)
+    for value in values:
+        log.append(value)
+        look(checks)
+        quorum.high_watermark = log.log_end_offset
+        look(checks)
+    look(checks, effects=effects)
+    return pipe.findings.judged((guarantee,))
+
+
 @pytest.mark.clause("M-2")
 @pytest.mark.parametrize(
     ("values", "breaks"),
@@ -65,18 +89,33 @@ def look(checks: ChecksInside, event: object = None, effects: tuple[object, ...]
     ],
 )
 def test_an_epoch_inside_a_transaction_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
-    pipe, log = FakePipe(), FakeLog()
-    outlet: Any = pipe
-    checks = ChecksInside(0, 1000, (GATED,), outlet)
-    quorum = SimpleNamespace(high_watermark=0, epoch=1, leader_id=1, is_leader=True)
-    node = node_of(replica=SimpleNamespace(quorum=quorum, log=log))
-    checks.built(node)
-    for value in values:
-        log.append(value)
-        look(checks)
-        quorum.high_watermark = log.log_end_offset
-        look(checks)
-    (found,) = pipe.findings.judged((GATED,))
+    (found,) = judged_log(GATED, values)
+    assert found.holds is not breaks
+
+
+@pytest.mark.clause("T-7")
+@pytest.mark.parametrize(
+    ("values", "breaks"),
+    [
+        ((BEGIN, LEVEL, END, BARE), False),
+        ((BEGIN, LEVEL, ABORT, BEGIN, LEVEL, END, BARE), False),
+        ((LEVEL, BARE), False),
+        ((BEGIN, LEVEL, ABORT, BARE), True),
+        ((BEGIN, BARE, END, BARE), True),
+        ((OTHER_LEVEL, BARE), True),
+    ],
+)
+def test_a_log_without_metadata_version_is_seen_in_the_nodes_own_log(values: tuple[bytes, ...], breaks: bool) -> None:
+    (found,) = judged_log(BOOTSTRAPPED, values)
+    assert found.holds is not breaks
+
+
+@pytest.mark.clause("T-2")
+@pytest.mark.parametrize(("level", "breaks"), [(0, False), (12, True), (13, False)])
+def test_a_marker_below_its_level_is_seen_in_the_nodes_own_image(level: int, breaks: bool) -> None:
+    features = {"metadata.version": level} if level else {}
+    note = Note("metadata_committed", (("offset", 4), ("kind", "begin"), ("number", 0), ("of", 0)))
+    (found,) = judged_log(MARKERS_GATED, (BEGIN,), features, note)
     assert found.holds is not breaks
 
 

@@ -1,7 +1,7 @@
-"""The rules of one file in three places: in the simulator, inside our node, and in front of a node that is not ours."""
+"""The rules of one file in all places: in the simulator, inside our node, in front of a node, and on links between."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,10 @@ from chaos.live.tests.small_scenario import faults_of
 from chaos.search.run_sim import play as simulate
 from reports.manifest import read_manifest
 from scenarios import loader
+from scenarios.model import Fault
 
 SCENARIO = "frame-faults"
+ON_LINKS = "link-faults"
 KINDS = {
     *("request_dropped", "request_delayed", "request_duplicated", "request_duplicated_answered"),
     *("response_dropped", "response_delayed", "response_truncated", "response_error"),
@@ -61,3 +63,31 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
             with pytest.raises(SetupError) as refused:
                 check_playable(loader.load(file), target)
             assert told in str(refused.value)
+
+
+@pytest.mark.live
+def test_rules_on_links_between_nodes_hit_the_same_outside_the_nodes(tmp_path: Path) -> None:
+    scenario = loader.find(ON_LINKS)
+    _, world = simulate(scenario, 1)
+    play(scenario, tmp_path / "live", seed=1)
+    assert not read_manifest(tmp_path / "live").crash
+    rules = {fault.name: fault for fault in scenario.faults if not fault.timed}
+    # Which node leads the quorum is the run's own affair, so rules for any sender are compared without the sender.
+    simulated = on_links(rules, ((row.name, row.kind, row.client_id, row.target) for row in world.faults))
+    struck = faults_of(tmp_path / "live")
+    live = on_links(rules, ((row["name"], row["kind"], row["client_id"], row["target"]) for row in struck))
+    assert {name for name, _, _, _ in simulated} == set(rules)
+    assert live == simulated
+    assert (tmp_path / "live" / "logs" / "link-frames.log").exists(), "no proxy stood on the links"
+
+
+def on_links(
+    rules: Mapping[str, Fault], rows: Iterable[tuple[str, str, str, str]]
+) -> Counter[tuple[str, str, str, str]]:
+    found = []
+    for name, kind, sender, target in rows:
+        link = rules[name].link if name in rules else None
+        if link is not None:
+            is_fixed = isinstance(link.source, int)
+            found.append((name, kind, sender if is_fixed else "", target if is_fixed else ""))
+    return Counter(found)

@@ -32,7 +32,7 @@ from typing import Protocol, TypeAlias
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
-from reference_broker.apis.records.leader_endpoints import endpoints_of
+from reference_broker.apis.records.produce_answers import changed, marked_response, not_led, refused_answer, response_of
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.log.partition_log import RecordsRefused
 from reference_broker.metadata.topic_names import is_internal
@@ -43,7 +43,7 @@ from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode, error_name
-from reference_broker.wire.fetch import NO_TOPIC_ID, LeaderIdAndEpoch
+from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import (
     ProducePartition,
     ProducePartitionResponse,
@@ -56,8 +56,6 @@ from reference_broker.wire.produce import (
 
 ZSTD_FROM = 7
 """The version from which batches may be compressed with zstd (KIP-110)."""
-LEADERS_FROM = 10
-"""The version from which NOT_LEADER_OR_FOLLOWER names the leader."""
 
 WITHOUT_LOG_START = (
     ErrorCode.corrupt_message,
@@ -78,12 +76,12 @@ SMALL_BYTES = 4096
 Written: TypeAlias = tuple[Partition, bool, int]
 """The partition, whether something new was written, and where that ends."""
 
-_Change: TypeAlias = Callable[[ProduceTopicResponse, ProducePartitionResponse], ProducePartitionResponse]
-
 
 UNITS_PER_SLICE = 600
 """The work of one event, in units of about 8 us. A batch costs one, and one more for every UNIT_BYTES."""
 UNIT_BYTES = 1 << 14
+PACKED_UNIT_BYTES = 1 << 7
+"""To pack so many bytes anew takes a unit. So does looking into a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ _Appends: TypeAlias = Callable[
 
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
-    batches for compacted topics are looked into in slices, and appended when the others are."""
+    batches that must be looked into go in slices, and are appended when the others are."""
     written: list[Written] = []
     later = _Later()
     append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
@@ -133,9 +131,12 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
         answers: deque[tuple[ProducePartitionResponse, ProducePartitionResponse]] = deque()
         units = UNITS_PER_SLICE if later.units < 0 else 0
         for each in later.batches:
-            units += 1 + len(each.wanted.records or b"") // UNIT_BYTES
+            # What is looked into takes slices of its own.
+            looks = each.partition.log.looks_into_records
+            cost = UNITS_PER_SLICE if looks else 1 + len(each.wanted.records or b"") // UNIT_BYTES
+            units += cost
             if units > UNITS_PER_SLICE:
-                units = 0
+                units = cost
                 _tell(new)
                 told += new
                 new.clear()
@@ -150,7 +151,7 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
             """Postponed answers come in the order of their batches."""
             return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
-        response = _finish(broker, call, body, _changed(responses, settled), new, told)
+        response = _finish(broker, call, body, changed(responses, settled), new, told)
         if response is not None:
             call.respond(response)
 
@@ -184,7 +185,7 @@ def _finish(
     written: Sequence[Written],
 ) -> ProduceResponse | None:
     """Answers once it may. ``new`` is the part of ``written`` of which nobody knows yet."""
-    response = _response(broker, responses, call)
+    response = response_of(broker, responses, call)
     due: list[Partition] = []
     replicated: list[tuple[Partition, int]] = []
     _tell(new)
@@ -224,56 +225,11 @@ def _acknowledge(
     """Responds once all replicas in sync have what was written."""
 
     def answered(errors: dict[Partition, Error]) -> None:
-        call.respond(_marked(broker, call, response, errors) if errors else response)
+        call.respond(marked_response(broker, call, response, errors) if errors else response)
 
     abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, answered))
     if abandon is not None:
         call.on_closed(abandon)
-
-
-def _marked(
-    broker: HasController, call: Call, response: ProduceResponse, errors: dict[Partition, Error]
-) -> ProduceResponse:
-    """Adds the errors of what was appended and may not be replicated. A client that tries again may find it written."""
-    by_name = {(partition.topic, partition.index): error for partition, error in errors.items()}
-    by_id = {(partition.topic_id, partition.index): error for partition, error in errors.items()}
-
-    def marked(topic: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
-        error = by_id.get((topic.topic_id, answer.partition)) or by_name.get((topic.topic, answer.partition))
-        if error is None or answer.error_code:
-            return answer
-        leader = None
-        if error == ErrorCode.not_leader_or_follower:
-            leader = _leader_of(broker, topic.topic, topic.topic_id, answer.partition)
-        return replace(answer, error_code=error, current_leader=leader)
-
-    return _response(broker, _changed(response.responses, marked), call)
-
-
-def _changed(topics: Sequence[ProduceTopicResponse], change: _Change) -> list[ProduceTopicResponse]:
-    return [replace(topic, partitions=[change(topic, answer) for answer in topic.partitions]) for topic in topics]
-
-
-def _leader_of(broker: HasController, topic: str, topic_id: bytes, index: int) -> LeaderIdAndEpoch | None:
-    image = broker.controller.image
-    known = image.topics.get(topic) if topic_id == NO_TOPIC_ID else image.topic_by_id(topic_id)
-    if known is None or not 0 <= index < len(known.partitions):
-        return None
-    return LeaderIdAndEpoch(known.partitions[index].leader, known.partitions[index].leader_epoch)
-
-
-def _response(broker: HasController, topics: list[ProduceTopicResponse], call: Call) -> ProduceResponse:
-    """A version that can tell who leads instead also tells the address of that node."""
-    leaders: dict[int, None] = {}
-    for topic in topics:
-        for answer in topic.partitions:
-            if answer.current_leader is not None:
-                leaders[answer.current_leader.leader_id] = None
-    if not leaders:
-        return ProduceResponse(topics)
-    if call.api_version < LEADERS_FROM:
-        return ProduceResponse(_changed(topics, lambda _, answer: replace(answer, current_leader=None)))
-    return ProduceResponse(topics, node_endpoints=endpoints_of(broker, leaders, call.listener))
 
 
 def _append_topic(
@@ -288,7 +244,7 @@ def _append_topic(
     name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
     if is_internal(name):
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
-        answers = [_refused(wanted.partition, error, text) for wanted in topic.partitions]
+        answers = [refused_answer(wanted.partition, error, text) for wanted in topic.partitions]
     else:
         answers = [append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
@@ -306,7 +262,7 @@ def _append_without_zstd(
     records = wanted.records or b""
     if len(records) >= HEADER_BYTES and records[22] & COMPRESSION_MASK == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
-        return _refused(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
+        return refused_answer(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
     return _append(broker, request, topic, wanted, written, later)
 
 
@@ -325,22 +281,22 @@ def _append(
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
-        return _refused(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
+        return refused_answer(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
     if request.transactional_id is not None:
-        return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
+        return refused_answer(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
     if topic.topic_id != NO_TOPIC_ID:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
         partition = broker.partitions.by_name.get((topic.topic, index))
     if partition is None:
-        return _not_led(broker, topic, index)
+        return not_led(broker, topic, index)
     traffic = broker.traffic
     if wanted.records is None or len(wanted.records) == 0:
-        return _refused(index, ErrorCode.invalid_record, "a produce needs a record batch for each partition it names")
+        return refused_answer(index, ErrorCode.invalid_record, "each partition needs a record batch")
     if _batch_bytes(wanted.records) < len(wanted.records):
-        return _refused(index, ErrorCode.invalid_record, "a produce may hold only one record batch for each partition")
+        return refused_answer(index, ErrorCode.invalid_record, "each partition may have only one record batch")
     if _is_transactional(wanted.records):
-        return _refused(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
+        return refused_answer(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
@@ -349,7 +305,10 @@ def _append(
         )
     if later is not None:
         later.units -= 1 + len(wanted.records) // UNIT_BYTES
-        if later.units < 0 or (log.looks_into_records and _is_large(wanted.records)):
+        is_large = log.looks_into_records and _is_large(wanted.records)
+        if log.looks_into_records and not is_large:
+            later.units -= _units_to_look_into(wanted.records)
+        if later.units < 0 or is_large:
             postponed = ProducePartitionResponse(index, ErrorCode.none)
             later.batches.append(_Postponed(topic, wanted, partition, postponed))
             return postponed
@@ -368,7 +327,7 @@ def _append(
         )
     except DiskError as failure:
         broker.outside.note("append_failed", ("partition", f"{partition.topic}-{index}"), ("reason", str(failure)))
-        return _refused(index, ErrorCode.kafka_storage_error, str(failure))
+        return refused_answer(index, ErrorCode.kafka_storage_error, str(failure))
     written.append((partition, not appended.duplicate, appended.last_offset + 1))
     if not appended.duplicate:
         if followers is None:
@@ -390,22 +349,15 @@ def _append(
     )
 
 
+def _units_to_look_into(records: bytes | memoryview) -> int:
+    """For a small batch. Its header tells the number of records at byte 57. The log refuses one that the bytes cannot
+    hold."""
+    return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
+
+
 def _is_large(records: bytes | memoryview) -> bool:
     """The codec's number is in the attributes, which are big-endian at byte 21."""
     return len(records) > SMALL_BYTES or (len(records) >= HEADER_BYTES and bool(records[22] & COMPRESSION_MASK))
-
-
-def _not_led(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
-    image = broker.controller.image
-    known = image.topics.get(topic.topic) if topic.topic_id == NO_TOPIC_ID else image.topic_by_id(topic.topic_id)
-    if known is not None and (known.topic_id, index) in broker.partitions.offline:
-        return _refused(index, ErrorCode.kafka_storage_error, "the partition's log is damaged, and kept aside")
-    leader = _leader_of(broker, topic.topic, topic.topic_id, index)
-    if leader is not None:
-        return ProducePartitionResponse(index, ErrorCode.not_leader_or_follower, current_leader=leader)
-    if topic.topic_id != NO_TOPIC_ID and broker.controller.image.topic_by_id(topic.topic_id) is None:
-        return _refused(index, ErrorCode.unknown_topic_id)
-    return _refused(index, ErrorCode.unknown_topic_or_partition)
 
 
 def _batch_bytes(records: bytes | memoryview) -> int:
@@ -416,10 +368,6 @@ def _batch_bytes(records: bytes | memoryview) -> int:
 def _is_transactional(records: bytes | memoryview) -> bool:
     """Such a batch would open a transaction that nobody can end. The attributes are big-endian at byte 21."""
     return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
-
-
-def _refused(index: int, error: Error, message: str | None = None) -> ProducePartitionResponse:
-    return ProducePartitionResponse(index, error, error_message=message)
 
 
 def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:

@@ -100,9 +100,14 @@ API = Api.of(ListOffsetsRequest, handle)
 
 
 def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[ListOffsetsResponse]:
-    named = Counter((topic.name, one.partition_index) for topic in body.topics for one in topic.partitions)
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Work()
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in body.topics:
+        for one in topic.partitions:
+            named[topic.name, one.partition_index] += 1
+            if work.spend(1):
+                yield
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
     for topic in body.topics:
         if work.spend(UNITS_PER_NAME):
@@ -117,8 +122,12 @@ def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[Lis
                 answers.append(_response(wanted, ErrorCode.invalid_request))
             elif times == 1:
                 answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work)))
-    told = tuple(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(of)) for name, of in topics.items())
-    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=told)
+    told: list[ListOffsetsTopicResponse] = []
+    for name, answers in topics.items():
+        told.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(answers)))
+        if work.spend(UNITS_PER_NAME):
+            yield
+    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(told))
 
 
 def _answer(

@@ -151,3 +151,22 @@ def test_the_leader_is_asked_again_when_the_time_is_over(away: Driver) -> None:
     away.now += MAX_AGE_US
     away.answer("node-1", fetched())
     assert "node-0" in away.sent
+
+
+def test_the_late_word_of_a_follower_that_is_left_moves_no_position(away: Driver) -> None:
+    """Its time is over, so the leader is asked while the follower has not answered yet."""
+    away.go(MAX_AGE_US)
+    assert "node-0" in away.sent
+    away.answer("node-1", fetched(error=ErrorCode.offset_out_of_range))
+    away.answer("node-0", fetched(b"x", first=5))
+    assert [record.offset for record in away.consumer.take_records(10)] == [5]
+
+
+def test_the_late_word_of_a_leader_that_is_none_any_more_moves_no_position() -> None:
+    driver = make()
+    driver.consumer.metadata.want(driver.now)
+    driver.go(MAX_AGE_US // 10)
+    driver.answer("metadata", metadata(leader=1, leader_epoch=4))
+    driver.answer("node-0", fetched(error=ErrorCode.offset_out_of_range))
+    driver.answer("node-1", fetched(b"x", first=5))
+    assert [record.offset for record in driver.consumer.take_records(10)] == [5]

@@ -267,7 +267,7 @@ def test_a_bug_in_an_acknowledgement_costs_the_produce_that_waits_for_it() -> No
     for other in world.members:
         if other != leader:
             world.sever(leader, other)
-    with bug_in(k00_produce, "_marked"):
+    with bug_in(k00_produce, "marked_response"):
         world.begin_produce("t")
         world.run(4000)
     assert costs == [ApiKey.PRODUCE]

@@ -1,5 +1,7 @@
 """Small batches that are large once they are unpacked: nobody waits for them, and they do not fill the memory."""
 
+from random import Random
+
 import pytest
 
 from reference_broker.core.tests.hostile_client import HostileClient, memory_of, slices_of
@@ -168,6 +170,34 @@ def test_a_large_batch_for_a_compacted_topic_is_looked_into_in_slices(codec: Com
     assert cost.slices > 20
     assert cost.longest_ms < LONGEST_MS
     assert world.produce("t", 0, keyed(codec, 1, 0)).base_offset == 20_000
+
+
+@pytest.mark.parametrize("setting", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.SNAPPY])
+def test_many_small_batches_that_are_looked_into_go_in_slices(codec: Compression, setting: dict[str, str]) -> None:
+    """Each alone takes a few milliseconds."""
+    world = NodeWorld()
+    world.create("t", 1, **setting)
+    batch = keyed(codec, 200, 0)
+    assert len(batch) < 4096
+    parts = [ProducePartition(0, batch)] * 150
+    with slices_of(world) as cost:
+        answer = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(1, 1000, [ProduceTopic("t", NO_TOPIC_ID, parts)]))
+    assert [one.base_offset for one in answer.responses[0].partitions] == list(range(0, 30_000, 200))
+    assert cost.slices > 40
+    assert cost.longest_ms < LONGEST_MS
+
+
+def test_a_batch_that_is_slow_to_pack_is_packed_in_slices() -> None:
+    """Nothing is slower for gzip than text of few letters without any order."""
+    world = NodeWorld()
+    world.create("t", compression_type="gzip")
+    letters = f"{Random(1).getrandbits(900_000):0900000b}".encode()
+    with slices_of(world) as cost:
+        appended = world.produce("t", 0, raw_batch(raw_record(0, 0, b"k", letters)))
+    assert appended.error_code == ErrorCode.none
+    assert cost.slices > 10
+    assert cost.longest_ms < LONGEST_MS
 
 
 @pytest.mark.parametrize("codec", PACKED)

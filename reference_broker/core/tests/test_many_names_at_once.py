@@ -13,10 +13,13 @@ from reference_broker.core.tests.test_groups_of_a_node import coordinated
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.items import MOST_ITEMS
 from reference_broker.wire.messages import decode_request_in_slices, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 from reference_broker.wire.tests.test_slices import finished, frame_of, holding, layout
 
+LONGEST_MS = 40
+"""A slice takes some 5 ms. A busy machine may need several times as long."""
 MANY = 10_000
 NAMES = [f"n{number:05}" for number in range(MANY)]
 
@@ -56,6 +59,20 @@ def test_many_names_are_answered_in_slices(key: ApiKey, version: int, path: tupl
     assert cost.slices > 5
     rows = next(value for value in (getattr(answer, name) for name in answer.__slots__) if isinstance(value, tuple))
     assert all(name in [getattr(row, each) for each in row.__slots__] for name, row in zip(NAMES, rows, strict=True))
+
+
+def test_offsets_of_as_many_topics_as_a_request_may_name_are_told_in_slices() -> None:
+    key, version, path = ApiKey.LIST_OFFSETS, 10, ("topics", "partitions")
+    body: Any = holding(layout(key, version), path, 1)
+    (one,) = body.topics
+    topics = tuple(replace(one, name=f"n{number}") for number in range(MOST_ITEMS[key] // 2))
+    world = coordinated()
+    with slices_of(world) as cost:
+        number = world.send(key, version, replace(body, topics=topics), 7)
+        world.settle()
+    answer: Any = world.replies[number].body
+    assert [topic.name for topic in answer.topics] == [topic.name for topic in topics]
+    assert cost.longest_ms < LONGEST_MS
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,21 @@ def test_a_resigned_leader_follows_no_other_leader_of_the_epoch_that_it_led() ->
     assert node.quorum.role is Role.RESIGNED
 
 
+@pytest.mark.parametrize("comes_back", [False, True], ids=["it asks for votes", "it was restarted"])
+def test_nor_does_it_later_in_that_epoch(comes_back: bool) -> None:
+    node = resigned(2)
+    if comes_back:
+        node = Alone(2, disk=node.disk).started()
+    else:
+        node.pass_ms(2000)
+    role = node.quorum.role
+    assert role is (Role.UNATTACHED if comes_back else Role.PROSPECTIVE)
+    assert not node.quorum.heed(1, 1)
+    assert node.begin(1, 1).error is ErrorCode.invalid_request
+    assert (node.quorum.role, node.quorum.leader_id) == (role, -1)
+    assert node.begin(1, 2).error is ErrorCode.none
+
+
 @pytest.mark.clause("KafkaRaftClientTest.testHandleBeginQuorumEpochAfterUserInitiatedResign")
 def test_a_resigned_leader_follows_the_next_one() -> None:
     node = resigned()

@@ -8,6 +8,10 @@ retransmission.
 
 A request with the expected epoch may wait. It is refused then if a later one overtakes it in its session, or if the
 session ends. A request that comes again is no later one.
+
+A broker that is not ours leaves no trace. Its frames are judged then (``wire_sessions``): whether a clear request had
+the expected epoch and was told that it is wrong, or had another one and was accepted; and whether one epoch was
+accepted twice, in whatever order the node took the two.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -25,6 +29,8 @@ from reports.jobs.shared.sessions import (
     answered_requests,
     session_rows,
 )
+from reports.jobs.shared.wire_sessions import SESSION as WIRE_SESSION
+from reports.jobs.shared.wire_sessions import steps
 from reports.read_tables import Tables
 
 _TOPIC_IDS_MIXED = 106
@@ -48,12 +54,38 @@ _RIGHT = (
 
 
 def transform(tables: Tables) -> DataFrame:
+    found = _in_the_trace(tables)
+    return found.unionByName(_on_the_wire(tables)) if tables.runs_with("frames") else found
+
+
+def _in_the_trace(tables: Tables) -> DataFrame:
     told = _with_state(tables).where("error is not null").withColumn("overtaken", F.lit(False))
     named = F.expr(f"alive = 1 and (of_first or session_epoch between 1 and {LARGEST_EPOCH})")
     told = told.withColumn("there", named)
     wrong = told.where(~_is_legal())
     # Few are refused, and to look for what overtook them costs a join.
     wrong = _with_overtaking(wrong.drop("overtaken"), tables).where(~_is_legal())
+    return _breaches(wrong, "reply_us")
+
+
+def _on_the_wire(tables: Tables) -> DataFrame:
+    asked = tables.once(steps).where("clear and session_epoch > 0").withColumn("there", F.expr("not gone"))
+    wrong = f"error = if(session_epoch = expected, {INVALID_SESSION_EPOCH}, 0)"
+    found = asked.where(f"if(gone, error in (0, {INVALID_SESSION_EPOCH}), {wrong})")
+    return _breaches(found, "until_us").unionByName(_accepted_twice(tables))
+
+
+def _accepted_twice(tables: Tables) -> DataFrame:
+    accepted = tables.once(steps).where("session_epoch > 0 and error = 0 and answered_seq >= 0")
+    again = Window.partitionBy(*WIRE_SESSION, "session_epoch").orderBy("answered_seq")
+    twice = accepted.withColumn("nth", F.row_number().over(again)).where("nth > 1 and not clear")
+    detail = sentence(
+        "Node %s accepted epoch %s of session %s twice, from %s.", "node", "session_epoch", "session", "client_id"
+    )
+    return anomalies(twice, detail, process="client_id", at_us="until_us")
+
+
+def _breaches(wrong: DataFrame, at_us: str) -> DataFrame:
     detail = sentence(
         "Node %s %s epoch %s of session %s from %s while it expected %s.",
         "node",
@@ -63,7 +95,7 @@ def transform(tables: Tables) -> DataFrame:
         "client_id",
         F.when(F.col("there"), F.col("expected").cast("string")).otherwise("none"),
     )
-    return anomalies(wrong, detail, process="client_id", at_us="reply_us")
+    return anomalies(wrong, detail, process="client_id", at_us=at_us)
 
 
 def _is_legal() -> Column:
@@ -132,4 +164,5 @@ JUDGED = Judging(
     evidence="session_requests",
     unit="incremental fetches",
     find=transform,
+    instead=("frames",),
 )

@@ -8,6 +8,11 @@ It is a breach if
   served though there is no such session (G-4);
 - its ID is made twice (F-2);
 - a full fetch is answered with a session that is not new, or with one though it wants none (F-4, F-5, F-6, F-8).
+
+A broker that is not ours leaves no trace. Its frames show (``wire_sessions``) another session's ID in an answer, a
+session that is not new, and one for who wants none. That it forgot a session is known only where F-18 allows no
+eviction: in the first 120 s of the session, in a cluster of one node, which has no followers. The connection must still
+be that on which the session was given, since a node that was started again knows no session.
 """
 
 from functools import reduce
@@ -29,6 +34,8 @@ from reports.jobs.shared.sessions import (
     full_answers,
     session_rows,
 )
+from reports.jobs.shared.wire_sessions import ENDS, created, steps
+from reports.jobs.shared.wire_sessions import SESSION as WIRE_SESSION
 from reports.read_tables import Tables
 
 _WRONG_ANSWERS = (
@@ -43,8 +50,14 @@ _WRONG_ANSWERS = (
 """Conditions of a reply, and what is wrong then. ``final`` says that it is of the final revision."""
 
 
+_MAY_BE_EVICTED_AFTER_US = 120_000_000
+"""What F-17 calls the minimum time before eviction."""
+
+
 def transform(tables: Tables) -> DataFrame:
-    found = (_wrongly_answered(tables), _closed_for_an_epoch(tables), _made_twice(tables), _given(tables))
+    found = [_wrongly_answered(tables), _closed_for_an_epoch(tables), _made_twice(tables), _given(tables)]
+    if tables.runs_with("frames"):
+        found += [_wrongly_answered_on_the_wire(tables), _given_on_the_wire(tables)]
     return reduce(DataFrame.unionByName, found)
 
 
@@ -96,10 +109,49 @@ def _given(tables: Tables) -> DataFrame:
     return anomalies(wrong, detail, process="client_id")
 
 
+def _wrongly_answered_on_the_wire(tables: Tables) -> DataFrame:
+    asked = tables.once(steps).where("session_epoch > 0 and answered_seq >= 0")
+    is_lost = (
+        f"clear and not gone and error = {SESSION_ID_NOT_FOUND} and nodes = 1 and connection = made_on "
+        f"and until_us - made_us < {_MAY_BE_EVICTED_AFTER_US}"
+    )
+    wrong = F.when(F.expr(is_lost), "it did not know the session, which nobody had closed and nothing could evict")
+    wrong = wrong.when(
+        F.expr("error = 0 and answered_session_id not in (0, session)"), "the answer carries another session's ID"
+    )
+    detail = sentence(
+        "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
+    )
+    found = asked.withColumn("wrong", wrong).where("wrong is not null")
+    return anomalies(found, detail, process="client_id", at_us="until_us")
+
+
+def _given_on_the_wire(tables: Tables) -> DataFrame:
+    """A session that was given before, on this very connection and thus by the same process of the node, must have
+    ended since."""
+    given = created(tables)
+    ends = tables.once(steps).where(ENDS).select(*WIRE_SESSION, F.col("answered_seq").alias("made_seq"))
+    ended = ends.withColumns({"made_on": F.lit(None).cast("long"), "ends": F.lit(True)})
+    made = given.withColumn("ends", F.lit(False)).unionByName(ended, allowMissingColumns=True)
+    last = F.lag(F.struct("ends", "made_on")).over(Window.partitionBy(*WIRE_SESSION).orderBy("made_seq"))
+    is_old = "session_id = session or not last.ends and last.made_on = made_on"
+    wrong = made.withColumn("last", last).where(f"not ends and (session_epoch = -1 or {is_old})")
+    detail = sentence(
+        "Node %s answered a full fetch of %s (epoch %s) with session %s, which %s.",
+        "node",
+        "client_id",
+        "session_epoch",
+        "session",
+        F.when(F.col("session_epoch") == -1, "it does not want").otherwise("is not new"),
+    )
+    return anomalies(wrong, detail, process="client_id", at_us="made_us")
+
+
 JUDGED = Judging(
     "session-lost",
     needs=("trace",),
     evidence="session_requests",
     unit="incremental fetches",
     find=transform,
+    instead=("frames",),
 )

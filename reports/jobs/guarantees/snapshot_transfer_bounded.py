@@ -2,8 +2,8 @@
 
 A download fetches again at most one chunk for each time that it began. It asks for bytes, and takes them, only at the
 end of the bytes that it holds of the same snapshot from the same leader. Newer snapshots may appear meanwhile. Until a
-node has one of them whole, it fetches from one leader at most three times the bytes of the first snapshot that it asked
-for, and one chunk for each beginning. The file that it has put together is whole.
+node has one of them whole, it fetches from one leader at most as many bytes as the first three snapshots have that it
+began, and one chunk for each beginning. The file that it has put together is whole.
 """
 
 from functools import reduce
@@ -17,7 +17,7 @@ from reports.jobs.shared.expressions import first_rows, node_name, so_far
 from reports.jobs.shared.judging import Judging
 from reports.read_tables import Tables
 
-MOST_TIMES = 3
+MOST_BEGUN = 3
 DAMAGE = r"\.checkpoint\.part at byte \d+"
 """The words by which a node tells what is wrong inside a file that it has fetched."""
 
@@ -31,7 +31,7 @@ def transform(tables: Tables) -> DataFrame:
 def _fetched_again(found: DataFrame) -> DataFrame:
     """The first chunk of each download that was too much."""
     size = F.max(F.col("size"))
-    wrong = _too_much(found, ["run", "node", "download"], size, 1)
+    wrong = _too_much(found, ["run", "node", "download"], size)
     detail = sentence(
         "Node %s received %s bytes of snapshot %s-%s in %s starts. The snapshot has %s, and %s are enough.",
         "node",
@@ -45,9 +45,9 @@ def _fetched_again(found: DataFrame) -> DataFrame:
     return _breaches(wrong, detail)
 
 
-def _too_much(found: DataFrame, of: list[str], size: Column, times: int) -> DataFrame:
-    """The first step ``of`` each by which more bytes had been received than so many times the ``size`` and a chunk for
-    each start. A size of -1 means that there was no answer yet."""
+def _too_much(found: DataFrame, of: list[str], size: Column) -> DataFrame:
+    """The first step ``of`` each by which more bytes had been received than the ``size`` and a chunk for each start. A
+    size of -1 means that there was no answer yet."""
     until_now = so_far(Window.partitionBy(*of).orderBy("incarnation", "seq"))
     chunk_bytes = F.when(F.col("what") == CHUNK, F.col("bytes"))
     counted = found.withColumns(
@@ -58,7 +58,7 @@ def _too_much(found: DataFrame, of: list[str], size: Column, times: int) -> Data
             "starts": F.count_if(F.col("what") == STARTED).over(until_now),
         }
     )
-    most = times * F.col("size_bytes") + F.col("starts") * F.col("largest_bytes")
+    most = F.col("size_bytes") + F.col("starts") * F.col("largest_bytes")
     wrong = counted.withColumn("most", most).where("size_bytes > 0 and received_bytes > most")
     return first_rows(wrong, 1, Window.partitionBy(*of).orderBy("incarnation", "seq"))
 
@@ -89,10 +89,15 @@ def _damaged(found: DataFrame) -> DataFrame:
 
 
 def _without_end(found: DataFrame) -> DataFrame:
-    first = F.first(F.when(F.col("what") == CHUNK, F.col("size")), ignorenulls=True)
-    wrong = _too_much(found, ["run", "node", "at_leader"], first, MOST_TIMES)
+    chunk, in_order = F.col("what") == CHUNK, ("incarnation", "seq")
+    of_download = so_far(Window.partitionBy("run", "node", "download").orderBy(*in_order))
+    at_leader = so_far(Window.partitionBy("run", "node", "at_leader").orderBy(*in_order))
+    begun = found.withColumn("is_first", chunk & (F.count_if(chunk).over(of_download) == 1))
+    counted = begun.withColumn("nth", F.when(F.col("is_first"), F.count_if("is_first").over(at_leader)))
+    first_sizes = F.sum(F.when(F.col("nth") <= MOST_BEGUN, F.col("size")))
+    wrong = _too_much(counted, ["run", "node", "at_leader"], first_sizes)
     detail = sentence(
-        "Node %s received %s bytes from node %s until it had a snapshot. The first had %s, and %s are "
+        "Node %s received %s bytes from node %s until it had a snapshot. The first ones had %s, and %s are "
         "enough in %s starts.",
         "node",
         "received_bytes",

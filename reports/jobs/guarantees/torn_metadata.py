@@ -4,21 +4,22 @@
   set. A reader records all that changed since its last answer from that node. If a part of a set changes in one answer,
   all of it must.
 - Two nodes had different content at one offset of the metadata log.
+- A node published its metadata as of an offset inside a transaction, as the nodes noted its markers (T-8).
 - An admin sent a request again, and it found a part of its topics.
 """
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, metadata_log_anomalies, sentence
 from reports.jobs.shared.expressions import node_name, with_operation
 from reports.jobs.shared.judging import Judging
-from reports.jobs.shared.notes import METADATA_IMAGE, notes, number, text
+from reports.jobs.shared.notes import METADATA_COMMITTED, METADATA_IMAGE, notes, number, text
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    return _seen(tables).unionByName(_divided(tables)).unionByName(_half_there(tables))
+    return _seen(tables).unionByName(_divided(tables)).unionByName(_inside(tables)).unionByName(_half_there(tables))
 
 
 def _seen(tables: Tables) -> DataFrame:
@@ -75,6 +76,27 @@ def _divided(tables: Tables) -> DataFrame:
         "versions",
     )
     return metadata_log_anomalies(two, detail, process=node_name("other"))
+
+
+def _inside(tables: Tables) -> DataFrame:
+    """The first publication inside each transaction of which both ends were noted."""
+    committed = notes(tables, METADATA_COMMITTED).select("run", number("offset"), text("kind"))
+    markers = committed.where("kind in ('begin', 'end', 'abort')").distinct()
+    before = F.lag(F.struct("kind", "offset")).over(Window.partitionBy("run").orderBy("offset"))
+    closed = markers.withColumn("before", before).where("kind != 'begin' and before.kind = 'begin'")
+    whole = closed.select("run", F.col("before.offset").alias("begin"), F.col("offset").alias("close"))
+    images = notes(tables, METADATA_IMAGE).select("run", "node", "at_us", number("offset"))
+    torn = images.join(whole, "run").where("offset >= begin and offset < close")
+    first = torn.groupBy("run", "begin", "close").agg(F.min(F.struct("at_us", "node", "offset")).alias("first"))
+    detail = sentence(
+        "Node %s published its metadata as of offset %s, inside the transaction from %s to %s.",
+        "node",
+        "offset",
+        "begin",
+        "close",
+    )
+    shown = first.select("run", "begin", "close", "first.*")
+    return metadata_log_anomalies(shown, detail, process=node_name("node"))
 
 
 def _half_there(tables: Tables) -> DataFrame:

@@ -44,6 +44,8 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "session_requests": f"what = 'request' and api_key = {FETCH} and session_id != 0 and session_epoch > 0",
         "sessions_created": "what = 'session_created'",
     },
+    "frames": {"session_requests": f"api_key = {FETCH} and session_id != 0 and session_epoch > 0"},
+    "frame_lines": {"lines_told": "kind = 'told'"},
     "commits": {
         "offsets_committed": "kind = 'commit' and error is null",
         "epochs_learnt": "kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0",
@@ -54,7 +56,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "resets": {"rewinds": "reason = 'OFFSET_OUT_OF_RANGE' and to_offset between 0 and from_offset - 1"},
 }
 """The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
-_SELDOM = ("commits", "memberships", "metadata_epochs", "target_runs", "resets")
+_SELDOM = ("frames", "frame_lines", "commits", "memberships", "metadata_epochs", "target_runs", "resets")
 """Many runs lack these tables. Even a query over nothing costs its planning."""
 
 

@@ -4,7 +4,7 @@ Each file in ``jobs/guarantees`` ends with one or two ``Judging`` values. ``all_
 job takes no more than a new file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -27,10 +27,10 @@ ADMIN = ("operations", "changes")
 class Judging:
     """One guarantee and the job that judges it.
 
-    Without the tables of ``needs`` the guarantee is not judged. ``evidence`` is the fact that says how much was looked
-    at, counted in ``unit``. ``found_in`` is a table in which every breach has a row; where it is absent there is no
-    breach and nothing to compute. A run that exercises none of the clauses in ``about`` may leave nothing to judge. If
-    ``about`` is empty, every run must leave something."""
+    Without the tables of ``needs`` the guarantee is not judged, unless those of ``instead`` are there. ``evidence`` is
+    the fact that says how much was looked at, counted in ``unit``. ``found_in`` is a table in which every breach has a
+    row; where it is absent there is no breach and nothing to compute. A run that exercises none of the clauses in
+    ``about`` may leave nothing to judge. If ``about`` is empty, every run must leave something."""
 
     name: str
     needs: tuple[str, ...]
@@ -39,6 +39,13 @@ class Judging:
     find: Callable[[Tables], DataFrame]
     about: tuple[str, ...] = ()
     found_in: str = ""
+    instead: tuple[str, ...] = ()
+
+    def missing(self, present: Collection[str]) -> list[str]:
+        """The tables without which this run cannot be judged."""
+        if self.instead and all(name in present for name in self.instead):
+            return []
+        return [name for name in self.needs if name not in present]
 
     @property
     def guarantee(self) -> Guarantee:

@@ -1,0 +1,157 @@
+"""Writes what passed as rows of the tables ``frames`` and ``frame_lines`` (``reports.rows``), for the judge of a run.
+
+The rows are JSON lines. The suite makes Parquet of them after the run (``chaos.live.trace_spool``).
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, Final, NamedTuple
+
+import msgspec
+
+from chaos.frame_proxy.labels import FETCH, Label
+from chaos.raw_frames import RawFrame
+from reference_broker.wire.fetch import FetchRequest, FetchResponse
+from reports.columns import Row
+from reports.rows import FrameLineRow, FrameRow
+
+SESSIONS_SINCE: Final = 7
+TOPIC_IDS_SINCE: Final = 13
+DRAFTS_SINCE: Final = 1000
+"""The versions of Fetch with sessions, with topic IDs, and those that are drafts."""
+NOBODY: Final = -1
+FRAMES: Final = "frames-0.jsonl"
+LINES: Final = "frame_lines-0.jsonl"
+
+
+class Sent(NamedTuple):
+    """A request that went to the node. ``source`` is the node that sent it, or NOBODY for a client."""
+
+    seq: int
+    at_us: int
+    node: int
+    source: int
+    connection: int
+    label: Label
+    request_bytes: int
+
+
+class FrameRecorder:
+    """Writes into two files in ``folder``. ``nodes`` counts the nodes of the target. All is done in one thread."""
+
+    def __init__(self, folder: Path, nodes: int, now_us: Callable[[], int]) -> None:
+        self._nodes = nodes
+        self._now_us = now_us
+        self._last = 0
+        self._encode = msgspec.json.Encoder().encode
+        self._frames: IO[bytes] = (folder / FRAMES).open("ab")
+        self._lines: IO[bytes] = (folder / LINES).open("ab")
+
+    def sent(
+        self, node: int, source: int | None, connection: int, label: Label, size: int, raw: RawFrame | None
+    ) -> Sent:
+        """Takes a request when it goes to the node. ``raw`` is there if it is whole."""
+        who = NOBODY if source is None else source
+        sent = Sent(self._next(), self._now_us(), node, who, connection, label, size)
+        body = raw.value() if raw is not None and reads_lines(label) else None
+        if isinstance(body, FetchRequest):
+            self._write(self._lines, _asked(sent, body))
+        return sent
+
+    def answered(self, sent: Sent, what: str, size: int, error: int, raw: RawFrame | None) -> None:
+        """Takes a node's answer. ``what`` is ``answered`` or ``struck``; then a rule has taken it."""
+        seq, session, throttle_ms = self._next(), 0, 0
+        body = raw.value() if raw is not None and reads_lines(sent.label) else None
+        if isinstance(body, FetchResponse):
+            session, throttle_ms = body.session_id, body.throttle_time_ms
+            self._write(self._lines, _told(sent, body))
+        self._row(sent, what, seq, error, session, throttle_ms, size)
+
+    def not_answered(self, sent: Sent, what: str) -> None:
+        """Takes a request that gets no answer (acks=0), or whose connection ended first."""
+        self._row(sent, what, NOBODY)
+
+    def flush(self) -> None:
+        self._lines.flush()
+        self._frames.flush()
+
+    def close(self) -> None:
+        self._lines.close()
+        self._frames.close()
+
+    def _row(
+        self, sent: Sent, what: str, seq: int, error: int = 0, session: int = 0, throttle_ms: int = 0, size: int = 0
+    ) -> None:
+        tag = sent.label.tag
+        row = FrameRow(
+            sent.node,
+            self._nodes,
+            sent.source,
+            sent.connection,
+            tag.client_id,
+            tag.api_key,
+            tag.api_version,
+            tag.session_id,
+            tag.session_epoch,
+            what,
+            sent.seq,
+            sent.at_us,
+            seq,
+            self._now_us(),
+            error,
+            session,
+            throttle_ms,
+            sent.request_bytes,
+            size,
+        )
+        self._write(self._frames, (row,))
+
+    def _next(self) -> int:
+        self._last += 1
+        return self._last
+
+    def _write(self, file: IO[bytes], rows: Iterable[Row]) -> None:
+        if file.closed:  # A connection ended after the proxy.
+            return
+        for row in rows:
+            file.write(self._encode(row.values()) + b"\n")
+
+
+def reads_lines(label: Label) -> bool:
+    """Returns whether the partitions of a request and of its answer are recorded: those of fetches with sessions."""
+    key, version, *_ = label.header
+    return key == FETCH and SESSIONS_SINCE <= version < DRAFTS_SINCE
+
+
+def _asked(sent: Sent, body: FetchRequest) -> Iterator[FrameLineRow]:
+    for topic in body.topics:
+        name = _name(sent, topic)
+        for each in topic.partitions:
+            yield FrameLineRow(sent.seq, sent.node, "named", name, each.partition, each.fetch_offset)
+    for gone in body.forgotten:
+        for partition in gone.partitions:
+            yield FrameLineRow(sent.seq, sent.node, "forgotten", _name(sent, gone), partition)
+
+
+def _told(sent: Sent, body: FetchResponse) -> Iterator[FrameLineRow]:
+    for topic in body.responses:
+        name = _name(sent, topic)
+        for each in topic.partitions:
+            yield FrameLineRow(
+                sent.seq,
+                sent.node,
+                "told",
+                name,
+                each.partition,
+                NOBODY,
+                each.high_watermark,
+                each.log_start_offset,
+                each.error_code,
+                len(each.records or b""),
+                each.diverging_epoch is not None or each.preferred_read_replica != NOBODY,
+            )
+
+
+def _name(sent: Sent, topic: Any) -> str:
+    by_id = sent.label.header.api_version >= TOPIC_IDS_SINCE
+    return str(topic.topic_id.hex() if by_id else topic.topic)

@@ -1,0 +1,126 @@
+"""The proxy on links between nodes: which rules strike there, who is the sender, and what is left as it is."""
+
+import asyncio
+import socket
+
+import pytest
+
+from bench.ports import free_port
+from chaos.frame_proxy.process import Spec, frame_rules
+from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
+from chaos.frame_proxy.rules_file import read_rule, why_not
+from chaos.frame_proxy.tests.test_conversation import UNKNOWN_API, answer, request
+from chaos.rules import settled
+from chaos.seeds import random_for
+from reports.rows import FaultRow
+from scenarios import loader
+from scenarios.fields import ScenarioError
+from scenarios.model import Link
+
+LOST: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "request", "link": "1>0"}
+SCENARIO = "link-faults"
+
+
+async def struck(rule: dict[str, object], *words: object) -> list[FaultRow]:
+    """Sends one request to node 0 from clients, from node 1 and from node 2, and returns what the rule struck. The
+    ``words`` say what nodes are."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(100):
+            writer.write(answer(1))
+        writer.close()
+
+    node = await asyncio.start_server(serve, "127.0.0.1", 0)
+    at = f"127.0.0.1:{node.sockets[0].getsockname()[1]}"
+    proxy = Proxy(ProxyPlan(rules=[read_rule(rule)]))
+    shown = proxy.start([Node(0, "127.0.0.1", int(at.rpartition(":")[2]))], [Pair(1, 0, at), Pair(2, 0, at)])
+    for number, role in enumerate(words):
+        proxy.take_role(number, str(role))
+    for address in shown:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request(UNKNOWN_API, 0, 1))
+        async with asyncio.timeout(5):
+            await reader.read(100)
+        writer.close()
+    proxy.close()
+    node.close()
+    await asyncio.sleep(0.1)
+    return proxy.hits
+
+
+def senders(rule: dict[str, object], *words: object) -> list[tuple[str, str]]:
+    return [(row.client_id, row.target) for row in asyncio.run(struck(rule, *words))]
+
+
+def test_a_rule_of_a_link_strikes_what_one_node_sends_to_the_other() -> None:
+    assert senders(LOST) == [("node-1", "node-0")]
+    assert senders({**LOST, "link": "all>0"}) == [("node-1", "node-0"), ("node-2", "node-0")]
+    assert senders({**LOST, "link": "1>2"}) == []
+
+
+def test_a_rule_without_a_link_strikes_clients_only() -> None:
+    anybody: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "request", "node": "any"}
+    assert [target for _, target in senders(anybody)] == ["node-0"]
+
+
+def test_a_link_may_lead_to_whoever_has_a_role_now() -> None:
+    to_the_leader: dict[str, object] = {**LOST, "link": "all>leader", "total": 1}
+    assert senders(to_the_leader) == []
+    assert senders(to_the_leader, "leader") == [("node-1", "node-0")]
+    assert senders({**LOST, "link": "all>partition_leader", "total": 1}, "follower partition_leader") != []
+
+
+def test_a_link_listens_where_it_is_told() -> None:
+    async def play() -> list[str]:
+        port = free_port()
+        proxy = Proxy(ProxyPlan())
+        shown = proxy.start([], [Pair(0, 1, "127.0.0.1:9", f"127.0.0.1:{port}")])
+        await asyncio.gather(*proxy._servers)
+        assert shown == [f"127.0.0.1:{port}"]
+        with socket.create_connection(("127.0.0.1", port), 5):
+            pass
+        proxy.close()
+        await asyncio.sleep(0.1)
+        return shown
+
+    asyncio.run(play())
+
+
+def test_a_process_plays_the_rules_of_where_it_stands() -> None:
+    on_links = frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO))
+    assert {rule.name for rule in on_links} == {fault.name for fault in loader.find(SCENARIO).faults if not fault.timed}
+    assert frame_rules(Spec(nodes=[(0, "a", 1)], scenario=SCENARIO)) == []
+
+
+def test_what_a_link_says_of_the_sender_stands_in_the_rule() -> None:
+    one, every = (settled(read_rule({**LOST, "link": link}), random_for(1, "rules")) for link in ("1>0", "all>leader"))
+    assert (one.node, one.match.from_node, one.match.role) == (0, 1, "peer")
+    assert (every.node, every.match.from_node, every.match.role) == ("leader", None, "peer")
+    assert read_rule({**LOST, "link": "2>all"}).node == "any"
+    assert read_rule(LOST).link == Link(1, 0)
+
+
+def test_without_links_such_a_rule_is_refused() -> None:
+    assert "only clients do" in why_not(read_rule(LOST), {0: 0, 1: 0})
+    assert why_not(read_rule(LOST), {0: 0, 1: 0}, has_links=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"link": "client>0"}, "at a state its source is a node's number or all"),
+        ({"link": "leader>0"}, "at a state its source is a node's number or all"),
+        ({"link": "1>client"}, "it must be A>B"),
+        ({"link": "1>1"}, "the two ends must differ"),
+        ({"node": 0}, "node means nothing beside link"),
+        ({"match": {"role": "peer"}}, "match.role means nothing beside link"),
+        ({"match": {"from_node": 2}}, "match.from_node means nothing beside link"),
+        ({"kind": "node_killed"}, "link means nothing for node_killed at a state"),
+        ({"kind": "request_damaged"}, "link means nothing for request_damaged at a state"),
+    ],
+)
+def test_a_link_at_a_state_that_says_nothing_is_refused(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        read_rule({**LOST, **changes})
+    assert told in str(refused.value)

@@ -1,0 +1,24 @@
+"""Mutants of a node that plays a broker of others: each breaks what frames show of its fetch sessions.
+
+CI plays the control and one of them (``chaos/tests/test_live_verdicts.py``).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from chaos.live.tests.foreign_sessions import MUTANTS, played
+from reports.judge import judge_many
+from reports.verdict import Outcome
+
+
+@pytest.mark.live
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.clause("F-2", "F-3", "F-10", "F-12", "F-14")
+def test_frames_show_each_mutant_that_lacks_a_part_of_sessions(tmp_path: Path) -> None:
+    verdicts = judge_many([played(tmp_path, mutant) for mutant in MUTANTS])
+    for (mutant, guarantees), caught in zip(MUTANTS.items(), verdicts, strict=True):
+        assert caught.outcome is Outcome.FAILED, f"{mutant}: {caught.summary}"
+        assert {each.name for each in caught.guarantees if each.status == "broken"} >= guarantees, mutant
