@@ -88,9 +88,9 @@ class Member:
             self.member_id = str(answer.member_id)
         return self.send_join()
 
-    def joined(self, asked: Asked) -> Any:
-        """Takes the answer to a JoinGroup, which must succeed."""
-        answer = self.on.receive(asked)
+    def joined(self, asked: Asked, limit_s: float | None = None) -> Any:
+        """Takes the answer to a JoinGroup, which must succeed and come in that time."""
+        answer = self.on.receive(asked, limit_s)
         self.at.expect("error code of a join", answer.error_code, ErrorCode.none)
         self.member_id, self.generation = str(answer.member_id), int(answer.generation_id)
         self.leader, self.protocol = str(answer.leader), answer.protocol_name

@@ -32,9 +32,9 @@ def summary(found: Sequence[Seen]) -> str:
     """One row for each target."""
     heads = ("target", "version", "passes", "fails a MUST", "differs from a SHOULD", "not judged", "seen")
     lines = [f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
-    for each in found:
+    for each in (each for each in found if each.cases):
         marks = Counter(mark(each, case) for case in all_cases())
-        link = f"[{each.title}]({_page(each)})" if each.cases else each.title
+        link = f"[{each.title}]({_page(each)})"
         counts = " | ".join(str(marks[kind]) for kind in ("passes", FAILS, DIFFERS, NOTHING))
         lines.append(f"| {link} | {each.version or 'this clone'} | {counts} | {each.date}, {each.machine} |")
     return "\n".join(lines) + "\n"
@@ -74,7 +74,7 @@ def probe_matrix(found: Sequence[Seen]) -> str:
 def failing(found: Seen) -> str:
     """All red cells of one target, with what must hold, what it did and the command that shows it."""
     lines = [
-        f"# {found.title} {found.version}".rstrip(),
+        f"# {_whole_name(found)}",
         "",
         f"Seen on {found.date} ({found.machine}), {PLAYS} times each, on one node. See [README.md](README.md) for what "
         "this means. Everything else passes, or is not judged.",
@@ -116,7 +116,7 @@ def scenario_matrix(found: Sequence[Seen]) -> str:
     ]
     lines += [f"| {name} | {' | '.join(_verdict(each.scenarios, name) for each in played)} |" for name in names]
     for each in played:
-        lines += ["", f"## {_name(each)}", "", f"Seen on {each.date} ({each.machine}).", ""]
+        lines += ["", f"## {_name(each)}", "", f"{_whole_name(each)}. Seen on {each.date} ({each.machine}).", ""]
         for name, play in sorted(each.scenarios.items()):
             why = f": {_plain(play.reason)}" if play.reason else ""
             lines.append(f"- {name}: {play.verdict}{why}  \n  `{play.command}`")
@@ -141,6 +141,10 @@ def _head(found: Seen) -> str:
 
 def _name(found: Seen) -> str:
     return found.target
+
+
+def _whole_name(found: Seen) -> str:
+    return f"{found.title} {found.version}".rstrip()
 
 
 def _page(found: Seen) -> str:

@@ -25,7 +25,8 @@ Outcome = tuple[str, str]
 def played(
     chosen: Chosen, scenarios: Sequence[str], refusal: Callable[[str, str], str], run: Run | None = None
 ) -> dict[str, Play]:
-    """Plays each scenario once, and those that failed again, up to three times. One failed only if it did each time.
+    """Plays each scenario until it passes, up to three times. It failed only if it did each time. A run that shows
+    nothing, as on a busy machine, is none.
 
     ``refusal(scenario, target)`` says in one sentence why a scenario cannot be played, or nothing.
     """
@@ -37,15 +38,16 @@ def played(
     for _ in range(PLAYS):
         for name, outcome in _together(chosen.text, left, run or _run).items():
             seen[name].append(outcome)
-        left = [name for name in left if seen[name][-1][0] == FAILED]
+        left = [name for name in left if seen[name][-1][0] != PASSED]
     return {name: _play(chosen.text, name, outcomes) for name, outcomes in seen.items()}
 
 
 def _play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
     command = f"./crucible run {scenario} --target {target}"
     verdict, reason = outcomes[-1]
-    if len(outcomes) > 1 and verdict != FAILED:
-        return Play(NOT_JUDGED, f"it failed {len(outcomes) - 1} times before: {outcomes[0][1]}", command)
+    failures = [why for each, why in outcomes if each == FAILED]
+    if failures and len(failures) < len(outcomes):
+        return Play(NOT_JUDGED, f"it failed {len(failures)} times of {len(outcomes)}: {failures[0]}", command)
     return Play(verdict, reason if verdict != PASSED else "", command)
 
 

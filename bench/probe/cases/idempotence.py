@@ -1,9 +1,12 @@
 """Producers with an ID: sequences, duplicates, epochs."""
 
+import time
+from typing import Any
+
 from bench.probe.case import ANY, case, since_version
 from bench.probe.data import FETCH, PRODUCE, batch, log_end, produce, produce_request
 from bench.probe.shape import single
-from bench.probe.surroundings import Surroundings, Topic
+from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Topic
 from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
@@ -20,9 +23,16 @@ STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_nu
 
 def _producer(at: Surroundings) -> int:
     """A new producer ID."""
-    told = at.ask(INIT, NEW_PRODUCER)
+    told = _initialized(at)
     at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
     return int(told.producer_id)
+
+
+def _initialized(at: Surroundings) -> Any:
+    """The answer to InitProducerId. Apache Kafka gives out no ID yet in the first moments after its start."""
+    while (told := at.ask(INIT, NEW_PRODUCER)).error_code in NOT_SERVED_YET and at.left_s() > 1:
+        time.sleep(AGAIN_AFTER_S)
+    return told
 
 
 def _send(
@@ -50,7 +60,7 @@ def _known(at: Surroundings, told: ProducePartitionResponse, offset: int) -> Non
 @case("produce/idempotence/new-id", KIP_98, {INIT: ANY}, since="0.11")
 def new_id(at: Surroundings) -> None:
     """InitProducerId without a transactional ID gives a producer ID and epoch 0."""
-    told = at.ask(INIT, NEW_PRODUCER)
+    told = _initialized(at)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("the ID is 0 or more", told.producer_id >= 0, True)
     at.expect("epoch", told.producer_epoch, 0)

@@ -69,8 +69,10 @@ def test_what_is_not_judged_has_one_mark_whatever_the_reason() -> None:
         (["PASSED"], scenario_plays.PASSED),
         (["FAILED", "FAILED", "FAILED"], scenario_plays.FAILED),
         (["FAILED", "PASSED"], scenario_plays.NOT_JUDGED),
-        (["INVALID"], scenario_plays.NOT_JUDGED),
-        (["crucible: no Java"], scenario_plays.NOT_JUDGED),
+        (["INVALID", "INVALID", "PASSED"], scenario_plays.PASSED),
+        (["INVALID", "FAILED", "FAILED"], scenario_plays.NOT_JUDGED),
+        (["INVALID"] * 3, scenario_plays.NOT_JUDGED),
+        (["crucible: no Java"] * 3, scenario_plays.NOT_JUDGED),
     ],
 )
 def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: str) -> None:
