@@ -8,7 +8,6 @@ from zlib import crc32
 
 from chaos.checks.batches import batches_of
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.apis.records.fetch_reading import told_of
 from reference_broker.sessions.eviction import Victim
 from reference_broker.wire.errors import DraftError, ErrorCode
 
@@ -150,17 +149,14 @@ def session_outlives_its_farewell(original: Function, broker: Any, call: Any, re
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
 
 
-@mutant(f"{WAITING}:Fetch._collect")
+@mutant(f"{WAITING}:Fetch._answer")
 def answers_everything(original: Function, self: Any) -> Any:
     """Each incremental answer tells every partition of its session (F-14, G-6)."""
-    session = self.session
-    for cached in session.partitions.values():
-        session.look_at(cached)
+    for cached in self.session.partitions.values():
+        self.session.mark(cached)
         self._look(cached)
-    told = dict(original(self))
-    for cached in session.changed:
-        told.setdefault(cached, told_of(cached, self.looks[cached], self.reader))
-    return sorted(told.items(), key=lambda item: session.revision.place(session, item[0]))
+        cached.sent_high_watermark = -1
+    return original(self)
 
 
 @mutant(f"{FINAL}:FinalRevision.reports", revisions=ONLY_FINAL)
@@ -169,7 +165,7 @@ def only_records_are_news(original: Function, self: Any, session: Any, cached: A
     return bool(data.records or data.error_code) or session.answers_full
 
 
-@mutant(f"{WAITING}:Fetch._settle")
+@mutant(f"{WAITING}:Fetch._settle_told")
 def sent_data_moves_cached_offset(original: Function, self: Any, told: Any) -> None:
     """Records that were sent to a follower count as fetched by it (F-22, G-8)."""
     original(self, told)

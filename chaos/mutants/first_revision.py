@@ -4,7 +4,7 @@
 
 from typing import Any
 
-from chaos.mutants.fetch_sessions import admitted_by_client_id
+from chaos.mutants.fetch_sessions import WAITING, admitted_by_client_id
 from chaos.mutants.mutant import Function, mutant
 
 SESSION = "reference_broker.sessions.fetch_session"
@@ -14,14 +14,13 @@ ONLY_FIRST = ("first",)
 
 
 @mutant(f"{SESSION}:FetchSession.accept_full", revisions=ONLY_FIRST)
-def replaced_partitions_kept(original: Function, self: Any, now: Any) -> None:
+def replaced_partitions_kept(original: Function, self: Any, now: Any) -> Any:
     """A full request adds partitions to its session, and removes none (G-4)."""
-    kept = dict(self.partitions)
-    original(self, now)
-    for key, cached in kept.items():
-        cached.live = True
+    for key, cached in original(self, now).items():
+        cached.home = self.partitions
         self.partitions[key] = cached
         self.look_at(cached)
+    return {}
 
 
 @mutant(f"{CACHE}:FetchSessionCache.admit", revisions=ONLY_FIRST)
@@ -43,17 +42,17 @@ def no_modulo_rotation(original: Function, self: Any, session: Any) -> int:
     return 0
 
 
-@mutant(f"{SESSION}:FetchSession.answered", revisions=ONLY_FIRST)
-def number_not_carried_over(original: Function, self: Any) -> Any:
+@mutant(f"{WAITING}:Fetch._keep", revisions=ONLY_FIRST)
+def number_not_carried_over(original: Function, self: Any) -> bool:
     """A partition that the size limit keeps out of answer N is not marked for answer N + 1 (G-5)."""
-    marked = original(self)
-    if self.revision.name == "first":
-        for cached in self.partitions.values():
-            if cached.available_bytes:
-                self.assess(cached, 0)
+    kept, session = bool(original(self)), self.session
+    if kept and session.revision.name == "first":
+        for cached in session.partitions.values():
+            if cached.available_bytes and cached not in self.answers:
+                session.assess(cached, 0)
                 cached.change_number = 0
-                marked.setdefault(cached)
-    return marked
+                self.marked.setdefault(cached)
+    return kept
 
 
 @mutant(f"{CACHE}:FetchSessionCache.lookup_first", revisions=ONLY_FIRST)
@@ -75,7 +74,8 @@ def retransmission_refuses_the_waiting(original: Function, self: Any, number: in
 
 
 @mutant(f"{SESSION}:FetchSession.deny", revisions=ONLY_FIRST)
-def denied_session_invites_incremental_fetches(original: Function, self: Any) -> None:
+def denied_session_invites_incremental_fetches(original: Function, self: Any) -> Any:
     """A session that caches nothing is answered with INCREMENTAL_FETCH_OK set, and takes incremental fetches (G-10)."""
-    original(self)
+    left = original(self)
     self.denied = False
+    return left

@@ -179,6 +179,7 @@ class Node:
                 outside.note,
                 config.min_incremental_fetch_session_eviction_ms,
                 config.crucible_fetch_session_cache_partitions,
+                lambda work: run_slices(outside, work),
             ),
             replication=replication,
             groups=groups,

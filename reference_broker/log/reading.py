@@ -77,6 +77,9 @@ def _read_walked(disk: Disk, segment: Segment, start: int, stop: int, max_bytes:
 def bytes_between(segments: Segments, offset: int, end_offset: int) -> int:
     """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. Both offsets
     lie inside the log."""
+    active = segments.items[-1]
+    if offset >= active.base_offset:  # Most readers are in the active segment.
+        return active.position_of(segments.disk, end_offset) - active.position_of(segments.disk, offset)
     first, last = segments.index_of(offset), segments.index_of(end_offset)
     total = sum(segment.size_bytes for segment in segments.items[first:last])
     total -= segments.items[first].position_of(segments.disk, offset)

@@ -1,6 +1,6 @@
 """One partition that a fetch session caches: what its fetcher asked for, and what it was told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from reference_broker.replication.partitions import Partition, Partitions
@@ -24,6 +24,8 @@ class CachedPartition:
       exactly while the partition has data to send, and then the partition is ``queued``. ``there_bytes`` is the same
       without the limit.
     - ``too_small_bytes`` was too small for the next batch at the last read. It is 0 if nothing is known.
+    - ``home`` are the partitions of the session that it came to, None once it was forgotten. A session that is over, or
+      begins anew, gets other ones, so all that it cached leave it at once.
     """
 
     session: "FetchSession"
@@ -46,14 +48,21 @@ class CachedPartition:
     there_bytes: int = 0
     too_small_bytes: int = 0
     queued: bool = False
-    live: bool = True
-    """False once it left its session."""
+    home: "dict[PartitionKey, CachedPartition] | None" = field(init=False)
     partition: Partition | None = None
     is_of_partition: bool = True
     """Whether ``fetch_offset`` was told for ``partition``, or with a leader epoch that can prove it.
 
     False if it may stem from another leadership or from an earlier topic of that name.
     """
+
+    def __post_init__(self) -> None:
+        self.home = self.session.partitions
+
+    @property
+    def live(self) -> bool:
+        """False once it left its session."""
+        return self.home is self.session.partitions
 
     @property
     def named(self) -> bool:
@@ -123,17 +132,19 @@ class CachedPartition:
             self.session.arrivals.expect(partitions, self)
 
     def leave(self) -> None:
-        self.live = False
+        """Nothing tells it of changes any more."""
+        self.home = None
         if self.partition is not None:
             self.partition.unwatch(self)
         self.session.arrivals.forget(self)
 
     def partition_changed(self, partition: Partition) -> None:  # noqa: ARG002
-        if not self.live:
+        session = self.session
+        if self.home is not session.partitions:
             return
-        self.session.mark(self)
-        if self.session.waiter is not None:
-            self.session.waiter.partition_marked(self)
+        session.mark(self)
+        if session.waiter is not None:
+            session.waiter.partition_marked(self)
 
 
 def direction(data: PartitionData) -> tuple[int, ...] | None:

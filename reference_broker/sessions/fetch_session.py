@@ -4,25 +4,37 @@ The cost of a fetch depends on what changed, never on what is cached. Each cache
 marked one is in ``FetchSession.changed`` and must be looked at before the next answer. Any other is registered on its
 Partition, which marks it at its next change. Partitions that have data to send wait in a queue in list order, from
 which an answer takes only as many as fit. A fetch that names no partition and finds none marked touches no partition.
+Work on very many partitions is done in slices, and meanwhile the session takes no other request.
 
 Marks are change numbers: the upcoming request's number, as in the KIP's first revision. The final revision reads them
 as a bit, marked or not. What differs between the revisions is behind ``sessions.revision``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.ports.now import Now
+from reference_broker.ports.timing import Slices
 from reference_broker.replication.partitions import Partitions
 from reference_broker.sessions.arrivals import Arrivals
 from reference_broker.sessions.cached_partition import CachedPartition, PartitionKey
 from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
+from reference_broker.sessions.slices import Left, Work, in_slices
 from reference_broker.wire.fetch import FetchPartition, PartitionData
 
 
 class Waiter(Protocol):
-    """A fetch that waits for one session."""
+    """A fetch that waits for one session, or is at work on it."""
+
+    __slots__ = ()
+
+    at_work: bool
+    """True while it is handled in slices."""
+
+    def add_next(self, request: Callable[[], None]) -> None:
+        """The next request of its session: to be called in a later event once it is no longer at work."""
+        ...
 
     def partition_marked(self, cached: CachedPartition) -> None:
         """A partition of the session changed; the fetch may have become answerable."""
@@ -32,8 +44,9 @@ class Waiter(Protocol):
         """Answers now with what there is."""
         ...
 
-    def abandon(self, error_code: int) -> None:
-        """Answers now with this top-level error, since the session can no longer serve this fetch."""
+    def abandon(self, error_code: int) -> bool:
+        """Answers now with this top-level error, since the session can no longer serve this fetch. Returns False if it
+        was answered before."""
         ...
 
 
@@ -50,6 +63,7 @@ class FetchSession:
       last request.
     - ``answers_full`` says that the request to be answered is a full one.
     - ``denied`` says that the session accepts no incremental fetches and caches nothing.
+    - ``counted`` is how many partitions the cache of sessions counts for it.
     - ``last_told`` is what the answer to ``number`` held, if it may have to be told again.
     """
 
@@ -70,6 +84,7 @@ class FetchSession:
     rack: str | None = None
     answers_full: bool = True
     denied: bool = False
+    counted: int = 0
     partitions: dict[PartitionKey, CachedPartition] = field(default_factory=dict)
     changed: dict[CachedPartition, None] = field(default_factory=dict)
     """The marked partitions, to be looked at before the next answer. All others are registered on their Partition."""
@@ -82,6 +97,11 @@ class FetchSession:
 
     def __post_init__(self) -> None:
         self._with_data = self.revision.queue()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether one of its requests is handled in slices. Meanwhile it takes no other."""
+        return self.waiter is not None and self.waiter.at_work
 
     @property
     def made_by(self) -> str:
@@ -102,22 +122,27 @@ class FetchSession:
         self.revision.advance(self, request_epoch)
         self.touch(now)
 
-    def accept_full(self, now: Now) -> None:
+    def accept_full(self, now: Now) -> Left:
         """Accepts a full request, which replaces all partitions and keeps ID and number (first revision)."""
-        self._empty()
+        left = self.empty()
         self.answers_full, self.denied = True, False
         self.answered_number = self.number - 1
         self.touch(now)
+        return left
 
-    def deny(self) -> None:
+    def deny(self) -> Left:
         """Keeps only the ID. From now on only full requests are answered (first revision)."""
-        self._empty()
         self.denied = True
+        return self.empty()
 
-    def _empty(self) -> None:
-        self.release()
-        self.partitions = {}
+    def empty(self) -> Left:
+        """It caches nothing any more, because it is over or begins anew. Costs the same for any number of
+        partitions."""
+        left, self.partitions = self.partitions, {}
         self._last_order = self.available_bytes = 0
+        self.changed, self.last_told = {}, {}
+        self._with_data = self.revision.queue()
+        return left
 
     def touch(self, now: Now) -> None:
         self.contact_us = now.mono_us
@@ -143,6 +168,11 @@ class FetchSession:
         self.revision.named(self, cached)
         return cached
 
+    def name_all(self, wanted: Iterable[tuple[str, bytes, FetchPartition]]) -> None:
+        """The same for many."""
+        for topic, topic_id, partition in wanted:
+            self.name(topic, topic_id, partition)
+
     def forget(self, topic: str, topic_id: bytes, indexes: Iterable[int]) -> None:
         """Drops partitions. A partition that the session does not hold is no error."""
         for index in indexes:
@@ -164,18 +194,20 @@ class FetchSession:
         """Makes the next answer look at the partition although nothing has changed."""
         self.changed[cached] = None
 
-    def read_as(self, reader: object, rack: str | None = None) -> None:
+    def read_as(self, reader: object, rack: str | None = None) -> Work:
         """Sets who reads. Another isolation level, or a follower instead of a consumer, reads to another end. A
         consumer with another rack may have to read elsewhere; ``rack`` is None for who reads from leaders only.
 
         Then all partitions must be looked at. This is the only walk over all cached partitions, and no client makes
         such a change within a session.
         """
-        if self.reader is not reader or self.rack != rack:
-            self.reader, self.rack = reader, rack
-            for cached in self.partitions.values():
-                cached.read_from_leader()
-                self.mark(cached)
+        self.reader, self.rack = reader, rack
+        return in_slices(self.partitions.values(), self._mark_for_new_reader)
+
+    def _mark_for_new_reader(self, some: Collection[CachedPartition]) -> None:
+        for cached in some:
+            cached.read_from_leader()
+            self.mark(cached)
 
     def assess(self, cached: CachedPartition, available_bytes: int) -> None:
         """Notes how many bytes a look at the partition found readable."""
@@ -198,20 +230,27 @@ class FetchSession:
         """
         start = self.revision.start(self)
         while (cached := self._with_data.take(start)) is not None:
-            if not cached.live:
+            if cached.home is not self.partitions:
                 continue
             cached.queued = False
             if cached.available_bytes:
                 return cached
         return None
 
-    def rank(self, ordered: list[CachedPartition]) -> None:
+    def rank(self, ordered: list[CachedPartition]) -> Slices:
         """Gives the partitions this order, from 0 on."""
         self._with_data = self.revision.queue()
-        for rank, cached in enumerate(ordered):
-            cached.order = rank
-            if cached.queued:
-                self._with_data.push(cached)
+        rank = 0
+
+        def rank_next(some: Collection[CachedPartition]) -> None:
+            nonlocal rank
+            for cached in some:
+                cached.order = rank
+                rank += 1
+                if cached.queued:
+                    self._with_data.push(cached)
+
+        yield from in_slices(ordered, rank_next)
 
     def move_to_end(self, cached: CachedPartition) -> None:
         self._last_order += 1
@@ -220,8 +259,9 @@ class FetchSession:
     def settle(self, cached: CachedPartition, sent: PartitionData | None, partitions: Partitions) -> None:
         """Called after an answer that held ``sent`` about it, or None if it was looked at and left out.
 
-        The partition is registered on its Partition again unless the next answer must look at it anyway. The cached
-        fetch offset stays the requested one, so what the fetcher does not confirm is sent again.
+        The partition is registered on its Partition again unless the next answer must look at it anyway, for instance
+        because it changed while this answer was made. The cached fetch offset stays the requested one, so what the
+        fetcher does not confirm is sent again.
         """
         if sent is None:
             self.revision.left_out(self, cached)
@@ -230,31 +270,41 @@ class FetchSession:
             self.revision.sent(self, cached, sent, cached.there_bytes > len(sent.records or b""))
         if cached.available_bytes and not cached.queued:
             self.queue(cached)
-        if sent is not None and is_lasting(sent):
+        if (sent is not None and is_lasting(sent)) or (self.changed and cached in self.changed):
             self.mark(cached)
         elif self.revision.stays_marked(self, cached):
             self.look_at(cached)
         else:
             cached.watch(partitions)
 
-    def answered(self) -> Iterable[CachedPartition]:
-        """The answer to the latest request is complete. Returns all that were marked, which must be settled next.
+    def take_marks(self) -> dict[CachedPartition, None]:
+        """An answer begins. Returns all that are marked, which it must settle. Later marks are for the next answer.
 
         ``changed`` becomes a new dict, since a walk over a dict still passes the places of 10,000 removed entries.
         """
-        self.answered_number = self.number
-        self.last_told = {}
         marked, self.changed = self.changed, {}
         return marked
 
-    def settled(self) -> None:
+    def put_back(self, marked: dict[CachedPartition, None], read: list[CachedPartition]) -> Work:
+        """The answer that took these marks, and read these partitions, was not sent."""
+        marked.update(self.changed)
+        self.changed = marked
+
+        def queue_again(some: Collection[CachedPartition]) -> None:
+            for cached in some:
+                if cached.available_bytes and not cached.queued:
+                    self.queue(cached)
+
+        return in_slices(read, queue_again)
+
+    def answered(self) -> None:
+        """The answer to the latest request is complete. What it told and what it took as marked is settled next."""
+        self.answered_number = self.number
+        self.last_told = {}
+        for cached in self.changed:  # They changed while the answer was made, and belong to the next one.
+            self.mark(cached)
+
+    def settled(self) -> Slices:
         """Everything that the answer told and everything that was marked has been settled."""
         if self.answers_full:
-            self.revision.full_answered(self)
-
-    def release(self) -> None:
-        """The session is over: nothing refers to it any more."""
-        for cached in self.partitions.values():
-            cached.leave()
-        self.changed, self.last_told = {}, {}
-        self._with_data = self.revision.queue()
+            yield from self.revision.full_answered(self)

@@ -9,19 +9,22 @@ MAX_SESSION_PARTITIONS bounds the partitions that one session caches, and ``max_
 cached partition takes 330 to 490 bytes (tracemalloc, in a session of 10,000). A request adds at most 50,000.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from reference_broker.metrics.metrics import Counter, Gauge, Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.now import Now
+from reference_broker.ports.timing import Slices
 from reference_broker.sessions.arrivals import Arrivals
 from reference_broker.sessions.eviction import Refusal, Victim, age_ms, find_victim, idle_ms, refusal
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.final_revision import MIN_EVICTION_MS, FinalRevision
 from reference_broker.sessions.first_revision import FirstRevision
 from reference_broker.sessions.revision import Revision
+from reference_broker.sessions.slices import Left, leave
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 
 MAX_SESSION_PARTITIONS = 250_000
@@ -37,6 +40,10 @@ class Noter(Protocol):
     def __call__(self, what: str, *fields: tuple[str, int | str]) -> None: ...
 
 
+def _to_its_end(work: Slices) -> None:
+    deque(work, 0)
+
+
 @dataclass(slots=True, eq=False)
 class FetchSessionCache:
     """``sessions`` holds the sessions of both revisions by ID, in order of creation, and never more than ``slots``.
@@ -44,6 +51,8 @@ class FetchSessionCache:
     ``first_min_eviction_ms`` is ``min.incremental.fetch.session.eviction.ms``, which is a constant in the final
     revision. ``max_partitions`` is ``crucible.fetch.session.cache.partitions``. A newcomer beyond it is treated as if
     all slots were taken. A session that grows beyond it is closed.
+
+    ``run`` does work in slices (``ports.timing.run_slices``); by default it does all at once.
     """
 
     slots: int
@@ -52,6 +61,7 @@ class FetchSessionCache:
     note: Noter
     first_min_eviction_ms: int = MIN_EVICTION_MS
     max_partitions: int = MAX_PARTITIONS
+    run: Callable[[Slices], None] = _to_its_end
     sessions: dict[int, FetchSession] = field(default_factory=dict)
     arrivals: Arrivals = field(default_factory=Arrivals)
     partitions_cached: int = 0
@@ -103,8 +113,8 @@ class FetchSessionCache:
         return self._numbered(session_id, sequence_number, self.first)
 
     def _numbered(self, session_id: int, number: int, revision: Revision) -> FetchSession | Error:
-        session = self.find(session_id, revision)
-        if session is None or not revision.is_number(number):
+        session = self.sessions.get(session_id)
+        if session is None or session.revision.name != revision.name or not revision.is_number(number):
             self.count_not_found()
             return revision.unknown_id
         if session.denied:
@@ -121,13 +131,13 @@ class FetchSessionCache:
         victims = self._victims(draft, now.wall_ms)
         if victims is None:
             return False
-        for victim in victims:
-            self._evict(victim, draft, now.wall_ms)
+        self._leave(*[self._evict(victim, draft, now.wall_ms) for victim in victims])
         draft.session_id = self.new_id(draft.revision.largest_id)
         draft.created_ms = now.wall_ms
         draft.touch(now)
         self.sessions[draft.session_id] = draft
-        self._recount(len(draft.partitions))
+        self.resized(draft)
+        self._recount(0)
         self.note(
             "session_created",
             ("session_id", draft.session_id),
@@ -149,47 +159,61 @@ class FetchSessionCache:
             return True
         if len(self.sessions) >= self.slots:
             return False
-        draft.deny()
+        self._leave(draft.deny())
         return self.admit(draft, now)
 
-    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> None:
+    def accept(self, session: FetchSession, request_epoch: int, now: Now) -> bool:
         """Accepts a valid incremental request. An older one that still waits can no longer be answered from it.
 
         If both have the same number (first revision), the older one is answered now with what there is, since nobody
-        knows which of the two answers will arrive (G-3).
+        knows which of the two answers will arrive (G-3). Returns False while that takes slices. Then this request is
+        not accepted yet, and must come again.
         """
-        self._overtaken(session, session.is_waiting_for(request_epoch), now)
+        if session.waiter is not None:
+            self._overtaken(session, session.is_waiting_for(request_epoch))
+            if session.is_at_work:
+                return False
+        if now.wall_ms < session.last_used_ms:
+            self._refusal = None
         session.accept(request_epoch, now)
+        return True
 
-    def accept_full(self, session: FetchSession, repeats: bool, now: Now) -> int:
+    def accept_full(self, session: FetchSession, repeats: bool, now: Now) -> bool:
         """A full request replaces what the session caches (first revision).
 
         ``repeats`` says that it is the same request as one that waits. Full requests have no number that tells it.
-        Returns how many partitions it cached, for ``resized``, which must follow.
+        ``resized`` must follow. Returns the same as ``accept``.
         """
-        self._overtaken(session, repeats, now)
-        before = len(session.partitions)
-        session.accept_full(now)
-        return before
+        if session.waiter is not None:
+            self._overtaken(session, repeats)
+            if session.is_at_work:
+                return False
+        if now.wall_ms < session.last_used_ms:
+            self._refusal = None
+        self._leave(session.accept_full(now))
+        return True
 
     def deny(self, session: FetchSession) -> None:
         """Empties a session that would cache too much."""
-        before = len(session.partitions)
-        session.deny()
-        self.resized(session, before)
+        self._leave(session.deny())
+        self.resized(session)
 
-    def _overtaken(self, session: FetchSession, repeated: bool, now: Now) -> None:
+    def release(self, draft: FetchSession) -> None:
+        """A draft that was answered, or is not to be answered, and is no session."""
+        self._leave(draft.empty())
+
+    def _overtaken(self, session: FetchSession, repeated: bool) -> None:
         if session.waiter is not None and repeated:
             session.waiter.respond()
         elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
-        if now.wall_ms < session.last_used_ms:
-            self._refusal = None
 
-    def resized(self, session: FetchSession, before: int) -> None:
-        """An incremental request changed what the session caches. It cached ``before`` partitions until now."""
-        if len(session.partitions) != before:
-            self._recount(len(session.partitions) - before)
+    def resized(self, session: FetchSession) -> None:
+        """A request may have changed how many partitions the session caches."""
+        added = len(session.partitions) - session.counted
+        if added:
+            session.counted += added
+            self._recount(added)
 
     def is_too_large(self, session: FetchSession) -> bool:
         return len(session.partitions) > MAX_SESSION_PARTITIONS or self.partitions_cached > self.max_partitions
@@ -200,7 +224,7 @@ class FetchSessionCache:
         if session is not None:
             made_by = ("made_by", session.made_by)
             self.note("session_closed", ("session_id", session_id), ("reason", reason), made_by)
-            self._remove(session)
+            self._leave(self._remove(session))
 
     def count_not_found(self) -> None:
         """Counts an answer FETCH_SESSION_ID_NOT_FOUND or, in the first revision, InvalidFetchSession for an ID."""
@@ -227,10 +251,10 @@ class FetchSessionCache:
                 return None
             victims.append(victim)
             del left[victim.session.session_id]
-            slots, partitions = slots - 1, partitions - len(victim.session.partitions)
+            slots, partitions = slots - 1, partitions - victim.session.counted
         return victims
 
-    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> None:
+    def _evict(self, victim: Victim, newcomer: FetchSession, wall_ms: int) -> Left:
         session = victim.session
         self._evictions.value += 1
         self.note(
@@ -245,15 +269,17 @@ class FetchSessionCache:
             ("by_privileged", int(newcomer.privileged)),
             ("made_by", session.made_by),
         )
-        self._remove(session)
+        return self._remove(session)
 
-    def _remove(self, session: FetchSession) -> None:
+    def _remove(self, session: FetchSession) -> Left:
         del self.sessions[session.session_id]
-        self._recount(-len(session.partitions))
-        if session.waiter is not None:
+        self._recount(-session.counted)
+        if session.waiter is not None and session.waiter.abandon(session.revision.unknown_id):
             self.count_not_found()
-            session.waiter.abandon(session.revision.unknown_id)
-        session.release()
+        return session.empty()
+
+    def _leave(self, *left: Left) -> None:
+        self.run(leave(left))
 
     def _recount(self, added: int) -> None:
         self.partitions_cached += added

@@ -6,10 +6,12 @@ Its number is written only when it is looked at, so that an answer whose limit l
 touch them.
 """
 
+from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
 from reference_broker.sessions.queues import RingQueue
 from reference_broker.sessions.revision import DataQueue, Revision, is_lasting
+from reference_broker.sessions.slices import sort
 from reference_broker.wire.errors import DraftError
 from reference_broker.wire.fetch import PartitionData
 
@@ -107,7 +109,9 @@ class FirstRevision(Revision):
     def stays_marked(self, session: FetchSession, cached: CachedPartition) -> bool:
         return cached.change_number > session.number and not cached.available_bytes
 
-    def full_answered(self, session: FetchSession) -> None:
+    def full_answered(self, session: FetchSession) -> Slices:
         """From now on partitions are ordered by name and index. A repeated answer is built from their numbers."""
         session.last_told = {}
-        session.rank(sorted(session.partitions.values(), key=lambda cached: (cached.topic, cached.index)))
+        cached = list(session.partitions.values())
+        yield from sort(cached, lambda one: (one.topic, one.index))
+        yield from session.rank(cached)

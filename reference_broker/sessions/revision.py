@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from reference_broker.ports.timing import Slices
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import PartitionData
 
@@ -94,8 +95,10 @@ class Revision(ABC):
     def stays_marked(self, session: "FetchSession", cached: "CachedPartition") -> bool:
         """Whether the next answer must look at it although nothing changes and it has no data left to send."""
 
-    def full_answered(self, session: "FetchSession") -> None:  # noqa: B027 - may be left as it is
+    def full_answered(self, session: "FetchSession") -> Slices:  # noqa: ARG002
         """A full request's partitions have all been settled."""
+        return
+        yield
 
 
 def is_lasting(sent: PartitionData) -> bool:

@@ -1,7 +1,7 @@
 """Puts fetch responses together."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from reference_broker.apis.call import Call
@@ -26,38 +26,54 @@ LEADERS_FROM = 16
 """The version from which an answer tells the leader where the fetcher was wrong about it (KIP-951)."""
 
 
-Told: TypeAlias = Sequence[tuple[CachedPartition, PartitionData]]
+Told: TypeAlias = Collection[tuple[CachedPartition, PartitionData]]
 """What an answer tells of each partition, in its order."""
 
 
-def response(broker: HasController, call: Call, session: FetchSession, told: Told) -> FetchResponse:
-    """Makes the answer, with topics in the order of the partitions. A topic in two places of the list is named twice.
+@dataclass(slots=True)
+class Telling:
+    """What an answer tells, which is put together piece by piece. A topic in two places of the list is named twice.
 
-    Only the first revision carries flags. Versions that name the leaders of partitions that are led elsewhere tell
-    their addresses, too.
+    Versions that name the leaders of partitions that are led elsewhere tell their addresses, too.
     """
-    names_leaders = LEADERS_FROM <= call.api_version < FIRST_DRAFT_VERSION
-    topics: list[FetchTopicResponse] = []
-    partitions: list[PartitionData] = []
-    leaders: dict[int, None] = {}
-    last: tuple[str, bytes] | None = None
-    for cached, data in told:
-        name = ("", cached.topic_id) if session.uses_topic_ids else (cached.topic, NO_TOPIC_ID)
-        if name != last:
-            partitions = []
-            topics.append(FetchTopicResponse(*name, partitions))
-            last = name
-        if data.current_leader is None:
-            partitions.append(data)
-        elif names_leaders:
-            partitions.append(data)
-            leaders[data.current_leader.leader_id] = None
-        else:
-            partitions.append(replace(data, current_leader=None))
+
+    api_version: int
+    session: FetchSession
+    topics: list[FetchTopicResponse] = field(default_factory=list)
+    leaders: dict[int, None] | None = None
+    _topic: tuple[str, bytes] | None = None
+    _partitions: list[PartitionData] = field(init=False)
+    """Those of the last topic."""
+
+    def add(self, told: Told) -> None:
+        """Topics and partitions come in the answer's order."""
+        names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
+        uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
+        partitions = [] if topic is None else self._partitions
+        for cached, data in told:
+            name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
+            if name != topic:
+                partitions = []
+                self.topics.append(FetchTopicResponse(*name, partitions))
+                topic = name
+            if data.current_leader is None:
+                partitions.append(data)
+            elif names_leaders:
+                partitions.append(data)
+                self.leaders = self.leaders or {}
+                self.leaders[data.current_leader.leader_id] = None
+            else:
+                partitions.append(replace(data, current_leader=None))
+        self._topic, self._partitions = topic, partitions
+
+
+def response(broker: HasController, call: Call, telling: Telling) -> FetchResponse:
+    """Makes the answer. Only the first revision carries flags."""
+    session, leaders = telling.session, telling.leaders
     return FetchResponse(
         0,
         session.session_id,
-        topics,
+        telling.topics,
         node_endpoints=endpoints_of(broker, leaders, call.listener) if leaders else [],
         response_flags=_flags(session) if session.revision.name == "first" else 0,
     )

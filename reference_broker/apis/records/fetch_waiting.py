@@ -2,15 +2,17 @@
 
 It waits only on its session; a full fetch waits on the draft of one. A partition that changes marks itself there, and
 only that partition is looked at. An answer costs what is marked plus what is sent.
+
+Its work is done in slices; what may happen between them is in ``fetch_work``.
 """
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
-from reference_broker.apis.records.fetch_answer import refusal, response
+from reference_broker.apis.records.fetch_answer import Telling, refusal, response
 from reference_broker.apis.records.fetch_reading import (
     Look,
     LooksUpPartitions,
@@ -23,14 +25,22 @@ from reference_broker.apis.records.fetch_reading import (
     reader_of,
     told_of,
 )
+from reference_broker.apis.records.fetch_work import FetchWork
+from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
 from reference_broker.wire.errors import known_error
-from reference_broker.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 MAX_MISSES = 256
 """An answer reads the heads of so many batches that turn out to be too large for what is left. That takes some 5 ms.
 Tens of thousands of partitions would hold up everybody else for a second."""
+A_FEW = 1000
+"""Work on so many partitions is done directly. A slice of an answer reads so many, which takes 5 to 10 ms."""
+
+Answers = dict[CachedPartition, PartitionData]
+Said: TypeAlias = tuple[CachedPartition, PartitionData]
+"""What an answer says of a partition."""
 
 
 class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
@@ -38,58 +48,96 @@ class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions,
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class Fetch(FetchWork):
     """``creates`` says that it is a full fetch that asks for a session. ``looks`` are those at marked partitions.
 
     ``urgent`` says that there is an error, a divergence or a preferred read replica that is new, has changed, or was
     asked for by this request. One that lasts is told in each answer but ends no wait. ``due`` says that it is answered
     at the end of this event. ``rack`` is None if the fetcher may read from leaders only. Each connection has at most
     one fetch that waits.
+
+    From when the answer begins, ``marked`` are the partitions that it settles, and ``answers`` what it says; ``told``
+    is the same in its order, and ``telling`` as it is sent. ``kept`` says that a session caches it.
+    While it reads, ``left`` bytes may still be sent, partitions with ``unread_bytes`` are still to be read, and
+    ``missed`` are those whose next batch was too large; ``misses`` counts those of them that were tried.
+
+    ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
+    begins. ``listening`` says that all that are looked at are told of changes.
     """
 
     broker: FetchNeeds
-    call: Call
-    session: FetchSession
     request: FetchRequest
     creates: bool = False
     urgent: bool = False
     due: bool = False
     timer: int | None = None
+    looking: bool = False
+    listening: bool = False
     reader: Reader = field(init=False)
     rack: str | None = field(init=False)
     max_bytes: int = field(init=False)
     min_bytes: int = field(init=False)
     looks: dict[CachedPartition, Look] = field(default_factory=dict)
+    marked: dict[CachedPartition, None] = field(init=False)
+    answers: Answers = field(init=False)
+    told: list[Said] = field(init=False)
+    telling: Telling = field(init=False)
+    kept: bool = field(init=False)
+    left: int = field(init=False)
+    unread_bytes: int = field(init=False)
+    missed: list[CachedPartition] = field(init=False)
+    misses: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reader = reader_of(self.request.replica_id >= 0, self.request.isolation_level)
-        self.rack = rack_of(self.broker.config, self.call.api_version, self.request)
-        config = self.broker.config
+        config, request = self.broker.config, self.request
+        self.reader = reader_of(request.replica_id >= 0, request.isolation_level)
+        self.rack = rack_of(config, self.call.api_version, request)
         limit = config.fetch_max_bytes
         if self.reader is Reader.FOLLOWER:
             limit = max(limit, config.replica_fetch_response_max_bytes)
-        self.max_bytes = min(max(self.request.max_bytes, 0), limit)
-        self.min_bytes = min(self.request.min_bytes, self.max_bytes)
+        self.max_bytes = min(max(request.max_bytes, 0), limit)
+        self.min_bytes = min(request.min_bytes, self.max_bytes)
 
-    def begin(self) -> FetchResponse | None:
-        """Returns the answer, or None if it waits and responds later."""
-        self.session.read_as(self.reader, self.rack)
-        for cached in self.session.changed:
-            self._look(cached)
-        if self.reader is Reader.FOLLOWER and not self._count_progress():
-            return refusal(self.session.revision.unknown_id, self.request)
+    @property
+    def is_waiting(self) -> bool:
+        return self.timer is not None
+
+    def begin(self) -> Work:
+        """Looks at what is marked, and then answers, or waits and responds later."""
+        session = self.session
+        if session.reader is not self.reader or session.rack != self.rack:
+            return after(session.read_as(self.reader, self.rack), self.begin)
+        self.looking = True
+        if len(session.changed) > A_FEW:
+            return after(in_slices(session.changed, self._look_at), self._answer_or_wait)
+        if session.changed:
+            self._look_at(session.changed)
+        return self._answer_or_wait()
+
+    def _answer_or_wait(self) -> Work:
+        if self.call.closed:
+            return ()
         if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
             return self._answer()
         self._wait()
-        return None
+        return ()
 
-    def _count_progress(self) -> bool:
-        """Tells the leader how far a follower has each marked partition. It has all that it asks beyond (F-22).
+    def _look_at(self, marked: Collection[CachedPartition]) -> None:
+        for cached in marked:
+            self._look(cached)
+        if self.listening:
+            for cached in marked:
+                cached.watch(self.broker.partitions)
+        if self.reader is Reader.FOLLOWER and not self._count_progress(marked):
+            self.abandon(self.session.revision.unknown_id)
+
+    def _count_progress(self, marked: Collection[CachedPartition]) -> bool:
+        """Tells the leader how far a follower has these marked partitions. It has all that it asks beyond (F-22).
 
         All partitions that the request named are marked. For the others the leader uses the session's contact time. If
         a high watermark moves, other fetches are answered, and may take this session's slot. Returns False then.
         """
-        replicated = [one for one in self.session.changed if one.partition and one.partition.followers is not None]
+        replicated = [one for one in marked if one.partition and one.partition.followers is not None]
         if not replicated:
             return True
         leaders, request = self.broker.replication.leaders, self.request
@@ -111,23 +159,29 @@ class Fetch:
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
+        if not self.looking:
+            return
         self._look(cached)
         cached.watch(self.broker.partitions)
-        if not self.due and self._is_answerable():
+        if not self.due and not self.at_work and self._is_answerable():
             self.due = True
             self.broker.outside.at_end(self._answer_due)
 
     def _answer_due(self) -> None:
         """Answers at the end of the event in which enough came, as Kafka's action queue does. So an answer never tells
         of some partitions what the event has made of them, and of others what they were before it."""
-        if self.session.waiter is self:
+        if self.is_waiting:
             self.respond()
 
-    def abandon(self, error_code: int) -> None:
+    def abandon(self, error_code: int) -> bool:
         self._stop_waiting()
+        self.gone = True
+        if self.call.closed:
+            return False
         sessions = self.broker.fetch_sessions
         kept = sessions.find(self.session.session_id, sessions.first)
         self.call.respond(refusal(known_error(error_code), self.request, kept))
+        return True
 
     def _look(self, cached: CachedPartition) -> None:
         self._note(cached, look(self.broker, cached, self.reader, self.rack))
@@ -146,14 +200,18 @@ class Fetch:
 
     def _wait(self) -> None:
         self.session.waiter = self
-        for cached in self.session.changed:
-            cached.watch(self.broker.partitions)
+        self.listen()
         wait_ms = self.request.max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
-        deadline_us = self.broker.now.mono_us + wait_ms * 1000
-        self.timer = self.broker.outside.set_timer(deadline_us, self.respond)
+        self.timer = self.broker.outside.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
         self.call.on_closed(self._forget)
+
+    def listen(self) -> None:
+        if not self.listening:
+            self.listening = True
+            for cached in self.looks:
+                cached.watch(self.broker.partitions)
 
     def _stop_waiting(self) -> None:
         if self.timer is not None:
@@ -165,26 +223,101 @@ class Fetch:
 
     def _forget(self) -> None:
         """The connection closed, or the fetch failed because of a bug. Nothing was sent, so every mark stays."""
+        if self.at_work:
+            return
         self._stop_waiting()
         if not self.session.session_id:
-            self.session.release()
+            self.broker.fetch_sessions.release(self.session)
 
     def respond(self) -> None:
         """Answers now with what there is, because the time is over or a follower is to ask anew."""
-        self.call.contain(lambda: self.call.respond(self._answer()))
+        self.call.contain(lambda: self.run(Fetch._answer))
 
-    def _answer(self) -> FetchResponse:
-        if self.session.waiter is self:
-            self._refresh_problems()
+    def _answer(self) -> Work:
+        """Answers, and settles what was told. A small answer takes the same steps directly, which costs fewer calls."""
+        session = self.session
+        if self.timer is not None or len(session.changed) > A_FEW:
+            return in_turn(_ANSWERING, self)
+        self.looking = False
+        self.marked = marked = session.take_marks()
+        self.answers = answers = Answers()
+        if session.available_bytes and (reading := self._read()):
+            return after(reading, lambda: in_turn(_AFTER_READING, self))
+        if marked:
+            self._add_news_of(marked)
+        self.told = told = list(answers.items())
+        if len(told) > 1:
+            place = session.revision.place
+            told.sort(key=lambda said: place(session, said[0]))
+        self.telling = Telling(self.call.api_version, session)
+        if told:
+            self.telling.add(told)
+        putting_back = self._respond()
+        if not self.kept:
+            return putting_back
+        if told:
+            self._settle_told(told)
+        if marked:
+            self._settle_others(marked)
+        return session.settled() if session.answers_full else ()
+
+    def _refresh(self) -> Work:
+        if self.timer is None:
+            return ()
         self._stop_waiting()
-        told = self._collect()
-        kept = self._keep()
-        answer = response(self.broker, self.call, self.session, told)
-        if kept:
-            self._settle(told)
-        elif not self.session.session_id:
-            self.session.release()
-        return answer
+        return in_slices(self.looks.items(), self._refresh_problems)
+
+    def _take_marks(self) -> Work:
+        """Partitions that change from now on are marked for the next answer."""
+        self.looking = False
+        self.marked, self.answers = self.session.take_marks(), {}
+        return ()
+
+    def _read(self) -> Work:
+        self.unread_bytes = self.session.available_bytes
+        if not self.unread_bytes:
+            return ()
+        self.left, self.missed, self.misses = self.max_bytes, [], 0
+        return () if self._read_within_limits() else self._read_on()
+
+    def _read_on(self) -> Slices:
+        while True:
+            yield
+            if self._read_within_limits():
+                return
+
+    def _add_news(self) -> Work:
+        return in_slices(self.marked, self._add_news_of) if self.marked else ()
+
+    def _order(self) -> Work:
+        session, self.told = self.session, list(self.answers.items())
+        return sort(self.told, lambda said: session.revision.place(session, said[0]))
+
+    def _tell(self) -> Work:
+        self.telling = Telling(self.call.api_version, self.session)
+        return in_slices(self.told, self.telling.add) if self.told else ()
+
+    def _respond(self) -> Work:
+        session = self.session
+        if self.call.closed:
+            self.kept = False
+            return session.put_back(self.marked, list(self.answers))
+        self.kept = self._keep()
+        self.call.respond(response(self.broker, self.call, self.telling))
+        if self.kept:
+            session.answered()
+        elif not session.session_id:
+            self.broker.fetch_sessions.release(session)
+        return ()
+
+    def _settle(self) -> Work:
+        return in_slices(self.told, self._settle_told) if self.kept and self.told else ()
+
+    def _settle_rest(self) -> Work:
+        return in_slices(self.marked, self._settle_others) if self.kept and self.marked else ()
+
+    def _settle_full(self) -> Work:
+        return self.session.settled() if self.kept and self.session.answers_full else ()
 
     def _keep(self) -> bool:
         """Returns whether a session caches what was asked for. A draft becomes a session if there is room."""
@@ -200,45 +333,49 @@ class Fetch:
             return False
         return not session.denied
 
-    def _refresh_problems(self) -> None:
+    def _refresh_problems(self, looked_at: Collection[tuple[CachedPartition, Look]]) -> None:
         """Looks again at partitions in error, or with a preferred read replica. One that is led elsewhere is not marked
         when its leader changes, nor is one when a broker changes."""
-        for cached, found in list(self.looks.items()):
+        for cached, found in looked_at:
             problem = found.problem
             if problem is not None and (problem.error_code or problem.preferred_read_replica >= 0):
                 self._look(cached)
 
-    def _collect(self) -> list[tuple[CachedPartition, PartitionData]]:
-        """Returns what the answer tells, in list order: what was read within the limits, and all that is news."""
-        session, revision = self.session, self.session.revision
-        answers = self._read_within_limits()
-        for cached in session.changed:
+    def _add_news_of(self, marked: Collection[CachedPartition]) -> None:
+        """Adds all that is news to what was read."""
+        session, answers, reports = self.session, self.answers, self.session.revision.reports
+        for cached in marked:
             if cached not in answers:
                 data = told_of(cached, self.looks[cached], self.reader)
-                if revision.reports(session, cached, data):
+                if reports(session, cached, data):
                     answers[cached] = data
-        return sorted(answers.items(), key=lambda item: revision.place(session, item[0]))
 
-    def _read_within_limits(self) -> dict[CachedPartition, PartitionData]:
-        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits.
+    def _read_within_limits(self) -> bool:
+        """Reads in list order until the bytes are spent. The first partition with data may exceed both limits. Returns
+        whether that is done, or a slice is over.
 
         A partition whose next batch is too large for what is left gets nothing, and the reading goes on behind it. It
         is not read again before there is more room for it, or it has changed. So the next answer looks further, where
-        this one had MAX_MISSES.
+        this one had MAX_MISSES. A partition that changed since the answer began is looked at again, since its log may
+        have been cut.
         """
-        answers: dict[CachedPartition, PartitionData] = {}
-        missed: list[CachedPartition] = []
-        left, first, misses = self.max_bytes, True, 0
-        while (left > 0 or first) and misses < MAX_MISSES and self.session.available_bytes:
-            cached = self.session.take_with_data()
+        session, answers, left, reads = self.session, self.answers, self.left, 0
+        first = left == self.max_bytes
+        while (left > 0 or first) and self.misses < MAX_MISSES and self.unread_bytes > 0:
+            if reads == A_FEW:
+                self.left = left
+                return False
+            cached = session.take_with_data()
             if cached is None:
                 break
+            self.unread_bytes -= cached.available_bytes
+            reads += 1
             limit = min(cached.max_bytes, left)
             if limit <= cached.too_small_bytes and not first:
-                missed.append(cached)
+                self.missed.append(cached)
                 continue
             found = self.looks.get(cached)
-            if found is None:
+            if found is None or (session.changed and cached in session.changed):
                 found = look(self.broker, cached, self.reader, self.rack)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)
@@ -249,20 +386,34 @@ class Fetch:
                 answers[cached] = data
             else:
                 cached.too_small_bytes = limit
-                missed.append(cached)
-                misses += 1
-        for cached in missed:
-            self.session.queue(cached)
-        return answers
+                self.missed.append(cached)
+                self.misses += 1
+        for cached in self.missed:
+            session.queue(cached)
+        return True
 
-    def _settle(self, told: list[tuple[CachedPartition, PartitionData]]) -> None:
+    def _settle_told(self, told: Collection[Said]) -> None:
         """Settles in list order, so that partitions that move to the end of the list keep their order."""
-        partitions, session = self.broker.partitions, self.session
-        marked = session.answered()
+        settle, partitions = self.session.settle, self.broker.partitions
         for cached, data in told:
-            session.settle(cached, data, partitions)
-        mentioned = dict(told)
+            settle(cached, data, partitions)
+
+    def _settle_others(self, marked: Collection[CachedPartition]) -> None:
+        """Settles what the answer says nothing of."""
+        settle, answers, partitions = self.session.settle, self.answers, self.broker.partitions
         for cached in marked:
-            if cached not in mentioned:
-                session.settle(cached, None, partitions)
-        session.settled()
+            if cached not in answers:
+                settle(cached, None, partitions)
+
+
+_AFTER_READING: tuple[Callable[[Fetch], Work], ...] = (
+    Fetch._add_news,
+    Fetch._order,
+    Fetch._tell,
+    Fetch._respond,
+    Fetch._settle,
+    Fetch._settle_rest,
+    Fetch._settle_full,
+)
+_ANSWERING = (Fetch._refresh, Fetch._take_marks, Fetch._read, *_AFTER_READING)
+"""The steps of an answer."""

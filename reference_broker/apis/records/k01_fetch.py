@@ -46,6 +46,8 @@ Version notes:
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 from reference_broker.apis.api import Api
@@ -54,18 +56,26 @@ from reference_broker.apis.parts import HasFetchSessions, HasQuorum
 from reference_broker.apis.records.fetch_answer import refusal
 from reference_broker.apis.records.fetch_waiting import Fetch, FetchNeeds
 from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
-from reference_broker.sessions.fetch_session import FetchSession
+from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
+from reference_broker.sessions.slices import Work, after, in_slices
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, ErrorCode
-from reference_broker.wire.fetch import FULL_FETCH, INCREMENTAL_FETCH, NO_TOPIC_ID, FetchRequest, FetchResponse
+from reference_broker.wire.fetch import (
+    FULL_FETCH,
+    INCREMENTAL_FETCH,
+    NO_TOPIC_ID,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+)
 
 TOPIC_IDS_FROM = 13
 """The version from which topics are named by ID (KIP-516)."""
 
 MAX_NAMED_PARTITIONS = 50_000
-"""A request that names more is refused, since a fetch is decoded and looked at in one slice. A session grows beyond it
-with several requests."""
+"""A request that names more is refused. A fetch is handled in slices, but all that it names is held in memory until it
+is answered, and the next request of its session waits for it. A session grows beyond it with several requests."""
 
 
 def is_metadata_fetch(body: object) -> bool:
@@ -89,32 +99,62 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
         if call.api_version < FIRST_DRAFT_VERSION:
             return FetchResponse(int(ErrorCode.invalid_request))
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
+    session = broker.fetch_sessions.sessions.get(body.session_id)
+    if session is not None and session.waiter is not None and session.waiter.at_work:
+        _after(session.waiter, broker, call, body)
+        return None
     if call.api_version >= FIRST_DRAFT_VERSION:
         return _fetch_first(broker, call, body)
     if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
-        return _fetch_all(broker, call, body)
+        _fetch_all(broker, call, body)
+        return None
     return _fetch_news(broker, call, body)
 
 
 API = Api.of(FetchRequest, handle)
 
 
-def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
+def _after(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
+    """A session takes its requests one by one, so this one is handled as if it came later."""
+
+    def come() -> None:
+        answer = handle(broker, call, request)
+        if answer is not None:
+            call.respond(answer)
+
+    def come_if_open() -> None:
+        if not call.closed:
+            call.contain(come)
+
+    at_work.add_next(come_if_open)
+
+
+def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
     """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
     sessions = broker.fetch_sessions
     creates = request.session_epoch == FULL_EPOCH
     if sessions.find(request.session_id, sessions.final) is not None:
         sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
-    return _fetch_named(broker, call, request, creates)
+    draft = _draft(broker, call, request)
+    fetch = Fetch(broker, call, draft, request, creates)
+    fetch.run(_named)
 
 
-def _fetch_named(broker: Needs, call: Call, request: FetchRequest, creates: bool) -> FetchResponse | None:
-    """Answers with every partition that the request names. ``creates`` says that it asks for a session."""
-    with_ids = call.api_version >= TOPIC_IDS_FROM
-    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, with_ids)
+def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:
+    draft = broker.fetch_sessions.draft(call.client_id, request.replica_id, call.api_version >= TOPIC_IDS_FROM)
     draft.touch(broker.now)
-    _name_partitions(draft, request, with_ids)
-    return Fetch(broker, call, draft, request, creates).begin()
+    return draft
+
+
+def _named(fetch: Fetch) -> Work:
+    """Takes up what the request names, and goes on with the fetch."""
+
+    def go_on() -> Work:
+        if fetch.session.session_id:
+            fetch.broker.fetch_sessions.resized(fetch.session)
+        return fetch.begin()
+
+    return after(_naming(fetch), go_on)
 
 
 def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -124,26 +164,60 @@ def _fetch_news(broker: Needs, call: Call, request: FetchRequest) -> FetchRespon
     if not isinstance(session, FetchSession):
         return refusal(session, request)
     sessions.accept(session, request.session_epoch, broker.now)
-    before = len(session.partitions)
-    _name_partitions(session, request, with_ids)
-    for topic in request.forgotten:
-        session.forget(topic.topic, topic.topic_id, topic.partitions)
-    sessions.resized(session, before)
+    fetch = Fetch(broker, call, session, request)
+    is_quiet = not (request.topics or request.forgotten) and session.partitions and not sessions.is_too_large(session)
+    fetch.run(Fetch.begin if is_quiet else _changed)
+    return None
+
+
+def _changed(fetch: Fetch) -> Work:
+    """Takes up what the request names and forgets, and goes on with the fetch if that leaves a session."""
+    if fetch.request.forgotten:
+        work = after(_naming(fetch), partial(_forgetting, fetch))
+    else:
+        work = _naming(fetch)
+    return after(work, partial(_go_on_in_what_is_left, fetch)) if work else _go_on_in_what_is_left(fetch)
+
+
+def _go_on_in_what_is_left(fetch: Fetch) -> Work:
+    sessions, session, request = fetch.broker.fetch_sessions, fetch.session, fetch.request
+    sessions.resized(session)
     if sessions.is_too_large(session):
+        session.waiter = None
         sessions.close(session.session_id, "too many partitions")
         sessions.count_not_found()
-        return refusal(ErrorCode.fetch_session_id_not_found, request)
-    if not session.partitions:
-        sessions.close(session.session_id, "no partition left")
-        return _fetch_named(broker, call, request, creates=False)
-    return Fetch(broker, call, session, request).begin()
+        fetch.call.respond(refusal(ErrorCode.fetch_session_id_not_found, request))
+        return ()
+    if session.partitions:
+        return fetch.begin()
+    fetch.go_on_in(_draft(fetch.broker, fetch.call, request))
+    sessions.close(session.session_id, "no partition left")
+    return _named(fetch)
 
 
-def _name_partitions(session: FetchSession, request: FetchRequest, with_ids: bool = True) -> None:
-    for topic in request.topics:
-        topic_id = topic.topic_id if with_ids else NO_TOPIC_ID
-        for wanted in topic.partitions:
-            session.name(topic.topic, topic_id, wanted)
+def _naming(fetch: Fetch) -> Work:
+    """Takes up what the request names."""
+    topics, with_ids = fetch.request.topics, fetch.call.api_version >= TOPIC_IDS_FROM
+    if len(topics) == 1 and len(topics[0].partitions) == 1:
+        (topic,) = topics
+        fetch.session.name(topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, topic.partitions[0])
+        return ()
+    named = [
+        (topic.topic, topic.topic_id if with_ids else NO_TOPIC_ID, wanted)
+        for topic in topics
+        for wanted in topic.partitions
+    ]
+    return in_slices(named, fetch.session.name_all)
+
+
+def _forgetting(fetch: Fetch) -> Work:
+    """Drops what the request forgets."""
+
+    def forget(forgotten: Iterable[tuple[ForgottenTopic, int]]) -> None:
+        for topic, index in forgotten:
+            fetch.session.forget(topic.topic, topic.topic_id, (index,))
+
+    return in_slices([(topic, index) for topic in fetch.request.forgotten for index in topic.partitions], forget)
 
 
 def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchResponse | None:
@@ -161,9 +235,11 @@ def _fetch_first(broker: Needs, call: Call, request: FetchRequest) -> FetchRespo
         return refusal(session, request, named)
     if not _holds_all(session, request):
         return refusal(ErrorCode.invalid_request, request, session)
-    sessions.accept(session, request.session_epoch, broker.now)
-    _name_partitions(session, request)
-    return Fetch(broker, call, session, request).begin()
+    if not sessions.accept(session, request.session_epoch, broker.now):
+        return handle(broker, call, request)
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(_named if request.topics else Fetch.begin)
+    return None
 
 
 def _fetch_all_first(
@@ -174,13 +250,15 @@ def _fetch_all_first(
     if session is None:
         draft = sessions.draft(call.client_id, request.replica_id, False, sessions.first)
         draft.touch(broker.now)
-        _name_partitions(draft, request)
-        return Fetch(broker, call, draft, request, creates=True).begin()
+        fetch = Fetch(broker, call, draft, request, creates=True)
+        fetch.run(_named)
+        return None
     repeats = isinstance(session.waiter, Fetch) and session.waiter.request == request
-    before = sessions.accept_full(session, repeats, broker.now)
-    _name_partitions(session, request)
-    sessions.resized(session, before)
-    return Fetch(broker, call, session, request).begin()
+    if not sessions.accept_full(session, repeats, broker.now):
+        return handle(broker, call, request)
+    fetch = Fetch(broker, call, session, request)
+    fetch.run(_named)
+    return None
 
 
 def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
@@ -190,9 +268,11 @@ def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) ->
 
 
 def _holds_all(session: FetchSession, request: FetchRequest) -> bool:
-    """Whether the session caches all partitions that the request names."""
-    return all(
-        session.key(topic.topic, topic.topic_id, wanted.partition) in session.partitions
-        for topic in request.topics
-        for wanted in topic.partitions
-    )
+    """Whether the session caches all partitions that the request names. Costs 5 ms for as many as it may name."""
+    held, with_ids = session.partitions, session.uses_topic_ids
+    for topic in request.topics:
+        name = topic.topic_id if with_ids else topic.topic
+        for wanted in topic.partitions:
+            if (name, wanted.partition) not in held:
+                return False
+    return True

@@ -63,12 +63,15 @@ class Fetching(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(slots=3, first_min_eviction_ms=FIRST_MIN_MS)
+        self.world = self.new_world(slots=3, first_min_eviction_ms=FIRST_MIN_MS)
         self.naive = Naive(self.world)
         self.births = 0
         self.wall_steps = 0
         self.seen: list[int] = []
         self.order: list[FakeCall] = []
+
+    def new_world(self, **settings: int) -> World:
+        return World(**settings)  # type: ignore[arg-type]
 
     @initialize()
     def some_topics(self) -> None:

@@ -14,6 +14,7 @@ from reference_broker.metadata.image import BrokerImage, MetadataImage, Partitio
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.ports.now import Now
+from reference_broker.ports.timing import run_slices
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.leader.follower_waits import FollowerWaits
@@ -170,15 +171,23 @@ class World:
         self.metrics = Metrics()
         self.partitions = Partitions()
         self.controller: Any = SimpleNamespace(image=MetadataImage(brokers={7: registered(7), 8: registered(8)}))
-        cache = FetchSessionCache(self.slots, Random(1), self.metrics, self.outside.note, self.first_min_eviction_ms)
+        ports: Any = self.outside
+        cache = FetchSessionCache(
+            self.slots,
+            Random(1),
+            self.metrics,
+            self.outside.note,
+            self.first_min_eviction_ms,
+            run=lambda work: run_slices(ports, work),
+        )
         config: Any = SimpleNamespace(
             fetch_max_bytes=self.max_bytes_limit,
             replica_fetch_response_max_bytes=self.follower_bytes_limit,
             replica_selector_class="",
         )
         now = Now(1_000_000, 1_700_000_000_000)
+        self.outside.be_at(now.mono_us)
         unused: Any = None
-        ports: Any = self.outside
         replication: Any = SimpleNamespace(leaders=SimpleNamespace(waits=FollowerWaits(ports)))
         replica: Any = SimpleNamespace(controller=self.controller)
         self.broker = Broker(
@@ -250,16 +259,20 @@ class World:
     def pass_ms(self, ms: int) -> None:
         """Fires the timers that come due, in order."""
         end_us = self.broker.now.mono_us + ms * 1000
-        wall_of = self.broker.now.wall_ms - self.broker.now.mono_us // 1000
         while True:
             due = [(deadline, number) for number, (deadline, _) in self.outside.timers.items() if deadline <= end_us]
             if not due:
                 break
             deadline, number = min(due)
             fire = self.outside.timers.pop(number)[1]
-            self.broker.now = Now(deadline, wall_of + deadline // 1000)
+            self._be_at(max(deadline, self.broker.now.mono_us))
             fire()
-        self.broker.now = Now(end_us, wall_of + end_us // 1000)
+        self._be_at(end_us)
+
+    def _be_at(self, mono_us: int) -> None:
+        wall_of = self.broker.now.wall_ms - self.broker.now.mono_us // 1000
+        self.broker.now = Now(mono_us, wall_of + mono_us // 1000)
+        self.outside.be_at(mono_us)
 
     def step_wall_clock(self, ms: int) -> None:
         self.broker.now = Now(self.broker.now.mono_us, self.broker.now.wall_ms + ms)
@@ -314,7 +327,9 @@ class World:
         return self.fetch(session_id, number, wanted, version=1000, **fields)
 
     def open_session(self, wanted: Mapping[tuple[str, int], int | FetchPartition], **fields: Any) -> int:
-        answer = self.fetch(0, 0, wanted, **fields).answer
+        call = self.fetch(0, 0, wanted, **fields)
+        self.pass_ms(0)  # a large one takes slices
+        answer = call.answer
         assert answer.error_code == 0
         return answer.session_id
 

@@ -31,6 +31,19 @@ class Cost:
 
 
 @contextmanager
+def no_collection() -> Iterator[None]:
+    """A collection looks at all that the tests hold, which is no work of the node."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
 def slices_of(world: NodeWorld) -> Iterator[Cost]:
     """Measures the slices of the node's own work. What decoding and encoding take is the driver's."""
     cost = Cost()
@@ -43,14 +56,12 @@ def slices_of(world: NodeWorld) -> Iterator[Cost]:
         cost.slices += 1
         return effects
 
-    gc.collect()
-    gc.disable()  # A collection looks at all that the tests hold, which is no work of the node.
     world.node.handle = measured  # type: ignore[method-assign]
     try:
-        yield cost
+        with no_collection():
+            yield cost
     finally:
         del world.node.handle
-        gc.enable()
 
 
 @contextmanager

@@ -33,7 +33,9 @@ class Cached(Protocol):
     @property
     def session(self) -> Contact: ...
 
-    live: bool
+    @property
+    def live(self) -> bool: ...
+
     fetch_offset: int
     log_start_offset: int
     current_leader_epoch: int

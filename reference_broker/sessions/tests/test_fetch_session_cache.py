@@ -222,7 +222,7 @@ def test_the_size_that_counts_is_the_current_one() -> None:
     bench.use(old)
     assert bench.create(5) is None
     old.forget("t", bytes(16), range(8))
-    bench.cache.resized(old, 10)
+    bench.cache.resized(old)
     assert bench.counted == (1, 2, 0)
     assert bench.create(5) is not None
     assert bench.counted == (1, 5, 1)
@@ -310,7 +310,7 @@ def test_a_close_is_no_eviction_and_gauges_follow_every_step() -> None:
     bench.cache.close(first.session_id, "closed by its fetcher")
     assert bench.counted == (1, 5, 0)
     second.name("u", bytes(16), FetchPartition(0, 0, 1))
-    bench.cache.resized(second, 5)
+    bench.cache.resized(second)
     assert bench.counted == (1, 6, 0)
     assert [what for what, _ in bench.notes] == ["session_created", "session_created", "session_closed"]
 
@@ -355,7 +355,7 @@ def test_a_session_that_grows_beyond_the_limit_of_all_partitions_is_too_large() 
     session = bench.made(5)
     assert not bench.cache.is_too_large(session)
     session.name("u", bytes(16), FetchPartition(0, 0, 1))
-    bench.cache.resized(session, 5)
+    bench.cache.resized(session)
     assert bench.cache.is_too_large(session)
 
 
@@ -403,12 +403,11 @@ def test_only_the_rules_evict_and_remembered_refusals_change_nothing(steps: list
         elif some is not None and what == "close":
             bench.cache.close(some.session_id, "test")
         elif some is not None and what == "grow":
-            before = len(some.partitions)
             if follower:
                 some.forget("t", bytes(16), range(number, 9))
             else:
                 some.name("t", bytes(16), FetchPartition(number, 0, 1))
-            bench.cache.resized(some, before)
+            bench.cache.resized(some)
         now = bench.cache.sessions.values()
         assert bench.counted == (len(now), sum(len(one.partitions) for one in now), len(bench.rules()))
 

@@ -1,0 +1,50 @@
+"""Fetches whose work takes a slice for each partition, as if each of them were a very large one."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from reference_broker.apis.records import fetch_waiting
+from reference_broker.apis.tests.fetch_machine import Fetching
+from reference_broker.apis.tests.fetch_world import FakeCall, World
+from reference_broker.replication.partitions import Partition
+from reference_broker.sessions import slices
+from reference_broker.wire.fetch import FetchRequest
+
+
+@contextmanager
+def slices_of_one() -> Iterator[None]:
+    with patch.object(slices, "A_SLICE", 1), patch.object(fetch_waiting, "A_FEW", 1):
+        yield
+
+
+class SettledWorld(World):
+    """After each request nothing happens before all its slices are done."""
+
+    def send(self, request: FetchRequest, version: int = 12, client_id: str = "c", connection: int = 1) -> FakeCall:
+        call = super().send(request, version, client_id, connection)
+        self.pass_ms(0)
+        return call
+
+
+class InSlices(Fetching):
+    """The same random worlds. The model knows nothing of slices."""
+
+    def __init__(self) -> None:
+        self._patched = ExitStack()
+        self._patched.enter_context(slices_of_one())
+        super().__init__()
+
+    def new_world(self, **settings: int) -> World:
+        return SettledWorld(**settings)  # type: ignore[arg-type]
+
+    def step(self, act: Callable[[], object], touched: Partition | None = None, arrived: bool = False) -> None:
+        def done() -> Any:
+            act()
+            self.world.pass_ms(0)
+
+        super().step(done, touched, arrived)
+
+    def teardown(self) -> None:
+        self._patched.close()

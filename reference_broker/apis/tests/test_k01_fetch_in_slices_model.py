@@ -1,0 +1,21 @@
+"""Fetches that take a slice for each partition give the answers of the model, which knows nothing of slices."""
+
+from hypothesis import settings
+
+from reference_broker.apis.tests.sliced_fetches import InSlices
+from reference_broker.apis.tests.test_k01_fetch_first_model import FetchingFirst
+from reference_broker.apis.tests.test_k01_fetch_model import FetchingFinal
+
+
+class FinalInSlices(InSlices, FetchingFinal):
+    pass
+
+
+class FirstInSlices(InSlices, FetchingFirst):
+    pass
+
+
+TestFinal = FinalInSlices.TestCase
+TestFirst = FirstInSlices.TestCase
+for case in (TestFinal, TestFirst):
+    case.settings = settings(max_examples=30, stateful_step_count=40)

@@ -1,0 +1,100 @@
+"""Work on very many cached partitions, done in slices. Work on up to A_SLICE of them is one slice."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from heapq import merge
+from typing import TypeAlias, TypeVar
+
+from reference_broker.ports.timing import Slices
+from reference_broker.sessions.cached_partition import CachedPartition, PartitionKey
+
+ItemT = TypeVar("ItemT")
+
+A_SLICE = 2000
+"""A slice of the work looks at so many partitions, which takes 1 to 4 ms."""
+
+Work: TypeAlias = Slices | tuple[()]
+"""What is left of some work. Most work is small: all of it is done at once, and () is left."""
+
+Left: TypeAlias = dict[PartitionKey, CachedPartition]
+"""Partitions that a session no longer caches. They must be given to ``leave``."""
+
+
+def in_slices(items: Collection[ItemT], do: Callable[[Collection[ItemT]], object]) -> Work:
+    """Calls ``do`` with all items now, or leaves the work if there are more than a slice may look at."""
+    if len(items) <= A_SLICE:
+        do(items)
+        return ()
+    return _piece_by_piece(list(items), do)
+
+
+def _piece_by_piece(items: list[ItemT], do: Callable[[Collection[ItemT]], object]) -> Slices:
+    for some in _pieces(items):
+        do(some)
+        yield
+
+
+def after(work: Work, go_on: Callable[[], Work]) -> Work:
+    """Goes on once the work is done, which is now if nothing is left of it."""
+    return _both(work, go_on) if work else go_on()
+
+
+def in_turn(steps: Iterable[Callable[[ItemT], Work]], item: ItemT) -> Work:
+    """Takes one step after the other, all of them now if nothing is left of any."""
+    following = iter(steps)
+    for step in following:
+        work = step(item)
+        if work:
+            return _both(work, lambda: in_turn(following, item))
+    return ()
+
+
+def _both(work: Work, go_on: Callable[[], Work]) -> Slices:
+    yield from work
+    yield from go_on()
+
+
+def _pieces(items: list[ItemT]) -> Iterator[list[ItemT]]:
+    for at in range(0, len(items), A_SLICE):
+        yield items[at : at + A_SLICE]
+
+
+def steps_in_slices(steps: Iterable[object]) -> Slices:
+    """Takes one step after the other. Each is the work on one partition."""
+    done = 0
+    for _ in steps:
+        done += 1
+        if done == A_SLICE:
+            done = 0
+            yield
+
+
+def sort(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Work:
+    """Sorts the items by their place."""
+    if len(items) <= A_SLICE:
+        items.sort(key=place)
+        return ()
+    return _sort_piece_by_piece(items, place)
+
+
+def _sort_piece_by_piece(items: list[ItemT], place: Callable[[ItemT], int | tuple[str, int]]) -> Slices:
+    runs = []
+    for some in _pieces(items):
+        runs.append(sorted(some, key=place))
+        yield
+    items.clear()
+    yield from steps_in_slices(map(items.append, merge(*runs, key=place)))
+
+
+def leave(all_left: Iterable[Left]) -> Slices:
+    """Takes partitions that left their sessions from the lists of those who are told of changes.
+
+    Until then such a partition may still be told of a change. It does nothing then, since it is not ``live``.
+    """
+    for left in all_left:
+        yield from steps_in_slices(_leaving(left))
+
+
+def _leaving(left: Left) -> Iterator[None]:
+    while left:
+        left.popitem()[1].leave()
+        yield
