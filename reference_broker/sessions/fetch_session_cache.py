@@ -166,13 +166,11 @@ class FetchSessionCache:
         """Accepts a valid incremental request. An older one that still waits can no longer be answered from it.
 
         If both have the same number (first revision), the older one is answered now with what there is, since nobody
-        knows which of the two answers will arrive (G-3). Returns False while that takes slices. Then this request is
-        not accepted yet, and must come again.
+        knows which of the two answers will arrive (G-3). Returns False while that takes slices, or if a bug in it
+        closed the session. Then this request is not accepted, and must come again.
         """
-        if session.waiter is not None:
-            self._overtaken(session, session.is_waiting_for(request_epoch))
-            if session.is_at_work:
-                return False
+        if session.waiter is not None and not self._overtaken(session, session.is_waiting_for(request_epoch)):
+            return False
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
         session.accept(request_epoch, now)
@@ -184,10 +182,8 @@ class FetchSessionCache:
         ``repeats`` says that it is the same request as one that waits. Full requests have no number that tells it.
         ``resized`` must follow. Returns the same as ``accept``.
         """
-        if session.waiter is not None:
-            self._overtaken(session, repeats)
-            if session.is_at_work:
-                return False
+        if session.waiter is not None and not self._overtaken(session, repeats):
+            return False
         if now.wall_ms < session.last_used_ms:
             self._refusal = None
         self._leave(session.accept_full(now))
@@ -202,11 +198,13 @@ class FetchSessionCache:
         """A draft that was answered, or is not to be answered, and is no session."""
         self._leave(draft.empty())
 
-    def _overtaken(self, session: FetchSession, repeated: bool) -> None:
+    def _overtaken(self, session: FetchSession, repeated: bool) -> bool:
+        """Ends the fetch that waits. Returns whether the session may take the next one now."""
         if session.waiter is not None and repeated:
             session.waiter.respond()
         elif session.waiter is not None:
             session.waiter.abandon(session.revision.wrong_number)
+        return not session.is_at_work and self.sessions.get(session.session_id) is session
 
     def resized(self, session: FetchSession) -> None:
         """A request may have changed how many partitions the session caches."""

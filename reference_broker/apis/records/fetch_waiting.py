@@ -159,13 +159,19 @@ class Fetch(FetchWork):
         self.call.contain(partial(self._marked, cached))
 
     def _marked(self, cached: CachedPartition) -> None:
-        if not self.looking:
+        if not self.looking or (self.at_work and self._is_refused(cached)):
             return
         self._look(cached)
         cached.watch(self.broker.partitions)
         if not self.due and not self.at_work and self._is_answerable():
             self.due = True
             self.broker.outside.at_end(self._answer_due)
+
+    def _is_refused(self, cached: CachedPartition) -> bool:
+        """Whether a follower named the partition, and what it has of it did not count. It must hear of that."""
+        found = self.looks.get(cached)
+        is_refused = found is not None and found.problem is not None
+        return is_refused and cached.named and self.reader is Reader.FOLLOWER
 
     def _answer_due(self) -> None:
         """Answers at the end of the event in which enough came, as Kafka's action queue does. So an answer never tells

@@ -16,6 +16,8 @@ is left, the fetch is ``at_work`` until it waits or everything is settled. This 
 * A follower's progress counts when its partition is looked at, as of the time at which the session accepted the
   request. Until the request's partitions are named, a partition that it names counts as fetched at its older offset.
   That is what the follower had just before, and the difference is no more than a request that is under way for longer.
+  Where a named partition failed, its progress did not count. So the follower is told of that, also if the partition is
+  well by now: it names a partition again only after an error, or when its offset has moved.
 * A bug closes the session, since nobody knows which marks are left. Its fetcher begins anew.
 """
 
@@ -88,11 +90,12 @@ class FetchWork(Waiter, ABC):
         while not self._is_void() and next(steps, _OVER) is not _OVER:
             yield
         self.at_work = False
-        if not is_complete:
+        if not is_complete or self._is_void():
             self._failed()
         elif not self.is_waiting:
             self.session.waiter = None
-        for request in self.then or ():
+        following, self.then = self.then, None
+        for request in following or ():
             later(self.broker.outside, 0, request)
 
     def _is_void(self) -> bool:
@@ -100,7 +103,7 @@ class FetchWork(Waiter, ABC):
         return self.gone or (self.call.closed and not self.session.session_id)
 
     def _failed(self) -> None:
-        """The work ended in the middle, because it is void or because of a bug."""
+        """The work is void, or a bug ended it in the middle."""
         if not self.gone:
             self.session.waiter = None
             self.broker.fetch_sessions.close(self.session.session_id, "a fetch of it failed")

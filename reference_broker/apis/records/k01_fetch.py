@@ -47,6 +47,7 @@ KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -115,29 +116,50 @@ API = Api.of(FetchRequest, handle)
 
 
 def _after(at_work: Waiter, broker: Needs, call: Call, request: FetchRequest) -> None:
-    """A session takes its requests one by one, so this one is handled as if it came later."""
+    """A session takes its requests one by one, so this one is handled as if it came later. If its connection closes
+    before that, it counts only if it ends its session."""
+    turn = _Turn(broker, call, request)
+    call.on_closed(turn.forget)
+    at_work.add_next(turn.come_contained)
 
-    def come() -> None:
-        answer = handle(broker, call, request)
-        if answer is not None:
-            call.respond(answer)
 
-    def come_if_open() -> None:
-        if not call.closed:
-            call.contain(come)
+@dataclass(slots=True)
+class _Turn:
+    """A request that waits for its session. What it names is dropped when its connection closes."""
 
-    at_work.add_next(come_if_open)
+    broker: Needs
+    call: Call
+    request: FetchRequest
+
+    def forget(self) -> None:
+        self.request = replace(self.request, topics=[], forgotten=[])
+
+    def come_contained(self) -> None:
+        self.call.contain(self._come)
+
+    def _come(self) -> None:
+        if not self.call.closed:
+            answer = handle(self.broker, self.call, self.request)
+            if answer is not None:
+                self.call.respond(answer)
+        elif self.call.api_version < FIRST_DRAFT_VERSION and self.request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+            _end_session(self.broker, self.request)
 
 
 def _fetch_all(broker: Needs, call: Call, request: FetchRequest) -> None:
     """Answers a full fetch with every partition that it names. Closes the session that it names, if there is one."""
-    sessions = broker.fetch_sessions
-    creates = request.session_epoch == FULL_EPOCH
-    if sessions.find(request.session_id, sessions.final) is not None:
-        sessions.close(request.session_id, "replaced by its fetcher" if creates else "closed by its fetcher")
+    _end_session(broker, request)
     draft = _draft(broker, call, request)
-    fetch = Fetch(broker, call, draft, request, creates)
+    fetch = Fetch(broker, call, draft, request, creates=request.session_epoch == FULL_EPOCH)
     fetch.run(_named)
+
+
+def _end_session(broker: HasFetchSessions, request: FetchRequest) -> None:
+    """Closes the session that a full request names, if there is one."""
+    sessions = broker.fetch_sessions
+    if sessions.find(request.session_id, sessions.final) is not None:
+        is_replaced = request.session_epoch == FULL_EPOCH
+        sessions.close(request.session_id, "replaced by its fetcher" if is_replaced else "closed by its fetcher")
 
 
 def _draft(broker: FetchNeeds, call: Call, request: FetchRequest) -> FetchSession:

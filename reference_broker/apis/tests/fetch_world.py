@@ -141,8 +141,9 @@ class FakeCall:
 
     def hang_up(self) -> None:
         self.closed = True
-        if self.forget is not None:
-            self.forget()
+        forget, self.forget = self.forget, None
+        if forget is not None:
+            forget()
 
     @property
     def waiting(self) -> bool:

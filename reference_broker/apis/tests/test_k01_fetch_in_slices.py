@@ -1,12 +1,16 @@
 """What happens between the slices of a fetch leaves its session right."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from unittest.mock import patch
+from weakref import ref
 
 import pytest
 
+from reference_broker.apis.records.fetch_waiting import Fetch
 from reference_broker.apis.tests.fetch_world import FakeCall, World, names, told
 from reference_broker.apis.tests.sliced_fetches import slices_of_one
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import DraftError, ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchRequest, FetchTopic
 
 ALL = {("a", index): 0 for index in range(6)}
 
@@ -103,3 +107,93 @@ def test_a_connection_that_closes_between_two_slices_loses_no_records(world: Wor
         following = world.fetch(session_id, 2)
         finish(world, following)
         assert {name for name, data in told(following.answer).items() if data.records} == set(ALL)
+
+
+def test_a_request_that_comes_while_another_is_at_work_is_handled_once(world: World) -> None:
+    """The first one is sent again while it is at work, so it is answered when it waits. Its second sending waits on."""
+    opened = world.fetch_first(0, 0, ALL)
+    world.pass_ms(0)
+    session_id = opened.answer.session_id
+    first = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
+    again = world.fetch_first(session_id, 1, dict.fromkeys(ALL, 0), max_wait_ms=500, min_bytes=1)
+    world.pass_ms(0)
+    assert first.answer.error_code == 0
+    assert again.waiting
+    world.pass_ms(500)
+    assert again.answer.error_code == 0
+    assert not world.outside.timers
+
+
+@pytest.mark.parametrize("named", [("a", 0), ("missing", 0)])
+@pytest.mark.parametrize("slices", range(40))
+def test_a_connection_that_closes_while_all_partitions_are_forgotten_leaves_nothing(
+    world: World, slices: int, named: tuple[str, int]
+) -> None:
+    places = [*ALL, ("missing", 0)]
+    session_id = world.open_session(dict.fromkeys(places, 0))
+    call = world.fetch(session_id, 1, {named: 0}, forget=places, max_wait_ms=500)
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    call.hang_up()
+    world.pass_ms(0)
+    assert not any(world.partition("a", index).watchers for index in range(6))
+    assert not world.sessions.arrivals.keys
+    assert (world.sessions.sessions, world.outside.timers) == ({}, {})
+
+
+class BugError(Exception):
+    pass
+
+
+def contains(_: FakeCall, work: Callable[[], object]) -> bool:
+    try:
+        work()
+    except BugError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_request_that_is_sent_again_finds_no_session_if_a_bug_closed_it(number: int) -> None:
+    world = World()
+    world.create("a", 6)
+    session_id = world.fetch_first(0, 0, ALL).answer.session_id
+    limits = {"max_wait_ms": 500, "min_bytes": 1}
+    first = world.fetch_first(session_id, number, ALL, **limits)
+    assert first.waiting
+    with patch.object(FakeCall, "contain", contains), patch.object(Fetch, "_stop_waiting", side_effect=BugError):
+        again = world.fetch_first(session_id, number, ALL, **limits)
+    assert again.answer.error_code == DraftError.INVALID_FETCH_SESSION
+    assert not any(world.partition("a", index).watchers for index in range(6))
+    assert world.sessions.partitions_cached == 0
+
+
+@pytest.mark.parametrize("slices", range(20))
+def test_a_farewell_counts_although_its_connection_closes_before_its_turn(world: World, slices: int) -> None:
+    session_id = world.open_session(ALL)
+    world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    world.fetch(session_id, -1).hang_up()
+    world.pass_ms(0)
+    assert not world.sessions.sessions
+
+
+class Topics(list[FetchTopic]):
+    """May be referred to weakly."""
+
+
+def test_a_request_whose_connection_closes_before_its_turn_is_not_held_any_more(world: World) -> None:
+    session_id = world.open_session(ALL)
+    world.fetch(session_id, 1, dict.fromkeys(ALL, 0))
+    topics = Topics([FetchTopic("a", NO_TOPIC_ID, [])])
+    held = ref(topics)
+    call = world.send(FetchRequest(session_id=session_id, session_epoch=2, topics=topics))
+    del topics
+    assert held() is not None
+    call.hang_up()
+    assert held() is None
+    world.pass_ms(0)
+    assert world.fetch(session_id, 2).answer.error_code == 0

@@ -11,6 +11,7 @@ import pytest
 from reference_broker.apis.groups import k11_join_group
 from reference_broker.apis.metadata import k03_metadata, k06_update_metadata
 from reference_broker.apis.records import fetch_waiting, k00_produce
+from reference_broker.apis.tests.sliced_fetches import slices_of_one
 from reference_broker.controller.planning.topic_creation import TopicCreation
 from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.core.tests.hostile_records import raw_batch, raw_record
@@ -28,6 +29,7 @@ from reference_broker.serve.crash_words import told as crash_words
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.updates import UpdateMetadataRequest1000
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
 FAILED = ErrorCode.unknown_server_error
 VICTIM = 50
@@ -108,6 +110,32 @@ def test_a_bug_in_forgetting_a_closed_connections_request_costs_nobody_else() ->
         waiting_fetch(world)
         world.close(VICTIM)
     assert costs == ["FETCH"]
+    goes_on(world)
+
+
+@pytest.mark.parametrize("where", ["_look_at", "_read_within_limits", "_add_news_of", "_keep", "_settle_told"])
+@pytest.mark.parametrize("session_epoch", [-1, 0, 1])
+def test_a_bug_in_a_later_slice_of_a_fetch_costs_the_fetch_and_its_session(where: str, session_epoch: int) -> None:
+    world = NodeWorld()
+    world.create("t")
+    world.produce("t", 0, batch())
+    costs = contained(world)
+    named = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(index, 0, 1 << 20) for index in range(3)])
+    session_id, sessions = 0, world.node.broker.fetch_sessions
+    with slices_of_one():
+        if session_epoch == 1:
+            world.send(ApiKey.FETCH, 12, FetchRequest(topics=[named], session_epoch=0))
+            world.settle()
+            (session_id,) = sessions.sessions
+        with bug_in(fetch_waiting.Fetch, where):
+            request = FetchRequest(topics=[named], session_id=session_id, session_epoch=session_epoch)
+            world.send(ApiKey.FETCH, 12, request, VICTIM)
+            world.settle()
+    is_settled = where == "_settle_told" and session_epoch == -1
+    assert costs == ([] if is_settled else ["FETCH"])
+    assert not sessions.sessions
+    assert not sessions.arrivals.keys
+    assert not world.node.broker.partitions.by_name["t", 0].watchers
     goes_on(world)
 
 
