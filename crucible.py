@@ -20,6 +20,7 @@ import click
 
 ROOT = Path(__file__).resolve().parent
 SUITE_CRASHED = 4
+STOP_AGAIN_S = 0.05
 COLLECTED = {
     "bench": "bench.commands",
     "clauses": "scenarios.commands",
@@ -56,6 +57,17 @@ def _stop(number: int, _frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
+def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
+    """Python drops what is raised while a process forks, or in a destructor. A stop is raised once more then."""
+    stop = lost.exc_value
+    if not isinstance(stop, Stopped):
+        sys.__unraisablehook__(lost)
+        return
+    number = stop.number
+    signal.signal(signal.SIGALRM, lambda _number, frame: _stop(number, frame))
+    signal.setitimer(signal.ITIMER_REAL, STOP_AGAIN_S)
+
+
 class Commands(click.Group):
     """Gives exit codes that scripts can trust: 1 is a broken guarantee and nothing else.
 
@@ -77,6 +89,7 @@ class Commands(click.Group):
         if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
             heard.remove(signal.SIGHUP)  # Under nohup.
         before = {each: signal.signal(each, _stop) for each in heard}
+        unraisable, sys.unraisablehook = sys.unraisablehook, _stop_later
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -93,6 +106,7 @@ class Commands(click.Group):
             click.echo(f"crucible: crashed: {type(error).__name__}: {error}", err=True)
             ctx.exit(SUITE_CRASHED)
         finally:
+            sys.unraisablehook = unraisable
             for each, handler in before.items():
                 if signal.getsignal(each) is not signal.SIG_IGN:  # A stopped process stays deaf until it is gone.
                     signal.signal(each, handler)

@@ -224,6 +224,28 @@ def test_an_error_of_our_own_is_a_crash_and_no_broken_guarantee(monkeypatch: pyt
     assert result.stderr.strip().endswith("crucible: crashed: ZeroDivisionError: on purpose")
 
 
+def test_a_stop_that_comes_where_python_drops_what_is_raised_is_no_less_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def stopped() -> None:
+        one = Dropped()
+        del one
+        time.sleep(30)
+
+    monkeypatch.setattr("scenarios.clauses.all_clauses", stopped)
+    heard = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM]
+    before = {each: signal.getsignal(each) for each in heard}
+    try:
+        result = typed_in("clauses")
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert result.stderr.strip().endswith("stopped by SIGTERM")
+
+
 @pytest.mark.live
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(number: int, tmp_path: Path) -> None:

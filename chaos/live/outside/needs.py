@@ -44,7 +44,8 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
     for fault in scenario.faults:  # Before anybody is asked for nodes.
-        if (lack := _lacks_process(fault.kind, wanted)) and not fault.optional:
+        lack = _of_fault(fault, wanted, 0) if fault.timed else _lacks_process(fault.kind, wanted)
+        if lack and not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
     nodes = _nodes(wanted, scenario)
     if scenario.cluster.total > len(nodes):

@@ -50,6 +50,17 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
     assert not needs_links(played)
 
 
+BY_HAND = """
+addresses = ["a:1"]
+[commands]
+start = "x"
+stop = "x"
+kill = "x"
+pause = "x"
+resume = "x"
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "lack"),
     [
@@ -61,7 +72,8 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
         ("27", 'nodes = 3\n[node]\ncommand = ["x"]\none_process = true', "one process for each node"),
         ("leader-killed-under-acks-all", '[node]\ncommand = ["x"]', r"3 nodes \(it has 1\)"),
         ("leader-killed-under-acks-all", 'nodes = 3\nlacks = ["replicas"]\n[node]\ncommand = ["x"]', "needs: replicas"),
-        ("13", 'addresses = ["a:1"]', r"5 nodes \(it has 4\)"),
+        ("13", 'addresses = ["a:1"]', "directed links between nodes"),
+        ("rebalance-storm", BY_HAND, r"nodes \(it has 1\)"),
         ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
         ("mirror", 'nodes = 3\n[node]\ncommand = ["x"]\nlinks = "peers"', "nodes without a vote"),
         ("19", 'addresses = ["a:1", "b:2", "c:3", "d:4"]', "directed links between nodes"),
