@@ -170,7 +170,7 @@ class SimDisk:
                 self._read_again(file)
                 if file.content != before:
                     lost.append(path)
-        self._count()
+        self._measure()
         return lost
 
     def power_loss(self) -> None:
@@ -180,7 +180,7 @@ class SimDisk:
         self._names.power_loss(lambda: random.random() < luck)
         for path in sorted(self._names.files):
             self._tear(self._names.files[path])
-        self._count()
+        self._measure()
 
     def flip(self, path: str, bit: int) -> None:
         """Damages the file: its bit with this number, counted from its start, is another one from now on."""
@@ -232,9 +232,9 @@ class SimDisk:
     def mount(self, names: Names) -> None:
         """Puts back what ``unmount`` returned, instead of what was written since."""
         self._names = names
-        self._count()
+        self._measure()
 
-    def _count(self) -> None:
+    def _measure(self) -> None:
         self.used_bytes = sum(len(file.content) for file in self._names.files.values())
 
     def _file(self, path: str) -> File:

@@ -44,7 +44,7 @@ class MortalDisk(SimDisk):
     def _is_due(self) -> bool:
         return self._deaths.get(self.changes, "sync") != "sync"
 
-    def _count(self) -> None:
+    def _live_on(self) -> None:
         way = self._deaths.get(self.changes)
         self.changes += 1
         if way == "sync":
@@ -57,31 +57,31 @@ class MortalDisk(SimDisk):
         data = b"".join(buffers)
         if self._is_due:
             super().append(path, [data[: len(data) // 2]])
-        self._count()
+        self._live_on()
         return super().append(path, [data])
 
     def truncate(self, path: str, size: int) -> None:
-        self._count()
+        self._live_on()
         super().truncate(path, size)
 
     def write(self, path: str, data: Buffer) -> None:
         if self._is_due:
             super().write(path, bytes(data)[: len(data) // 2])
-        self._count()
+        self._live_on()
         super().write(path, data)
 
     def rename(self, source: str, target: str) -> None:
-        self._count()
+        self._live_on()
         super().rename(source, target)
 
     def delete(self, path: str) -> None:
-        self._count()
+        self._live_on()
         super().delete(path)
 
     def finish_sync(self, synced: Synced) -> None:
         """No event of the node's: it dies beside it."""
         try:
-            self._count()
+            self._live_on()
         except NodeDied as death:
             self._machine.kill_now(death.power_loss)
             return
