@@ -59,6 +59,7 @@ DAMAGED: Step = ("download_discarded", {"why": "00000000000000000070-0000000003.
         ([start(), *chunks(0, 100), start(300)], ["from byte 300", "holds 200"]),
         ([start(), *chunks(0, 100, 100)], ["holds 200", "took those at 100"]),
         (chunks(0), ["did not ask for"]),
+        ([start(), *chunks(*range(0, 3000, 100), size=-1)], []),
         (growing(7), []),
         (growing(8), ["fetched 3100 bytes until it has", "at most 3000"]),
         ([each for end in range(5) for each in (start(0, 1, end), *chunks(*range(0, 900, 100)))], ["until it has"]),

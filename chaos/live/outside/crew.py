@@ -3,7 +3,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from bench.targets.errors import TargetError
 from bench.targets.layout import OURS, Plan, Via
@@ -13,6 +12,7 @@ from chaos.live.links import Links
 from chaos.live.outside.directed import via_proxies
 from chaos.live.outside.node import TargetNode, of_commands, of_process
 from chaos.live.outside.roles import RolesSeen
+from chaos.live.outside.shell import ShellNode
 from chaos.live.targets import Roles
 from chaos.seeds import random_for
 from scenarios.model import Cluster
@@ -141,8 +141,6 @@ class TargetCrew:
         return {node.number: _struck_by(node) for node in self.nodes if node.child is not None}
 
 
-def _struck_by(node: TargetNode) -> Any:
-    from chaos.live.outside.shell import ShellNode
-
+def _struck_by(node: TargetNode) -> int | str:
     assert node.child is not None
     return node.child.command("kill") if isinstance(node.child, ShellNode) else -node.child.pid
