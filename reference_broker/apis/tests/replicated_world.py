@@ -49,7 +49,7 @@ class ReplicatedWorld(leader_world.World):
         outside: Any = self
         replica: Any = SimpleNamespace(controller=self.controller)
         replication: Any = SimpleNamespace(leaders=self.leaders)
-        partitions = Partitions()
+        led = Partitions()
         self.broker = Broker(
             node_id=1,
             config=self.config,
@@ -57,12 +57,12 @@ class ReplicatedWorld(leader_world.World):
             disk=self.disk,
             outside=outside,
             metrics=self.metrics,
-            partitions=partitions,
+            partitions=led,
             replica=replica,
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
-            markers=MarkerWriter(outside, partitions, self.leaders, lambda: self.controller.image),
+            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]
