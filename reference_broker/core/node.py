@@ -159,7 +159,7 @@ class Node:
             ),
             replication=replication,
             groups=groups,
-            markers=MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image),
+            markers=MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups),
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(

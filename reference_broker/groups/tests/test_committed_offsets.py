@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.offsets.committed_offsets import CommittedOffsets
+from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
 
