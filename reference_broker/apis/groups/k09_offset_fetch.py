@@ -141,7 +141,7 @@ def _group(
 
 
 def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePartitions:
-    commit = None if found.is_unstable else found.commit
+    commit = found.commit
     return OffsetFetchResponsePartitions(
         partition_index=i32(found.partition),
         committed_offset=i64(NOTHING if commit is None else commit.offset),
@@ -200,7 +200,7 @@ def _as_the_page(
 
 
 def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1001:
-    commit = None if found.is_unstable else found.commit
+    commit = found.commit
     return OffsetFetchResponsePartition1001(
         partition_index=found.partition,
         committed_offset=NOTHING if commit is None else commit.offset,

@@ -272,10 +272,9 @@ def _fetched(
     offsets = target.offsets
     pending = offsets.pending_of(group_id) if requires_stable else ()
     if wanted is None:
-        return [
-            FetchedOffset(topic, index, stored.commit, OffsetKey(group_id, topic, index) in pending)
-            for topic, partitions in offsets.of(group_id).items()
-            for index, stored in partitions.items()
-        ]
+        wanted = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]
     keys = (OffsetKey(group_id, topic, index) for topic, indexes in wanted for index in indexes)
-    return [FetchedOffset(key.topic, key.partition, offsets.find(key), key in pending) for key in keys]
+    return [
+        FetchedOffset(key.topic, key.partition, None if key in pending else offsets.find(key), key in pending)
+        for key in keys
+    ]

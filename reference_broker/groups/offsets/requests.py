@@ -61,7 +61,7 @@ class FetchedOffset:
     partition: int
     commit: CommitOffset | None
     is_unstable: bool = False
-    """The client wants stable offsets, and a transaction is open that may change this one."""
+    """The client wants stable offsets, and an open transaction may change this one. Then there is no ``commit``."""
 
 
 Verified: TypeAlias = Callable[[Error], object]

@@ -57,6 +57,8 @@ class OffsetsTaker:
         """Makes each group once, and then the groups that have offsets only: their consumers assign themselves. A
         group with pending offsets is looked at as one without offsets is: its transaction may end otherwise."""
         target, now_ms = self.target, self.ports.now().wall_ms
+        while target.is_led and target.offsets.is_behind(target.led.log.high_watermark):
+            yield  # A long transaction is being decided.
         for number, (group_id, value) in enumerate(self._groups.items(), 1):
             try:
                 target.add_group(read_group(group_id, value))

@@ -198,23 +198,27 @@ class OffsetsPartition(LedPartition):
         are decided in slices."""
         if not self.is_led:
             return
-        offsets = self.offsets
-        if offsets.is_waiting:
-            before = offsets.count
-            for key, commit in offsets.replicated(self.led.log.high_watermark):
-                if self.is_loaded:
-                    self._note(key, commit)
-            self._metrics.offsets.value += offsets.count - before
-        if offsets.is_waiting and not self._is_watching:
-            self._is_watching = True
-            self.led.watch(self)
-        if not self._is_catching_up and offsets.is_behind(self.led.log.high_watermark):
+        if not self._is_catching_up and self._decide():
             self._is_catching_up = True
             self._slices.add(self._catch_up())
+        if self.offsets.is_waiting and not self._is_watching:
+            self._is_watching = True
+            self.led.watch(self)
+
+    def _decide(self) -> bool:
+        """Returns whether more is to be decided."""
+        offsets = self.offsets
+        if not offsets.is_waiting:
+            return False
+        before = offsets.count
+        for key, commit in offsets.replicated(self.led.log.high_watermark):
+            if self.is_loaded:
+                self._note(key, commit)
+        self._metrics.offsets.value += offsets.count - before
+        return offsets.is_behind(self.led.log.high_watermark)
 
     def _catch_up(self) -> Slices:
-        while self.is_led and self.offsets.is_behind(self.led.log.high_watermark):
-            self.make_visible()
+        while self.is_led and self._decide():
             yield
         self._is_catching_up = False
         self._tell_decided(ErrorCode.none if self.is_led else ErrorCode.not_coordinator)
