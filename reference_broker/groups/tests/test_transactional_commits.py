@@ -7,7 +7,7 @@ from reference_broker.groups.offsets.committed_offsets import CHANGES_AT_ONCE
 from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.groups.storage.codec import read_key
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
-from reference_broker.groups.tests.test_commits import deleted, led, put
+from reference_broker.groups.tests.test_commits import led, put
 from reference_broker.groups.tests.test_group_coordinator import stable_group
 from reference_broker.records.reader import read_all
 from reference_broker.wire.errors import Error, ErrorCode
@@ -23,7 +23,7 @@ NOTHING = (-1, ErrorCode.none)
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupTransactionalOffsetCommit")
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupTransactionalOffsetCommitWithUnknownMemberId")
 @pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupTransactionalOffsetCommitWithIllegalGenerationId")
-@pytest.mark.clause("ClassicGroupTest.testValidateTransactionalOffsetCommit")
+@pytest.mark.clause("ClassicGroupTest.testValidateOffsetCommit")
 @pytest.mark.parametrize(
     ("generation", "member", "instance", "error"),
     [
@@ -322,55 +322,3 @@ def test_no_marker_is_taken_where_the_offsets_are_not_loaded() -> None:
     assert world.groups.refuses_markers(0)
     world.pass_ms(0)
     assert not world.groups.refuses_markers(0)
-
-
-# --- what is removed -------------------------------------------------------------------------------
-
-
-@pytest.mark.clause("OffsetMetadataManagerTest.testGenericGroupOffsetDeleteWithPendingTransactionalOffsets")
-def test_a_deleted_offset_is_not_pending_any_more() -> None:
-    world, _, group = led()
-    world.transact(group, 5, 6)
-    assert deleted(world, group, ("t", 0)) == [(ErrorCode.none, [ErrorCode.none])]
-    assert world.stable(group) == [NOTHING, UNSTABLE, NOTHING]
-    world.end(0, commit=True)
-    assert world.fetched(group) == {("t", 1): 6}
-
-
-@pytest.mark.clause("OffsetMetadataManagerTest.testDeleteGroupAllOffsetsWithPendingTransactionalOffsets")
-@pytest.mark.parametrize("reloaded", [False, True])
-def test_a_deleted_group_has_no_pending_offsets(reloaded: bool) -> None:
-    world, _, group = led()
-    world.commit(group, 1)
-    world.transact(group, 5, 6)
-    told: list[Error] = []
-    world.groups.membership.delete(group, told.append)
-    assert told == [ErrorCode.none]
-    world.end(0, commit=True)
-    if reloaded:
-        world.lead_offsets(0, world.lose(0), epoch=1)
-        world.pass_ms(0)
-    assert (world.fetched(group), world.active(0).groups) == ({}, {})
-    assert world.stable(group) == [NOTHING, NOTHING, NOTHING]
-
-
-def test_a_deleted_topic_has_no_pending_offsets() -> None:
-    world, _, group = led()
-    world.show(t=3, u=1)
-    world.transact(group, 5, 6)
-    world.transact(group, 7, topic="u")
-    world.delete_topic("t")
-    world.pass_ms(0)
-    world.end(0, commit=True)
-    assert world.fetched(group) == {("u", 0): 7}
-
-
-def test_a_topic_that_is_gone_when_its_coordinator_loads_has_no_pending_offsets() -> None:
-    world, _, group = led()
-    world.transact(group, 5)
-    log = world.lose(0)
-    world.show(u=1)
-    world.lead_offsets(0, log, epoch=1)
-    world.pass_ms(0)
-    world.end(0, commit=True)
-    assert world.fetched(group) == {}
