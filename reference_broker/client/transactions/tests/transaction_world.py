@@ -144,6 +144,7 @@ class NaiveBroker:
             brokers=(MetadataResponseBroker(node_id=BrokerId(1), host="one", port=i32(9092), rack=None),),
             cluster_id=None,
             controller_id=BrokerId(1),
+            error_code=ErrorCode.none,
             topics=tuple(
                 MetadataResponseTopic(error_code=ErrorCode.none, name=each.name, topic_id=None, partitions=partitions)
                 for each in body.topics
@@ -245,19 +246,13 @@ class NaiveBroker:
 
     def _produce(self, body: ProduceRequest, version: int, said: Said) -> ProduceResponse:
         assert body.transactional_id == "tx"
-        topics = [
-            ProduceTopicResponse(
-                topic.topic,
-                topic.topic_id,
-                [
-                    self._produced(
-                        TopicPartition(topic.topic, each.partition), bytes(each.records or b""), version, said
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in body.topics
-        ]
+        topics = []
+        for topic in body.topics:
+            answers = [
+                self._produced(TopicPartition(topic.topic, each.partition), bytes(each.records or b""), version, said)
+                for each in topic.partitions
+            ]
+            topics.append(ProduceTopicResponse(topic.topic, topic.topic_id, answers))
         return ProduceResponse(topics)
 
     def _produced(self, where: TopicPartition, data: bytes, version: int, said: Said) -> ProducePartitionResponse:
