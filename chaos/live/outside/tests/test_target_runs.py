@@ -63,7 +63,7 @@ THREE = """
 nodes = 3
 
 [load]
-seconds = 12
+seconds = 18
 
 [[load.topics]]
 name = "hot"
@@ -92,18 +92,17 @@ delay_ms = 100
 [[fault]]
 name = "bounced"
 kind = "rolling_bounce"
-at_s = 0.5
+at_s = 3
 restart_after_s = 0.1
 config = { "num.partitions" = 2 }
 
 [[fault]]
 name = "not_mounted"
 kind = "directory_missing"
-at_s = 8
+at_s = 0.5
 restart_after_s = 0.1
-duration_s = 1.5
+duration_s = 2
 node = 2
-alone = true
 """
 
 
