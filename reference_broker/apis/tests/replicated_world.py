@@ -19,6 +19,7 @@ from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -48,6 +49,7 @@ class ReplicatedWorld(leader_world.World):
         outside: Any = self
         replica: Any = SimpleNamespace(controller=self.controller)
         replication: Any = SimpleNamespace(leaders=self.leaders)
+        led = Partitions()
         self.broker = Broker(
             node_id=1,
             config=self.config,
@@ -55,11 +57,12 @@ class ReplicatedWorld(leader_world.World):
             disk=self.disk,
             outside=outside,
             metrics=self.metrics,
-            partitions=Partitions(),
+            partitions=led,
             replica=replica,
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
+            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]
