@@ -124,13 +124,13 @@ NEEDED_BY_KIND = {
 }
 """What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
 
-BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "refetching", "resending", "presuming")
+BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")
 """What a fetcher does.
 
 ``full`` sends only full fetches, without a session. The others fetch incrementally: ``forgetting`` forgets partitions
-and takes them back, ``rotating`` reads some from the start again. After a lost answer ``refetching`` sends a full fetch
-in both revisions, ``resending`` sends epoch N again, and ``presuming`` presumes N + 1. In the first revision all others
-send N again, too.
+and takes them back, ``emptying`` does so with all that it has, ``rotating`` reads some from the start again. After a
+lost answer ``refetching`` sends a full fetch in both revisions, ``resending`` sends epoch N again, and ``presuming``
+presumes N + 1. In the first revision all others send N again, too.
 """
 
 REVISIONS = ("final", "first")

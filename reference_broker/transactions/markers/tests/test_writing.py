@@ -2,12 +2,13 @@
 
 import pytest
 
+from reference_broker.log.lookup import SLICE_UNITS
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.records.tests import markers as by_schema
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.tests.marker_world import PRODUCER, MarkerWorld
-from reference_broker.transactions.markers.writing import MARKERS_PER_SLICE, REQUEST_TIMEOUT_MS
+from reference_broker.transactions.markers.writing import REQUEST_TIMEOUT_MS, UNITS_PER_MARKER
 from reference_broker.wire.errors import ErrorCode
 
 ZERO, ONE = ("events", 0), ("events", 1)
@@ -40,8 +41,9 @@ def test_the_bytes_are_those_of_the_schema(commit: bool) -> None:
     assert build_marker(commit=commit, **said) == by_schema.build_marker(commit=commit, **said)
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced")
 def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() -> None:
-    """testCoordinatorFencing, testZombieCoordinatorFenced (X-6)"""
+    """X-6"""
     world = MarkerWorld()
     world.open()
     assert world.errors(coordinator=5) == OK
@@ -55,8 +57,8 @@ def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() ->
     assert world.errors(coordinator=5) == OK
 
 
+@pytest.mark.clause("UnifiedLogTest.testZombieCoordinatorFencedEmptyTransaction")
 def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
-    """testZombieCoordinatorFencedEmptyTransaction"""
     world = MarkerWorld()
     assert world.errors(coordinator=2) == OK
     assert world.errors(coordinator=1) == FENCED
@@ -71,8 +73,19 @@ def test_a_fence_holds_for_its_partition_only() -> None:
     ]
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
+def test_an_older_coordinator_is_refused_after_a_restart() -> None:
+    world = MarkerWorld()
+    assert world.errors(coordinator=2) == OK
+    world.restart(0)
+    assert world.errors(coordinator=1) == FENCED
+    assert world.errors(coordinator=2) == OK
+
+
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testOldEpochForControlRecord", "UnifiedLogTest.testEndTxnWithFencedProducerEpoch"
+)
 def test_a_marker_of_an_older_epoch_is_refused() -> None:
-    """testOldEpochForControlRecord, testEndTxnWithFencedProducerEpoch"""
     world = MarkerWorld()
     world.open(epoch=3)
     assert world.errors(epoch=2) == LATE
@@ -114,7 +127,7 @@ def test_the_last_epoch_cannot_be_raised() -> None:
 
 
 def test_a_marker_that_raises_the_epoch_fences_the_older_one() -> None:
-    """testAppendTxnMarkerWithNoProducerState: the next batch begins at sequence 0."""
+    """The next batch begins at sequence 0."""
     world = MarkerWorld()
     assert world.errors(epoch=5) == OK
     known = world.led[0].log.producers.by_id[PRODUCER]
@@ -171,11 +184,12 @@ def test_a_leader_that_resigns_tells_so() -> None:
 
 
 def test_many_partitions_take_several_events() -> None:
-    many = MARKERS_PER_SLICE + 1
+    at_once = SLICE_UNITS // UNITS_PER_MARKER
+    many = at_once + 1
     world = MarkerWorld(partitions=many)
     answers = world.end(*[("events", index) for index in range(many)])
     assert answers == []
-    assert [each.log.log_end_offset for each in world.led] == [*[1] * MARKERS_PER_SLICE, 0]
+    assert [each.log.log_end_offset for each in world.led] == [*[1] * at_once, 0]
     world.lose(0)
     world.pass_ms(0)
     assert set(answers[0].items()) == {
