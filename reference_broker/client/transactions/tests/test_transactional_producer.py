@@ -263,9 +263,10 @@ def test_giving_up_before_the_end_was_sent_is_a_failure_and_later_it_is_unknown(
     begin(world, "a")
     world.run()
     world.producer.commit()
-    assert world.producer.transactions.outcome_if_given_up is Outcome.FAILED
+    before = world.producer.transactions.outcome_if_given_up
     world.producer.next_requests(world.now_us)
-    assert world.producer.transactions.outcome_if_given_up is Outcome.UNKNOWN
+    after = world.producer.transactions.outcome_if_given_up
+    assert (before, after) == (Outcome.FAILED, Outcome.UNKNOWN)
 
 
 def test_batches_that_are_late_fail_their_transaction(world: World) -> None:
@@ -312,9 +313,9 @@ def test_initialising_that_was_forbidden_may_be_tried_again_after_an_abort() -> 
     world = World.of(NEW)
     world.broker.will(ApiKey.INIT_PRODUCER_ID, ErrorCode.transactional_id_authorization_failed)
     world.ready()
-    assert world.producer.state is State.ABORTABLE_ERROR
+    before = world.producer.state
     abort(world)
-    assert world.producer.state is State.READY
+    assert (before, world.producer.state) == (State.ABORTABLE_ERROR, State.READY)
 
 
 @pytest.mark.parametrize("act", ["begin", "commit", "abort"])
