@@ -141,6 +141,10 @@ _INSIDE = (
     _inside("replicas-equal", "Two replicas held different batches below the high watermark."),
     _inside("high-watermark-monotonic", "A replica's high watermark went back, or lay outside its log."),
     _inside("isr-honest", "An in-sync replica lacked something that was committed."),
+    _inside(
+        "min-isr-kept",
+        "The cluster lost its min.insync.replicas, a broker got its own, or a change of it left eligible replicas.",
+    ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
