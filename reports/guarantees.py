@@ -102,6 +102,7 @@ _INSIDE = (
     _inside(
         "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
     ),
+    _inside("first-answers-exact", "An answer of the first revision had wrong flags, a wrong session ID or no text."),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
     _inside(
         "forgotten-producer-refused",
