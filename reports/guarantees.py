@@ -116,6 +116,10 @@ _INSIDE = (
     _inside("stable-leadership", "The quorum's leader was deposed although no fault had touched it."),
     _inside("snapshot-at-log-start", "A metadata log lacked the snapshot that should reach its start."),
     _inside("leader-never-loads-snapshot", "A leader of the quorum took its state from a snapshot."),
+    _inside(
+        "snapshot-answers-exact", "A request for bytes of a snapshot got others, or an error that does not fit it."
+    ),
+    _inside("snapshot-metrics-exact", "A metric of the snapshots said something that was not so."),
     _inside("snapshot-equals-replay", "Two nodes published different metadata at one offset."),
     _inside("markers-gated", "A transaction marker was committed below the metadata.version that allows it."),
     _inside("bootstrapped", "A node ended without knowing a metadata.version."),

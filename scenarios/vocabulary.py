@@ -103,7 +103,8 @@ TIMED_KINDS = (
 - ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
 - ``requests_replayed`` sends the node one old request of each API that other nodes sent to it earlier in this run:
   Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, AlterPartition, BrokerRegistration,
-  BrokerHeartbeat. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID or an epoch.
+  BrokerHeartbeat, FetchSnapshot. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID,
+  an epoch, or what is wanted of a snapshot.
 - ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
 """
 
