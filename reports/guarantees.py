@@ -108,6 +108,8 @@ _INSIDE = (
         "forgotten-producer-refused",
         "A producer that a partition cannot know was believed, or one it must know was not.",
     ),
+    _inside("drafts-unnoticed", "A node told of drafts where other people's clients look, or did not announce one."),
+    _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),
