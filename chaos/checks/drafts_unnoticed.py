@@ -3,6 +3,9 @@
 A client that knows no drafts takes the highest version that it and the node have. So the ranges must hold only what
 Apache Kafka has shipped, and an API that exists only as a draft must not be among them. A client that knows drafts
 finds each of them among the supported features, which others ignore, with one name each (D-1 lists the drafts).
+
+A listener that does not take an API tells neither its range nor its drafts. UpdateMetadata has no range that would show
+whether it is taken, so its draft may be left out.
 """
 
 from collections.abc import Sequence
@@ -21,9 +24,9 @@ API_VERSIONS = 18
 FEATURES_SINCE = 3
 """The version of ApiVersions from which answers tell features (KIP-584)."""
 FIRST_DRAFT = 1000
-EVERYWHERE = ("Fetch.1000", "FetchSnapshot.1000")
-OF_METADATA_EPOCH = ("Metadata.1000", "UpdateMetadata.1000", "OffsetCommit.1000", "OffsetFetch.1000")
-"""The drafts of KIP-232 are served where its switch allows them."""
+EVERYWHERE = {"Fetch.1000": 1, "FetchSnapshot.1000": 59}
+OF_METADATA_EPOCH = {"Metadata.1000": 3, "UpdateMetadata.1000": 6, "OffsetCommit.1000": 8, "OffsetFetch.1000": 9}
+"""The names of drafts end so. Each has the key of its API. Those of KIP-232 are served where its switch allows it."""
 ONLY_DRAFTS = 6
 """UpdateMetadata: Kafka 4 has removed it."""
 
@@ -48,9 +51,9 @@ def _wrong(body: ApiVersionsResponse, version: int, keeps_metadata_epoch: bool) 
         elif each.api_key == ONLY_DRAFTS:
             wrong.append(f"API {each.api_key}, which has drafts only")
     if version >= FEATURES_SINCE:
-        names = [str(each.name) for each in body.supported_features]
-        for draft in (*EVERYWHERE, *(OF_METADATA_EPOCH if keeps_metadata_epoch else ())):
-            found = [name for name in names if name.endswith(f".{draft}")]
-            if len(found) != 1:
-                wrong.append(f"{len(found)} features for the draft {draft}")
+        names, taken = [str(each.name) for each in body.supported_features], {each.api_key for each in body.api_keys}
+        for draft, api_key in {**EVERYWHERE, **(OF_METADATA_EPOCH if keeps_metadata_epoch else {})}.items():
+            found = sum(name.endswith(f".{draft}") for name in names)
+            if found > 1 or (found == 0 and api_key in taken):
+                wrong.append(f"{found} features for the draft {draft}")
     return wrong

@@ -38,7 +38,7 @@ class _Snapshots:
     loaded: int = 0
     is_loading: bool = False
     is_damaged: bool = False
-    is_known: bool = False
+    metrics: tuple[Gauge, Histogram, Histogram] | None = None
 
 
 class SnapshotMetricsExact(Check):
@@ -76,10 +76,12 @@ class SnapshotMetricsExact(Check):
         store = node.broker.replica.store
         ids = store.ids
         for each in ids:
-            if each not in known.held and known.is_known and each in known.started_us:
+            if each not in known.held and each in known.started_us:
                 known.made_ms.append((at_us - known.started_us[each]) // 1000)
-        known.held, known.is_known = dict.fromkeys(ids), True
-        size, made, loaded = _metrics(node)
+        known.held = dict.fromkeys(ids)
+        if known.metrics is None:
+            known.metrics = _metrics(node)
+        size, made, loaded = known.metrics
         newest = store.size(ids[-1]) if ids else 0
         if size.value != newest and not known.is_loading:
             self.violated(at_us, f"SnapshotSizeBytes is {size.value}, and the newest snapshot has {newest} bytes")

@@ -104,7 +104,7 @@ def test_each_difference_is_named() -> None:
 
 ANSWER = ApiVersionsResponse(
     error_code=ErrorCode.none,
-    api_keys=(ApiVersion(api_key=i16(1), min_version=i16(4), max_version=i16(18)),),
+    api_keys=tuple(ApiVersion(api_key=i16(key), min_version=i16(4), max_version=i16(9)) for key in (1, 3)),
     throttle_time=NO_THROTTLE,
     supported_features=tuple(
         SupportedFeatureKey(name=f"crucible.{name}", min_version=i16(1), max_version=i16(1))
@@ -124,14 +124,22 @@ def told(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = Tru
 @pytest.mark.clause("D-3")
 def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
     assert told(ANSWER) == []
-    (fetch,) = ANSWER.api_keys
+    fetch = ANSWER.api_keys[0]
     wide = replace(ANSWER, api_keys=(replace(fetch, max_version=i16(1000)),))
     assert told(wide) == ["API 1 in versions 4 to 1000, a draft among them"]
-    updates = replace(ANSWER, api_keys=(replace(fetch, api_key=i16(6), min_version=i16(0)),))
+    updates = replace(
+        ANSWER,
+        api_keys=(
+            *ANSWER.api_keys,
+            replace(fetch, api_key=i16(6), min_version=i16(0)),
+        ),
+    )
     assert told(updates) == ["API 6, which has drafts only"]
     few = replace(ANSWER, supported_features=ANSWER.supported_features[1:])
     assert told(few) == ["0 features for the draft Fetch.1000"]
     assert told(few, version=2) == [], "that version tells no features"
     without = replace(ANSWER, supported_features=ANSWER.supported_features[: len(EVERYWHERE)])
-    assert len(told(without)) == len(OF_METADATA_EPOCH)
+    assert told(without) == ["0 features for the draft Metadata.1000"], "this listener takes no other of the APIs"
+    twice = replace(ANSWER, supported_features=(*ANSWER.supported_features, ANSWER.supported_features[-3]))
+    assert told(twice) == ["2 features for the draft UpdateMetadata.1000"]
     assert told(without, keeps_epoch=False) == []
