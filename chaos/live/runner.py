@@ -199,12 +199,12 @@ class LiveRun:
         if self._fleet is not None:
             self._fleet.close()
         self._sampler.end()
+        for frames in self._frames:
+            frames.close()
+        self._take_hits()  # Nodes elsewhere must learn that a rule has struck them: then they are left running.
         try:
             self._crew.close()
         finally:
-            for frames in self._frames:
-                frames.close()
-            self._take_hits()
             self._servers.close()
 
     def now_us(self) -> int:

@@ -148,7 +148,11 @@ class TransactionalProducer:
         self.transactions.init()
 
     def begin(self) -> None:
+        """Begins a transaction. If the identity is another one by now, batches are numbered anew."""
         self.transactions.begin()
+        known, numbered = self.transactions.identity, self._sequences
+        if (numbered.producer_id, numbered.producer_epoch) != (known.producer_id, known.epoch):
+            numbered.assign(known.producer_id, known.epoch)
 
     def send(self, now_us: int, where: TopicPartition, records: Sequence[Record]) -> Delivery:
         """Sends records to a partition, in order, as part of the transaction."""
@@ -191,12 +195,10 @@ class TransactionalProducer:
 
     def next_requests(self, now_us: int) -> list[LaneRequest]:
         """Returns what to send now. For each request exactly one of ``answered`` and ``failed`` must follow."""
-        self._take_identity()
         self._give_up_late(now_us)
         found: list[LaneRequest] = []
         self._add(found, METADATA_LANE, self.metadata.next_request(now_us, tuple(self._topics)))
         self._add(found, TRANSACTION_LANE, self.transactions.next_request(now_us, self.is_flushed))
-        self._take_identity()
         for node_id, batches in self._batches_by_node(now_us).items():
             node = self.metadata.cache.nodes[node_id]
             self._add(found, f"{_NODE_LANE}{node_id}", self._produce(f"{_NODE_LANE}{node_id}", node, batches))
@@ -248,12 +250,6 @@ class TransactionalProducer:
         return {*self._outgoing, *(where for where, each in self._waiting.items() if each)}
 
     # -- batches ------------------------------------------------------------------------------------------------
-
-    def _take_identity(self) -> None:
-        """Numbers batches anew once there is another identity. In between no batch is made."""
-        known, held = self.transactions.identity, self._sequences
-        if self.state is State.READY and (held.producer_id, held.producer_epoch) != (known.producer_id, known.epoch):
-            held.assign(known.producer_id, known.epoch)
 
     def _batches_by_node(self, now_us: int) -> dict[int, list[_Outgoing]]:
         for each in self._outgoing.values():

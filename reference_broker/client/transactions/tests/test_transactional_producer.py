@@ -81,6 +81,21 @@ def test_the_versions_fit_the_generation(world: World) -> None:
     assert (asked["produce"] >= 12, asked["end_txn"] >= 5) == (is_new, is_new)
 
 
+@BOTH
+def test_a_transaction_may_begin_in_the_moment_in_which_the_producer_is_ready(level: int) -> None:
+    world = World.of(level)
+    world.producer.init()
+    for value in ("a", "b"):
+        while world.producer.state is not State.READY:
+            if not world.turn():
+                world.now_us += 100
+        begin(world, value)
+        world.run()
+        world.producer.commit()
+    world.run()
+    assert world.broker.committed == [(FOO0, "a"), (FOO0, "b")]
+
+
 def test_an_abort_leaves_nothing(world: World) -> None:
     begin(world, "a")
     world.producer.send_offsets(OFFSETS, ME)
