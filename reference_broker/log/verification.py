@@ -7,10 +7,24 @@ What is written voids it: a batch of the transaction, since it is open from then
 """
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from reference_broker.log.producer_state import Producer
 from reference_broker.records.batch import BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
+
+
+class Batch(Protocol):
+    """What counts of a transactional batch. The node's own have no sequence (-1)."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def base_sequence(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -43,18 +57,18 @@ class Verification:
     is_demanded: bool = False
     guards: dict[int, Guard] = field(default_factory=dict)
 
-    def begin(self, known: Producer | None, header: BatchHeader, raises_epoch: bool, wall_ms: int) -> Guard | None:
+    def begin(self, known: Producer | None, batch: Batch, *, raises_epoch: bool, wall_ms: int) -> Guard | None:
         """A transactional batch of a producer is to be appended. Returns the guard of its wait, or None if the
         transaction is open here already. Raises InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
-        _check_epoch(known, header)
-        if _is_open(known, header):
+        _check_epoch(known, batch)
+        if _is_open(known, batch):
             return None
-        guard = self.guards.get(header.producer_id)
+        guard = self.guards.get(batch.producer_id)
         if guard is None:
-            guard = Guard(header.base_sequence, header.producer_epoch, raises_epoch, wall_ms)
-            self.guards[header.producer_id] = guard
+            guard = Guard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
+            self.guards[batch.producer_id] = guard
         else:
-            guard.wait(header.base_sequence, header.producer_epoch)
+            guard.wait(batch.base_sequence, batch.producer_epoch)
         return guard
 
     def check_client(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
@@ -73,15 +87,15 @@ class Verification:
         if there is not None:
             _check_sequence(known, header, there)
 
-    def check(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
+    def check(self, known: Producer | None, batch: Batch, guard: Guard | None) -> None:
         """Judges a transactional batch of the node itself, which has no sequence. Raises InvalidRecords as
         ``check_client`` does."""
-        if _is_open(known, header):
+        if _is_open(known, batch):
             return
-        _check_epoch(known, header)
-        if self.is_demanded and (guard is None or guard is not self.guards.get(header.producer_id)):
+        _check_epoch(known, batch)
+        if self.is_demanded and (guard is None or guard is not self.guards.get(batch.producer_id)):
             raise InvalidRecords(
-                ErrorCode.invalid_txn_state, f"producer {header.producer_id} has no verified transaction here"
+                ErrorCode.invalid_txn_state, f"producer {batch.producer_id} has no verified transaction here"
             )
 
     def written(self, header: BatchHeader) -> None:
@@ -100,17 +114,17 @@ class Verification:
             del self.guards[producer_id]
 
 
-def _is_open(known: Producer | None, header: BatchHeader) -> bool:
+def _is_open(known: Producer | None, batch: Batch) -> bool:
     """A newer epoch's transaction is another one."""
-    return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == header.producer_epoch
+    return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
 
 
-def _check_epoch(known: Producer | None, header: BatchHeader) -> None:
-    if known is not None and header.producer_epoch < known.producer_epoch:
+def _check_epoch(known: Producer | None, batch: Batch) -> None:
+    if known is not None and batch.producer_epoch < known.producer_epoch:
         raise InvalidRecords(
             ErrorCode.invalid_producer_epoch,
-            f"producer {header.producer_id} has epoch {known.producer_epoch}, but the batch has epoch "
-            f"{header.producer_epoch}",
+            f"producer {batch.producer_id} has epoch {known.producer_epoch}, but the batch has epoch "
+            f"{batch.producer_epoch}",
         )
 
 

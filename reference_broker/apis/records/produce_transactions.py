@@ -107,7 +107,7 @@ def _begin(broker: JudgesTransactions, begun: Mapping[TopicPartition, BatchHeade
         log = partition.log
         known = log.producers.by_id.get(header.producer_id)
         try:
-            guard = log.verification.begin(known, header, purpose.adds, broker.now.wall_ms)
+            guard = log.verification.begin(known, header, raises_epoch=purpose.adds, wall_ms=broker.now.wall_ms)
         except InvalidRecords as refused:
             verdicts[key] = refused_answer(key[1], refused.error, refused.message)
         else:

@@ -28,7 +28,9 @@ def batch(sequence: int = 0, epoch: int = 0, producer: int = 7) -> bytes:
 
 def waits(log: PartitionLog, data: bytes, *, raises_epoch: bool = False) -> Guard | None:
     header = read_header(data)
-    return log.verification.begin(log.producers.by_id.get(header.producer_id), header, raises_epoch, START_MS)
+    return log.verification.begin(
+        log.producers.by_id.get(header.producer_id), header, raises_epoch=raises_epoch, wall_ms=START_MS
+    )
 
 
 def error_of(log: PartitionLog, data: bytes, guard: Guard | None) -> Error:

@@ -36,6 +36,17 @@ def purpose_of_produce(api_version: int) -> Purpose:
     return Purpose.VERIFY_ABORTABLE if api_version >= ABORTABLE_FROM else Purpose.VERIFY
 
 
+OFFSETS_ABORTABLE_FROM = 4
+OFFSETS_ADD_FROM = 5
+"""The versions of TxnOffsetCommit."""
+
+
+def purpose_of_offset_commit(api_version: int) -> Purpose:
+    if api_version >= OFFSETS_ADD_FROM:
+        return Purpose.ADD
+    return Purpose.VERIFY_ABORTABLE if api_version >= OFFSETS_ABORTABLE_FROM else Purpose.VERIFY
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """May this producer write to these partitions, in its transaction that is open now?"""
