@@ -208,6 +208,7 @@ class World:
             replication=replication,
             groups=unused,
             markers=unused,
+            verifier=unused,
         )
 
     @property
