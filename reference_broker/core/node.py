@@ -55,6 +55,8 @@ from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.offsets import OffsetsVerifier
+from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -139,6 +141,8 @@ class Node:
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )
         replication.listeners.append(groups)
+        verifier = Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics)
+        groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
         self.broker = Broker(
             node_id=node_id,
             config=config,
@@ -160,6 +164,7 @@ class Node:
             replication=replication,
             groups=groups,
             markers=MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups),
+            verifier=verifier,
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
