@@ -5,8 +5,8 @@ stop, and at the end of a start. A file that its CRC-32C does not fit is deleted
 place, or the beginning of the log.
 
 A file with a right CRC can be trusted only because it never describes records that the log has lost. So whoever cuts
-the log deletes the snapshots beyond the cut first. Both are durable before the log grows again. The cleaner may remove
-a marker after which a snapshot still has its transaction open, so a swap deletes all snapshots below its end, too.
+the log deletes the snapshots beyond the cut first, durably. The cleaner may remove the marker of a transaction that a
+snapshot has open. So a swap deletes all snapshots below its end, too.
 
 Kafka's format keeps only the last batch of each producer. ``replay`` finds the batches before it again.
 """
@@ -109,19 +109,14 @@ class ProducerSnapshots:
 
     def find(self, names: Sequence[str], bases: Sequence[int], log_start_offset: int, end_offset: int) -> None:
         """Looks at the names in the folder. As Kafka does, deletes the files that are of no use: those beyond the end,
-        those that describe only deleted records, and those that belong to no segment, except the newest.
-
-        If one lies beyond the log's end, this waits for the disk. Otherwise a power loss could bring it back when the
-        log has grown again, with other records. It is rare, since it needs a torn end before a roll. Raises DiskError.
+        those that describe only deleted records, and those that belong to no segment, except the newest. Raises
+        DiskError.
         """
         for name in names:
             if name.endswith(SUFFIX + NEW_SUFFIX):
                 self.disk.delete(f"{self.directory}/{name}")
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
-        last = self.offsets[-1] if self.offsets else -1
         self.delete_beyond(end_offset if bases else -1)
-        if last not in self.offsets and last >= 0:
-            self.disk.make_durable(self.path(last))
         self.delete_before(log_start_offset + 1)
         known = set(bases)
         for offset in self.offsets[:-1]:
@@ -185,8 +180,14 @@ class ProducerSnapshots:
             self.offsets.remove(offset)
 
     def delete_beyond(self, offset: int) -> None:
-        for gone in reversed(self.offsets[bisect_right(self.offsets, offset) :]):
+        """Deletes the snapshots of what lies beyond a cut, before the cut is made. If there are any, this waits for the
+        disk. Otherwise a power loss could bring one back when the log has grown again, with other records. It is rare:
+        it needs a cut behind a roll, or one that follows on a start. Raises DiskError."""
+        beyond = self.offsets[bisect_right(self.offsets, offset) :]
+        for gone in reversed(beyond):
             self.delete(gone)
+        if beyond:
+            self.disk.make_durable(self.path(beyond[0]))
 
     def delete_before(self, offset: int) -> None:
         for gone in self.offsets[: bisect_left(self.offsets, offset)]:

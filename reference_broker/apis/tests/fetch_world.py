@@ -25,6 +25,7 @@ from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
     NO_TOPIC_ID,
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     FetchRequest,
@@ -83,6 +84,9 @@ class FakeLog:
                 break
             found += batch.data
         return found
+
+    def aborted_among(self, offset: int, records: bytes) -> list[AbortedTransaction]:  # noqa: ARG002
+        return []
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         self.touches += 1
