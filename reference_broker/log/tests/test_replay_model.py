@@ -91,7 +91,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self._sync()  # Of a log that was never synced nothing may be left but its last segment's name.
 
     def _opened(self, clean: bool) -> PartitionLog:
-        log = run_to_end(open_log(self.disk, DIRECTORY, CONFIG, at(self.clock_ms), clean))  # type: ignore[arg-type]
+        log = run_to_end(open_log(self.disk, DIRECTORY, CONFIG, at(self.clock_ms), clean))
         assert log.quarantine is None
         return log
 
