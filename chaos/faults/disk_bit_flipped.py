@@ -1,5 +1,6 @@
 """The node gets SIGTERM and shuts down cleanly. One bit of its records, or of the topic ID beside them, is turned over;
-or one of each file that ``match`` names. The node is started again after ``restart_after_s``."""
+or one of each file that ``match`` names. The node is started again after ``restart_after_s``. Each hit of a run draws
+other bits, and so does each seed."""
 
 from pathlib import Path
 from random import Random
@@ -7,14 +8,17 @@ from random import Random
 from chaos.bit_flips import flips, is_aimed_at
 from chaos.faults.timed import End, Ended, Place, node_of
 from chaos.live.targets import Target
+from chaos.seeds import random_for
 
 
 def begin(place: Place, target: Target) -> End:
-    node = node_of(target)
+    node, fault = node_of(target), target.fault
+    hits = sum(row.name == fault.name for row in place.rows)
+    random = random_for(place.spec(node).seed, f"{fault.name}-{hits}")
     how = place.child(node).terminate()
 
     def end() -> Ended:
-        done = damaged(place.folder(node), Random(target.fault.name), target.fault.match.path)
+        done = damaged(place.folder(node), random, fault.match.path)
         place.restart(node)
         return Ended(f"{how}; {done}" if how and done else "")
 
