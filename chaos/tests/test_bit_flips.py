@@ -7,6 +7,7 @@ from typing import Any
 
 from chaos.bit_flips import aim, flips, is_aimed_at
 from chaos.faults.disk_bit_flipped import begin, damaged
+from chaos.kept_damage import KeptDamage
 from chaos.live.targets import Target
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import open_log, run_to_end
@@ -45,10 +46,9 @@ def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Pat
         log.append(NOW, build([Record(timestamp_ms=0, value=b"v")]), 0)
     log.close_cleanly()
     disk.close()
-    assert damaged(tmp_path / "nobody", Random(1)) == ""
+    assert damaged(tmp_path / "nobody", Random(1)) == []
     for seed in range(8):
-        said = damaged(tmp_path, Random(seed))
-        assert said.startswith("turned over bit ")
+        assert len(damaged(tmp_path, Random(seed))) == 1
         opened = run_to_end(open_log(FileDisk(tmp_path, 8), "hot-0", CONFIG, NOW, True))
         assert opened.quarantine is not None
         if not opened.segments or opened.log_end_offset == 0:
@@ -95,12 +95,32 @@ def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_top
             spec=lambda node: SimpleNamespace(seed=seed),  # noqa: ARG005
             rows=[FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)],
             restart=lambda node: None,  # noqa: ARG005
+            damage=KeptDamage(("hot",)),
         )
         ended = begin(place, Target(fault, (), "node-1"))()
         assert ended is not None
+        (check,) = place.damage.judged(7)
+        assert check.holds
         return ended.evidence
 
     by_seed = [struck(seed, 0) for seed in range(12)]
     assert len(set(by_seed)) > 6
     assert any("partition.metadata" in each for each in by_seed)
     assert len({struck(1, hits) for hits in range(6)}) > 2
+
+
+def test_what_was_damaged_must_stay_on_the_disk_under_any_name(tmp_path: Path) -> None:
+    for name in ("hot-0/a.log", "hot-1/b.log", "made-0/c.log"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    damage = KeptDamage(("hot",))
+    assert damage.judged(9) == ()
+    damage.note(tmp_path, ["hot-0/a.log", "hot-1/b.log", "made-0/c.log"])
+    (tmp_path / "hot-0").rename(tmp_path / "hot-0.unknown-stray")
+    (tmp_path / "made-0/c.log").unlink()
+    (check,) = damage.judged(9)
+    assert (check.guarantee, check.holds, check.evidence, check.at_us) == ("damage-kept", True, 2, -1)
+    (tmp_path / "hot-1/b.log").write_text("cut")
+    (check,) = damage.judged(9)
+    assert (check.holds, check.at_us) == (False, 9)
+    assert check.detail.endswith("nothing holds any more what hot-1/b.log was after its damage")
