@@ -103,7 +103,11 @@ _INSIDE = (
     _inside(
         "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
     ),
-    _inside("first-answers-exact", "An answer of the first revision had wrong flags, a wrong session ID or no text."),
+    _inside(
+        "first-answers-exact",
+        "An answer of the first revision had wrong flags, a wrong session ID or no text.",
+        of_sessions=True,
+    ),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
     _inside(
         "forgotten-producer-refused",
@@ -148,7 +152,7 @@ _INSIDE = (
     _inside("isr-honest", "An in-sync replica lacked something that was committed."),
     _inside(
         "min-isr-kept",
-        "The cluster lost its min.insync.replicas, a broker got its own, or a change of it left eligible replicas.",
+        "The cluster lost its least number of in-sync replicas, a broker got its own, or a change left eligible ones.",
     ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
