@@ -157,6 +157,12 @@ def test_a_module_that_is_imported_under_a_mutant_gets_the_original_back() -> No
         sys.modules[name] = kept
 
 
+def test_a_mutant_of_what_clients_run_goes_into_their_processes() -> None:
+    """In the nodes of a live run it would never be reached."""
+    of_clients = {each.name for each in all_mutants() if each.target.startswith(("reference_broker.client.", "bench."))}
+    assert of_clients == {each.name for each in all_mutants() if each.side == "client"}
+
+
 def test_scenarios_list_only_mutants_that_exist() -> None:
     from scenarios.loader import load_all
 
