@@ -7,7 +7,7 @@ from reference_broker.log import invariants, reading
 from reference_broker.log.lookup import FoundOffset, LookUp, Search, Work, in_one_go
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
-from reference_broker.records.batch import Buffer, iterate
+from reference_broker.records.batch import Buffer, end_of
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
 _begin = attrgetter("first_offset")
@@ -71,12 +71,12 @@ class LogView:
         return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(found, key=_begin)]
 
     def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
-        """Does the same for the batches that a read from ``offset`` gave. Raises DiskError."""
+        """Does the same for the batches that a read from ``offset`` gave. Mostly there are none. Only where there may
+        be some, it is looked up where the records end. Raises DiskError."""
         segments = self.segments
-        if not any(segment.aborted.count for segment in segments.items[segments.index_of(offset) :]):
+        if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
             return []
-        end = max((header.last_offset + 1 for _, header in iterate(records)), default=offset)
-        return self.aborted_transactions(offset, end)
+        return self.aborted_transactions(offset, end_of(records))
 
     @property
     def latest_epoch(self) -> int:

@@ -228,10 +228,10 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     """
     if cached.partition is None or not found.available_bytes:
         return told_of(cached, found, reader)
+    log = cached.partition.log
     try:
-        log = cached.partition.log
         records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
-        aborted = log.aborted_among(cached.fetch_offset, records) if reader is Reader.COMMITTED else []
+        aborted = log.aborted_among(cached.fetch_offset, records) if reader is Reader.COMMITTED else ()
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
@@ -251,10 +251,9 @@ def told_of(
     records: bytes | memoryview = b"",
     aborted: Sequence[AbortedTransaction] = (),
 ) -> PartitionData:
-    """Returns the partition's part of an answer. A reader of committed records also hears of the aborted transactions
-    that have records in it."""
+    """Returns the partition's part of an answer."""
     if found.problem is not None:
         return found.problem
-    told = aborted if reader is Reader.COMMITTED else None
+    told = list(aborted) if reader is Reader.COMMITTED else None
     high_watermark, last_stable_offset, log_start_offset = found.offsets
     return PartitionData(cached.index, 0, high_watermark, last_stable_offset, log_start_offset, told, -1, records)

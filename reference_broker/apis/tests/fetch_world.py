@@ -207,6 +207,8 @@ class World:
             fetch_sessions=cache,
             replication=replication,
             groups=unused,
+            markers=unused,
+            verifier=unused,
         )
 
     @property

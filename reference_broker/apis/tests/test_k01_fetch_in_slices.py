@@ -197,3 +197,86 @@ def test_a_request_whose_connection_closes_before_its_turn_is_not_held_any_more(
     assert held() is None
     world.pass_ms(0)
     assert world.fetch(session_id, 2).answer.error_code == 0
+
+
+@pytest.mark.parametrize("slices", range(40))
+def test_what_changes_before_a_connection_closes_is_told_in_the_next_answer(world: World, slices: int) -> None:
+    """Some partitions changed before the answer began. The others change when it has taken its marks already."""
+    session_id = world.open_session(ALL)
+    for index in range(3):
+        world.append("a", index)
+    call = world.fetch(session_id, 1)
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    for index in range(3, 6):
+        world.append("a", index)
+    call.hang_up()
+    world.pass_ms(0)
+    if not call.answers:
+        following = world.fetch(session_id, 2)
+        finish(world, following)
+        assert {name for name, data in told(following.answer).items() if data.records} == set(ALL)
+
+
+@pytest.mark.parametrize("slices", range(60))
+def test_the_first_revision_tells_each_log_start_that_moves_between_two_slices(world: World, slices: int) -> None:
+    """It tells of a partition without records only if that changed for the answer at hand."""
+    for index in range(6):
+        world.append("a", index, records=3)
+    opening = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
+    finish(world, opening)
+    for index in range(3):
+        delete_before(world, index, 1)
+    call = world.fetch_first(opening.answer.session_id, 1)
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    for index in range(6):
+        delete_before(world, index, 2)
+    finish(world, call)
+    following = world.fetch_first(opening.answer.session_id, 2)
+    finish(world, following)
+    starts = {name: data.log_start_offset for each in (call, following) for name, data in told(each.answer).items()}
+    assert starts == dict.fromkeys(ALL, 2)
+
+
+@pytest.mark.parametrize("slices", range(60))
+def test_the_first_revision_tells_a_log_start_that_moves_while_a_full_request_is_answered(
+    world: World, slices: int
+) -> None:
+    for index in range(6):
+        world.append("a", index, records=3)
+    call = world.fetch_first(0, 0, dict.fromkeys(ALL, 3))
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    for index in range(6):
+        delete_before(world, index, 2)
+    finish(world, call)
+    following = world.fetch_first(call.answer.session_id, 1)
+    finish(world, following)
+    starts = {name: data.log_start_offset for each in (call, following) for name, data in told(each.answer).items()}
+    assert starts == dict.fromkeys(ALL, 2)
+
+
+def delete_before(world: World, index: int, offset: int) -> None:
+    world.log("a", index).delete_records_before(offset)
+    world.partition("a", index).changed()
+
+
+@pytest.mark.parametrize("slices", range(40))
+def test_a_log_that_is_cut_between_two_slices_is_told_as_it_was_or_as_it_is(world: World, slices: int) -> None:
+    for index in range(6):
+        world.append("a", index)
+        world.append("a", index)
+    call = world.fetch(0, 0, ALL)
+    for _ in range(slices):
+        if world.outside.timers:
+            step(world)
+    for index in range(6):
+        world.log("a", index).truncate_to(1)
+        world.partition("a", index).changed()
+    finish(world, call)
+    found = {(data.high_watermark, len(data.records or b"")) for data in told(call.answer).values()}
+    assert found <= {(2, 200), (1, 100)}
