@@ -103,6 +103,10 @@ _INSIDE = (
         "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
     ),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
+    _inside(
+        "forgotten-producer-refused",
+        "A producer that a partition cannot know was believed, or one it must know was not.",
+    ),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),

@@ -112,6 +112,9 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "leads_without_directory": "replicas-equal",
     "last_known_leader_never_elected": "replicas-converge",
     "retries_appended_again": "duplicate",
+    "unknown_producer_believed": "forgotten-producer-refused",
+    "idle_producer_remembered": "forgotten-producer-refused",
+    "busy_producer_forgotten": "forgotten-producer-refused",
     "epoch_overflows_to_negative": "session-epoch-order",
     "epoch_wraps_to_zero": "session-epoch-order",
     # Who comes back to another's session hears of its partitions, or nothing of its own.

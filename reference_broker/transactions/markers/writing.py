@@ -3,15 +3,16 @@
 WriteTxnMarkers and the transaction coordinator of this node call it alike.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
+from reference_broker.log.lookup import Search, Work
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.ports.timing import run_slices
 from reference_broker.records.control import build_marker
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.leader.leaders import Leaders
@@ -24,8 +25,10 @@ Written: TypeAlias = Callable[[dict[TopicPartition, Error]], None]
 
 REQUEST_TIMEOUT_MS = 30_000
 """How long a marker may take to be replicated, as Kafka's ``request.timeout.ms``."""
-MARKERS_PER_SLICE = 100
-"""An append takes some 50 us, so these take about 5 ms."""
+UNITS_PER_MARKER = 60
+"""What an append costs, in microseconds."""
+UNITS_PER_LOOK = 3
+"""What a partition costs that is refused."""
 
 
 class OffsetsMarkers(Protocol):
@@ -68,29 +71,35 @@ class MarkerWriter:
         self._image = image
         self.offsets: OffsetsMarkers = offsets or NoOffsets()
 
-    def write(self, marker: Marker, partitions: Collection[TopicPartition], written: Written) -> None:
-        """Appends the marker to each partition, many of them in slices. ``written`` is told once all are replicated or
-        refused. The errors are Kafka's:
+    def write(self, marker: Marker, partitions: Iterable[TopicPartition], written: Written) -> None:
+        """Appends the marker to each partition, to many of them in slices. One that is named twice gets one marker.
+        ``written`` is told once all are replicated or refused. The errors are Kafka's:
 
         - those of ``refusal_of``, with which nothing is written
         - UNKNOWN_TOPIC_OR_PARTITION: this node has no replica. NOT_LEADER_OR_FOLLOWER: it does not lead it.
         - NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, REQUEST_TIMED_OUT, KAFKA_STORAGE_ERROR, as a produce
           with acks=all. After the second and the third the marker is in the log, and a later one does no harm.
         """
-        run_slices(self._ports, self._write(marker, tuple(dict.fromkeys(partitions)), written))
+        run_slices(self._ports, self.writing(marker, partitions, written, Work()))
 
-    def _write(self, marker: Marker, partitions: Collection[TopicPartition], written: Written) -> Slices:
+    def writing(
+        self, marker: Marker, partitions: Iterable[TopicPartition], written: Written, work: Work
+    ) -> Search[None]:
+        """Does what ``write`` does, for callers that share the work of a slice among several markers."""
         answers: dict[TopicPartition, Error] = {}
         appended: list[tuple[Partition, int]] = []
-        for count, key in enumerate(partitions):
-            if count and count % MARKERS_PER_SLICE == 0:
-                yield
+        for key in partitions:
+            if key in answers:
+                continue
             found = self._append(marker, key)
+            units = UNITS_PER_LOOK
             if isinstance(found, Error):
                 answers[key] = found
             else:
-                answers[key] = ErrorCode.none
+                answers[key], units = ErrorCode.none, UNITS_PER_MARKER
                 appended.append(found)
+            if work.spend(units):
+                yield
         self._settle(answers, appended, written)
 
     def _append(self, marker: Marker, key: TopicPartition) -> tuple[Partition, int] | Error:

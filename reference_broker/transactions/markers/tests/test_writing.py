@@ -2,12 +2,13 @@
 
 import pytest
 
+from reference_broker.log.lookup import SLICE_UNITS
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.control import build_marker
 from reference_broker.records.tests import markers as by_schema
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.tests.marker_world import PRODUCER, MarkerWorld
-from reference_broker.transactions.markers.writing import MARKERS_PER_SLICE, REQUEST_TIMEOUT_MS
+from reference_broker.transactions.markers.writing import REQUEST_TIMEOUT_MS, UNITS_PER_MARKER
 from reference_broker.wire.errors import ErrorCode
 
 ZERO, ONE = ("events", 0), ("events", 1)
@@ -171,11 +172,12 @@ def test_a_leader_that_resigns_tells_so() -> None:
 
 
 def test_many_partitions_take_several_events() -> None:
-    many = MARKERS_PER_SLICE + 1
+    at_once = SLICE_UNITS // UNITS_PER_MARKER
+    many = at_once + 1
     world = MarkerWorld(partitions=many)
     answers = world.end(*[("events", index) for index in range(many)])
     assert answers == []
-    assert [each.log.log_end_offset for each in world.led] == [*[1] * MARKERS_PER_SLICE, 0]
+    assert [each.log.log_end_offset for each in world.led] == [*[1] * at_once, 0]
     world.lose(0)
     world.pass_ms(0)
     assert set(answers[0].items()) == {
