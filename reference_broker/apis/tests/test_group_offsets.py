@@ -36,8 +36,8 @@ from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.drafts.offsets import (

@@ -1,7 +1,7 @@
 """What a coordinator says to each request, by what is true of the transactional ID (TransactionCoordinator).
 
-``is_changing`` says that a step of the ID is being written. The checks are in Kafka's order, which differs between
-transactions of version 2 and older ones.
+``is_changing`` says that a step of the ID is being written, or the markers of its last transaction. The checks are in
+Kafka's order, which differs between transactions of version 2 and older ones.
 """
 
 from collections.abc import Collection, Mapping
@@ -44,8 +44,6 @@ def judge_taking(current: Transaction, expected: ProducerIdAndEpoch | None, *, i
         return ErrorCode.concurrent_transactions
     if expected is not None and not _may_go_on(current, expected):
         return ErrorCode.producer_fenced
-    if current.state in DECIDED:
-        return ErrorCode.concurrent_transactions
     if current.state is TransactionState.ONGOING:
         return Taking.AFTER_ABORT
     if expected is None or current.producer_epoch == NO_PRODUCER_EPOCH or expected[1] == current.producer_epoch:
@@ -95,35 +93,32 @@ def judge_end(
     return judge(current, owner, commits, is_changing)
 
 
-_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending | Error]] = {
+_OLD_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.ONGOING, True): Ending.DECIDE,
     (TransactionState.ONGOING, False): Ending.DECIDE,
-    (TransactionState.PREPARE_COMMIT, True): ErrorCode.concurrent_transactions,
-    (TransactionState.PREPARE_ABORT, False): ErrorCode.concurrent_transactions,
     (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
     (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
 }
 """By the state and whether the producer commits. All else is INVALID_TXN_STATE. The epoch stays the same, so an end
 that comes again looks like the first."""
 
-_AGAIN: Final[Mapping[tuple[TransactionState, bool], Ending | Error]] = {
-    key: end for key, end in _OLD_ENDS.items() if key[0] is not TransactionState.ONGOING
+_AGAIN: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
+    (TransactionState.COMPLETE_COMMIT, True): Ending.NOTHING,
+    (TransactionState.COMPLETE_ABORT, False): Ending.NOTHING,
 }
 """What an end that comes again is told, which has the epoch before the one that the end gave (KIP-890)."""
-_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending | Error]] = {
+_ENDS: Final[Mapping[tuple[TransactionState, bool], Ending]] = {
     (TransactionState.ONGOING, True): Ending.DECIDE,
     (TransactionState.ONGOING, False): Ending.DECIDE,
     (TransactionState.EMPTY, False): Ending.DECIDE,
     (TransactionState.COMPLETE_COMMIT, False): Ending.DECIDE,
     (TransactionState.COMPLETE_ABORT, False): Ending.DECIDE,
 }
-"""What an end with the present epoch does. A producer whose write failed may not know whether its transaction has begun,
-so it may abort in any state at rest."""
+"""What an end with the present epoch does. A producer whose write failed may not know whether its transaction has
+begun, so it may abort in any state at rest."""
 
 
-def _judge_old_end(
-    current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool
-) -> Ending | Error:
+def _judge_old_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, is_changing: bool) -> Ending | Error:
     if current.producer_id != owner[0]:
         return ErrorCode.invalid_producer_id_mapping
     if current.producer_epoch != owner[1]:
@@ -143,8 +138,7 @@ def _judge_end(current: Transaction, owner: ProducerIdAndEpoch, commits: bool, i
     comes_again = current.producer_epoch == epoch + 1 or got_new_id
     if current.state in (TransactionState.EMPTY, TransactionState.ONGOING):
         comes_again = False
-    is_present = epoch == current.producer_epoch and current.state not in DECIDED
-    if not comes_again and not is_present:
+    if not comes_again and epoch != current.producer_epoch:
         return ErrorCode.producer_fenced
     ends = _AGAIN if comes_again else _ENDS
     return ends.get((current.state, commits), ErrorCode.invalid_txn_state)

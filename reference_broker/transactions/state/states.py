@@ -37,17 +37,15 @@ STATE_IDS: Final[Mapping[int, TransactionState]] = dict(enumerate(TransactionSta
 IDS: Final[Mapping[TransactionState, int]] = {state: number for number, state in STATE_IDS.items()}
 
 _AT_REST: Final = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+_AFTER_REST: Final = (
+    TransactionState.EMPTY,  # A producer takes the ID.
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_ABORT,  # A producer that does not know whether it wrote anything aborts (KIP-890).
+    TransactionState.DEAD,
+)
 
 NEXT: Final[Mapping[TransactionState, tuple[TransactionState, ...]]] = {
-    **{
-        state: (
-            TransactionState.EMPTY,  # A producer takes the ID.
-            TransactionState.ONGOING,
-            TransactionState.PREPARE_ABORT,  # A producer that does not know whether it wrote anything aborts (KIP-890).
-            TransactionState.DEAD,
-        )
-        for state in _AT_REST
-    },
+    **dict.fromkeys(_AT_REST, _AFTER_REST),
     TransactionState.ONGOING: (
         TransactionState.ONGOING,  # More partitions are added.
         TransactionState.PREPARE_COMMIT,

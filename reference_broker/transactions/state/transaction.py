@@ -5,7 +5,6 @@ A value is never changed. Each function returns the next one, as it is to be wri
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
@@ -15,7 +14,6 @@ from reference_broker.transactions.state.states import DECIDED, NEXT, Transactio
 Added: TypeAlias = Mapping[TopicPartition, None]
 """Partitions in the order in which they were added."""
 
-NOTHING_ADDED: Final[Added] = MappingProxyType({})
 LAST_USED_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
 """The greatest epoch that a producer is given. So the coordinator can always fence it with a greater one."""
 
@@ -39,7 +37,7 @@ class Transaction:
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    partitions: Added = field(default=NOTHING_ADDED)
+    partitions: Added = field(default_factory=dict)
     started_ms: int = NO_TIMESTAMP
     client_version: int = 0
 
@@ -76,7 +74,7 @@ def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -
         TransactionState.EMPTY,
         now_ms,
         timeout_ms=timeout_ms,
-        partitions=NOTHING_ADDED,
+        partitions={},
         started_ms=NO_TIMESTAMP,
         **changes,
     )
@@ -162,9 +160,9 @@ def completed(current: Transaction, now_ms: int) -> Transaction:
     changes = {}
     if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:
         changes = {"producer_id": current.next_producer_id, "producer_epoch": 0}
-    return _step(current, state, now_ms, partitions=NOTHING_ADDED, next_producer_id=NO_PRODUCER_ID, **changes)
+    return _step(current, state, now_ms, partitions={}, next_producer_id=NO_PRODUCER_ID, **changes)
 
 
 def dead(current: Transaction, now_ms: int) -> Transaction:
     """The ID is forgotten (X-10)."""
-    return _step(current, TransactionState.DEAD, now_ms, partitions=NOTHING_ADDED)
+    return _step(current, TransactionState.DEAD, now_ms, partitions={})

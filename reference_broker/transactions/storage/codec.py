@@ -1,8 +1,9 @@
-"""Keys and values of ``__transaction_state`` <-> bytes, in Kafka's layouts (transaction-coordinator/src/main/resources).
+"""Keys and values of ``__transaction_state`` <-> bytes, in Kafka's layouts (TransactionLogKey, TransactionLogValue).
 
-Each begins with its version (int16). TransactionLogKey has version 0. TransactionLogValue is written in version 1,
-which is flexible, from ``transaction.version`` 1 on, and else in version 0. Version 1 has tagged fields: 0 the previous
-producer ID, 1 the next one, 2 the client's ``transaction.version``. Tag 3 (KIP-939) is not written here.
+The schemas are those of transaction-coordinator/src/main/resources. Each begins with its version (int16). Keys have
+version 0. Values are written in version 1, which is flexible, from ``transaction.version`` 1 on, and else in version 0.
+Version 1 has tagged fields: 0 the previous producer ID, 1 the next one, 2 the client's ``transaction.version``. Tag 3
+(KIP-939) is not written here.
 """
 
 from struct import Struct

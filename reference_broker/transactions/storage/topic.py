@@ -12,13 +12,13 @@ def partition_count(image: MetadataImage, config: BrokerConfig) -> int:
     return config.transaction_state_log_num_partitions if topic is None else len(topic.partitions)
 
 
-def topic_configs(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
-    """The topic's own settings, which are those that Kafka gives it. ``min.insync.replicas`` is never above the number
-    of replicas: with fewer replicas than brokers to come, no transaction could be written."""
+def topic_configs(config: BrokerConfig, replicas: int) -> tuple[tuple[str, str], ...]:
+    """The topic's own settings, which are those that Kafka gives it. Unlike in Kafka, ``min.insync.replicas`` is not
+    above the number of replicas: nothing could be written then."""
     return (
         ("cleanup.policy", "compact"),
         ("compression.type", "uncompressed"),
-        ("min.insync.replicas", str(config.transaction_state_log_min_isr)),
+        ("min.insync.replicas", str(min(config.transaction_state_log_min_isr, replicas))),
         ("segment.bytes", str(config.transaction_state_log_segment_bytes)),
         ("unclean.leader.election.enable", "false"),
     )
