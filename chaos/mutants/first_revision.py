@@ -2,14 +2,17 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.fetch_sessions import WAITING, admitted_by_client_id
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
 REVISION = "reference_broker.sessions.first_revision"
+ANSWER = "reference_broker.apis.records.fetch_answer"
 ONLY_FIRST = ("first",)
 
 
@@ -79,3 +82,21 @@ def denied_session_invites_incremental_fetches(original: Function, self: Any) ->
     left = original(self)
     self.denied = False
     return left
+
+
+@mutant(f"{ANSWER}:_flags", revisions=ONLY_FIRST)
+def incremental_answers_not_marked(original: Function, session: Any) -> int:
+    """No answer says that it is an incremental one (G-9)."""
+    return int(original(session)) & ~INCREMENTAL_FETCH_RESPONSE
+
+
+@mutant(f"{ANSWER}:refusal", revisions=ONLY_FIRST)
+def errors_without_text(original: Function, error: Any, request: Any, session: Any = None) -> Any:
+    """No error has a text beside it (G-9)."""
+    return replace(original(error, request, session), error_string=None)
+
+
+@mutant(f"{ANSWER}:refusal", revisions=ONLY_FIRST)
+def refused_sessions_told_as_closed(original: Function, error: Any, request: Any, session: Any = None) -> Any:
+    """A refusal tells the session ID 0 although the session is there (G-9)."""
+    return original(error, request)

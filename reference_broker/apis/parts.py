@@ -23,6 +23,7 @@ from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 
 
 class HasNodeId(Protocol):
@@ -75,6 +76,11 @@ class HasTransactions(Protocol):
 class HasMarkers(Protocol):
     @property
     def markers(self) -> MarkerWriter: ...
+
+
+class HasVerifier(Protocol):
+    @property
+    def verifier(self) -> Verifier: ...
 
 
 class HasMetadata(Protocol):

@@ -64,6 +64,12 @@ class BrokerConfig:
     """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
     defaults."""
 
+    add_partitions_to_txn_retry_backoff_max_ms: int = setting(
+        100, "A leader asks a busy transaction coordinator again for at most so many ms.", at_least=0
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = setting(
+        20, "A leader asks a busy transaction coordinator again after so many ms.", at_least=1
+    )
     advertised_listeners: str = setting(
         "", "Clients and brokers are told these NAME://HOST:PORT; empty: those of listeners."
     )
@@ -316,6 +322,9 @@ class BrokerConfig:
     transaction_max_timeout_ms: int = setting(
         900_000, "A producer may ask for transactions of at most so many ms.", at_least=1
     )
+    transaction_partition_verification_enable: bool = setting(
+        True, "A transaction's first records in a partition are taken once its coordinator knows the partition."
+    )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         3_600_000, "Transactional IDs that are idle for too long are looked for every so many ms.", at_least=1
     )
@@ -382,6 +391,7 @@ class BrokerConfig:
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         values["producer_id_expiration_check_interval_ms"] = self.producer_id_expiration_check_interval_ms
         values["unknown_producer_id_policy"] = self.crucible_unknown_producer_id_policy
+        values["transaction_verification_enable"] = self.transaction_partition_verification_enable
         chosen: dict[str, Any] = values
         return LogConfig(**chosen)
 

@@ -57,6 +57,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -174,6 +175,7 @@ class Node:
             groups=groups,
             markers=markers,
             transactions=transactions,
+            verifier=Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics),
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(

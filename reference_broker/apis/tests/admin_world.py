@@ -35,6 +35,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.verification.verifier import Verifier
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -168,6 +169,7 @@ class AdminWorld:
             groups=groups,
             markers=markers,
             transactions=transactions,
+            verifier=Verifier(self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics),
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )
         self.dispatcher = Dispatcher(self.broker)

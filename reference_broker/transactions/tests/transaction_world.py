@@ -257,4 +257,4 @@ class TransactionWorld(World):
 
     def record_values(self, index: int) -> list[bytes | None]:
         log = self.led[index].log
-        return [one.value for one in read_all(log.read(0, 1 << 22, log.log_end_offset))]
+        return [one.value for _, one in read_all(log.read(0, 1 << 22, log.log_end_offset))]

@@ -58,6 +58,14 @@ class MarkerWorld(World):
         self.partitions.remove(partition)
         self.leaders.resigns(partition)
 
+    def restart(self, index: int) -> None:
+        """The log is opened anew from the disk, as after a crash."""
+        partition = self.led[index]
+        partition.log = run_to_end(
+            open_log(self.disk, partition.log.directory, partition.log.config, self.now(), clean=False)
+        )
+        partition.log.advance_high_watermark(partition.log.log_end_offset)
+
     def open(
         self, index: int = 0, *, epoch: int = 0, sequence: int = 0, count: int = 1, producer: int = PRODUCER
     ) -> None:

@@ -41,8 +41,9 @@ def test_the_bytes_are_those_of_the_schema(commit: bool) -> None:
     assert build_marker(commit=commit, **said) == by_schema.build_marker(commit=commit, **said)
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced")
 def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() -> None:
-    """testCoordinatorFencing, testZombieCoordinatorFenced (X-6)"""
+    """X-6"""
     world = MarkerWorld()
     world.open()
     assert world.errors(coordinator=5) == OK
@@ -56,8 +57,8 @@ def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() ->
     assert world.errors(coordinator=5) == OK
 
 
+@pytest.mark.clause("UnifiedLogTest.testZombieCoordinatorFencedEmptyTransaction")
 def test_an_older_coordinator_is_refused_where_nothing_is_open() -> None:
-    """testZombieCoordinatorFencedEmptyTransaction"""
     world = MarkerWorld()
     assert world.errors(coordinator=2) == OK
     assert world.errors(coordinator=1) == FENCED
@@ -72,8 +73,19 @@ def test_a_fence_holds_for_its_partition_only() -> None:
     ]
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencedAfterReload")
+def test_an_older_coordinator_is_refused_after_a_restart() -> None:
+    world = MarkerWorld()
+    assert world.errors(coordinator=2) == OK
+    world.restart(0)
+    assert world.errors(coordinator=1) == FENCED
+    assert world.errors(coordinator=2) == OK
+
+
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testOldEpochForControlRecord", "UnifiedLogTest.testEndTxnWithFencedProducerEpoch"
+)
 def test_a_marker_of_an_older_epoch_is_refused() -> None:
-    """testOldEpochForControlRecord, testEndTxnWithFencedProducerEpoch"""
     world = MarkerWorld()
     world.open(epoch=3)
     assert world.errors(epoch=2) == LATE
@@ -115,7 +127,7 @@ def test_the_last_epoch_cannot_be_raised() -> None:
 
 
 def test_a_marker_that_raises_the_epoch_fences_the_older_one() -> None:
-    """testAppendTxnMarkerWithNoProducerState: the next batch begins at sequence 0."""
+    """The next batch begins at sequence 0."""
     world = MarkerWorld()
     assert world.errors(epoch=5) == OK
     known = world.led[0].log.producers.by_id[PRODUCER]
