@@ -62,7 +62,7 @@ class TransactionWorld(World):
         super().__init__(min_isr)
         given = {key.replace("_", "."): value for key, value in config.items()}
         self.parsed = BrokerConfig.parse({**SETTINGS, **given})
-        self.replicas = replicas
+        self.replicas = self.isr = replicas
         self.version = version
         self.block = 0
         self.sent: list[tuple[int, WriteTxnMarkersRequest, Any, Any]] = []
@@ -163,7 +163,7 @@ class TransactionWorld(World):
         log.assign_leader_epoch(epoch)
         if len(self.replicas) == 1:
             log.advance_high_watermark(log.log_end_offset)
-        self.roles.leads(partition, PartitionImage(self.replicas, self.replicas, 1, epoch, 0))
+        self.roles.leads(partition, PartitionImage(self.replicas, self.isr, 1, epoch, 0))
         return next((one for one in self.transactions.active() if one.index == index), None)
 
     def lose(self, index: int) -> PartitionLog:
