@@ -92,6 +92,7 @@ class Endings:
 
     def _send(self, target: TransactionsPartition, held: Held) -> None:
         current = held.current
+        assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
         self._ports.note(
             "transaction_decided",
             ("transactional_id", current.transactional_id),
@@ -119,13 +120,11 @@ class Endings:
 
     def _complete(self, target: TransactionsPartition, held: Held) -> None:
         """Every partition has its marker. What is in the log already becomes durable by itself."""
+        if not target.is_led:
+            return
 
         def told(error: Error) -> None:
             if error and target.is_led and held.changing is None:
-                later(self._ports, WRITE_AGAIN_US, again)
-
-        def again() -> None:
-            if target.is_led:
-                self._complete(target, held)
+                later(self._ports, WRITE_AGAIN_US, lambda: self._complete(target, held))
 
         target.write(held, completed(held.current, self._ports.now().wall_ms), told)

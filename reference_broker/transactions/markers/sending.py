@@ -48,7 +48,8 @@ there. Deliberately unlike Kafka, which then leaves the transaction undone until
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One marker on its way. ``missing`` are the partitions that do not have it yet. ``is_wanted`` says whether this
-    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing."""
+    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing, in an event of
+    its own."""
 
     marker: Marker
     missing: dict[TopicPartition, None]
@@ -196,7 +197,7 @@ class MarkerSender:
     def _look_whether_over(self, delivery: Delivery) -> None:
         if not delivery.missing and delivery.is_wanted():
             delivery.is_wanted = _never
-            delivery.delivered()
+            later(self._ports, 0, delivery.delivered)
 
     def _ask_again(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:

@@ -74,7 +74,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, ASK_AGAIN_US, lambda: self.when_settled(then))
             else:
                 self._is_settled = True
-                then()
+                later(self._ports, 0, then)
 
         if self.is_led:
             self._log.replicated(self.loaded_end, asked)
@@ -87,12 +87,13 @@ class TransactionsPartition(LedPartition):
         return held
 
     def write(self, held: Held, step: Transaction, told: Written, then: Callable[[], None] = lambda: None) -> None:
-        """Writes the next step. Once it is durable it holds, ``told`` hears NONE, and ``then`` is called.
+        """Writes the next step. Once it is durable it holds. Then ``told`` hears NONE, and ``then`` is called, both in
+        an event of their own.
 
-        ``told`` is called exactly once, with an error of CoordinatorOperationExceptionHelper. With one the step may be
-        in the log. Deliberately unlike Kafka it is not taken back then: who it was written for hears of an error, but
-        as soon as it is replicated it holds, and ``then`` is called. Another step that came between could decide the
-        transaction twice (X-3).
+        ``told`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
+        step may be in the log. Deliberately unlike Kafka it is not taken back then. Whoever it was written for hears of
+        an error, but as soon as it is replicated it holds, and ``then`` is called. Another step that came between could
+        decide the transaction twice (X-3).
         """
         assert self.is_led, f"partition {self.index} is written and lost"
         assert held.changing is None, f"{held.current.transactional_id}: two steps at once"
@@ -105,16 +106,22 @@ class TransactionsPartition(LedPartition):
             end_offset = end
 
         def written(error: Error) -> None:
+            """It may be called in the midst of a follower's fetch, which is no time to append elsewhere. So all that
+            follows comes in an event of its own."""
             if not error and self.is_led:
                 self._hold(held, step)
-                told(ErrorCode.none)
-                then()
+                later(self._ports, 0, lambda: tell(ErrorCode.none))
                 return
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
                 self._hold_when_replicated(held, step, end_offset, then)
-            told(told_as(error) if error else ErrorCode.not_coordinator)
+            later(self._ports, 0, lambda: told(told_as(error) if error else ErrorCode.not_coordinator))
+
+        def tell(error: Error) -> None:
+            told(error)
+            if self.is_led:
+                then()
 
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
@@ -128,7 +135,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, ASK_AGAIN_US, ask)
             else:
                 self._hold(held, step)
-                then()
+                later(self._ports, 0, lambda: then() if self.is_led else None)
 
         def ask() -> None:
             if self.is_led:

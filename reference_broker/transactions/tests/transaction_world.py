@@ -150,6 +150,7 @@ class TransactionWorld(World):
                 )
             )
         )
+        self.pass_ms(0)
         return body
 
     # roles
@@ -178,6 +179,7 @@ class TransactionWorld(World):
         partition = self.led[index]
         for follower in (2, 3):
             self.fetch(follower, partition, partition.log.log_end_offset)
+        self.pass_ms(0)
 
     def written(self, transaction: Transaction, *, version: int = 2) -> None:
         """A coordinator of earlier has written it."""
