@@ -82,3 +82,12 @@ def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
     node.tells(0, 7)
     assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]
     assert node.sees(2, [(DAMAGED, 3)]) == []
+
+
+@pytest.mark.clause("S-14")
+def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
+    node = Watched()
+    node.check = SnapshotMetricsExact(around())
+    node.tells(0, loaded=2)
+    assert node.sees(1) == []
+    assert node.sees(2, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 2 entries, and the node loaded 3"]
