@@ -207,6 +207,7 @@ class World:
             fetch_sessions=cache,
             replication=replication,
             groups=unused,
+            transactions=unused,
             markers=unused,
             verifier=unused,
         )
