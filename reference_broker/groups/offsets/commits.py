@@ -6,6 +6,7 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.log import NO_PRODUCER, Producer, Written
 from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.membership.membership import Membership
@@ -23,7 +24,7 @@ from reference_broker.groups.offsets.requests import (
 from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
-from reference_broker.groups.storage.partition import OffsetsPartition, told_as
+from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.ports.node_ports import Ports
