@@ -144,6 +144,9 @@ ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level."""
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+"""What a consumer may read (Kafka's ``isolation.level``)."""
+
 GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
 """How members of a group rebalance.
 
