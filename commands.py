@@ -125,7 +125,7 @@ def compare(scenario: str, out: Path | None, seed: int) -> None:
 )
 @click.argument("scenario", default="plain-load")
 @click.option(
-    "--target", default="reference", show_default=True, metavar="reference|HOST:PORT", help="What is played against."
+    "--target", default="reference", show_default=True, metavar="TARGET", help="What is played against, as for run."
 )
 @click.option("--web", is_flag=True, help="Locust's web page starts and stops the load, until Ctrl-C.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8089, show_default=True, help="The page's port.")

@@ -23,8 +23,14 @@ def _processes(_: click.Context, __: click.Parameter, values: Sequence[str]) -> 
     epilog="\b\nExamples:"
     "\n  ./crucible proxy --target 127.0.0.1:9092"
     "\n  ./crucible proxy --target HOST:PORT --rules lost.toml"
+    "\n  ./crucible proxy --target kafka/1"
 )
-@click.option("--target", required=True, metavar="HOST:PORT", help="A node of the cluster to stand in front of.")
+@click.option(
+    "--target",
+    required=True,
+    metavar="TARGET",
+    help="What to stand in front of: HOST:PORT, or a target that is started (kafka, FILE.toml: see bench/targets).",
+)
 @click.option(
     "--listen",
     default="127.0.0.1:0",

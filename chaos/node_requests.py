@@ -2,7 +2,8 @@
 
 A *replayed* request was sent by a node of this run, to the node that gets it again now. In the meantime leaders may
 have changed and nodes may have started anew. A *forged* request is a valid frame that tells one lie. The lie is about
-what a node can check: the cluster's ID, a voter's ID, a broker's epoch, or an epoch beyond the limit. A forger who
+what a node can check: the cluster's ID, a voter's ID, a broker's epoch, an epoch beyond the limit, or what is wanted of
+a snapshot. A request for a snapshot that would be true at the leader is a lie at any other node. A forger who
 knows the cluster's ID and a voter's ID, and reaches the listener, can do more (``reference_broker/quorum/README.md``).
 """
 
@@ -11,6 +12,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
+
+from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i64
 
 from reference_broker.metadata.node_names import claimed_node, client_id_of
 from reference_broker.quorum import fetch_messages, messages
@@ -30,7 +35,13 @@ TOO_HIGH_EPOCHS = (MAX_EPOCH + 1, (1 << 31) - 1)
 WRONG_BROKER_EPOCHS = (-1, 0, 1 << 40, (1 << 63) - 1)
 _QUORUM = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
 _BROKERS = (ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
-OF_NODES = frozenset((*_QUORUM, *_BROKERS, ApiKey.FETCH))
+OF_NODES = frozenset((*_QUORUM, *_BROKERS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
+FAR_POSITIONS = (-1, 1 << 40)
+"""Positions that lie outside any snapshot."""
+FAR_OFFSET = 1 << 40
+"""The end of a snapshot that nobody has."""
+NO_METADATA = "no-metadata"
+"""The name of a topic that has no snapshots."""
 
 
 class NodeRequest(NamedTuple):
@@ -65,6 +76,8 @@ class Recorded:
     def __init__(self) -> None:
         self.epoch = 0
         self._series: dict[int, dict[int, _Series]] = {}
+        self.for_snapshot: tuple[str, Any] | None = None
+        """The sender and the body of the newest request for a snapshot, to whichever node."""
 
     def add(self, at_us: int, target: int, api_key: int, api_version: int, client_id: str, body: object) -> None:
         """Takes a request that a node sent to the node ``target``. Forged ones and other kinds are ignored."""
@@ -75,6 +88,8 @@ class Recorded:
             if partition is None:
                 return
             self.epoch = max(self.epoch, partition.current_leader_epoch)
+        if api_key == ApiKey.FETCH_SNAPSHOT:
+            self.for_snapshot = client_id, body
         series = self._series.setdefault(target, {}).setdefault(api_key, _Series())
         series.add((at_us, api_version, client_id, body))
 
@@ -99,6 +114,10 @@ def _is_forged(body: Any) -> bool:
     if isinstance(body, FetchRequest):
         partition = fetch_messages.fetched_partition(body)
         return partition is None or partition.fetch_offset == OFFSETS_AHEAD
+    if isinstance(body, FetchSnapshotRequest):
+        one = body.topics[0].partitions[0]
+        is_far = one.position in FAR_POSITIONS or one.snapshot_id.end_offset == FAR_OFFSET
+        return is_far or body.topics[0].name == NO_METADATA
     read = _READERS.get(type(body).__name__)
     told = read(body) if read is not None else None
     if told is not None:
@@ -130,7 +149,7 @@ class Forger:
 
     def requests(self) -> list[NodeRequest]:
         """Returns one forged request of each API. Some APIs are missing if no such request was recorded."""
-        found = [*self._of_quorum(), *self._of_brokers()]
+        found = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots()]
         self.random.shuffle(found)
         return found
 
@@ -168,6 +187,24 @@ class Forger:
                 if api_key == ApiKey.BROKER_HEARTBEAT:
                     body = replace(body, want_shut_down=True, want_fence=True)
             yield self._told(api_key, client_id, body, lie)
+
+    def _for_snapshots(self) -> Iterator[NodeRequest]:
+        """The newest request for a snapshot, once with each lie."""
+        if self.recorded.for_snapshot is None:
+            return
+        client_id, body = self.recorded.for_snapshot
+        (topic,) = body.topics
+        one = replace(topic.partitions[0], current_leader_epoch=i32(self.recorded.epoch))
+        far = replace(one, position=i64(self.random.choice(FAR_POSITIONS)))
+        unknown = replace(one, snapshot_id=replace(one.snapshot_id, end_offset=i64(FAR_OFFSET)))
+        for lie, name, asked in (
+            ("leader", topic.name, one),
+            ("position", topic.name, far),
+            ("snapshot ID", topic.name, unknown),
+            ("topic", TopicName(NO_METADATA), one),
+        ):
+            forged = replace(body, topics=(replace(topic, name=name, partitions=(asked,)),))
+            yield self._told(ApiKey.FETCH_SNAPSHOT, client_id, forged, lie)
 
     def _told(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
         told = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"

@@ -86,6 +86,9 @@ def _serve(name: str, listen: str, folder: str) -> int:
 def main(words: list[str]) -> int:
     if words[:1] == ["--serve"]:
         return _serve(*words[1:])
+    for name in (name for name in words if name not in PLAYED):
+        print(f"there is no broker {name!r}; there are: {', '.join(PLAYED)}", file=sys.stderr)  # noqa: T201
+        return 2
     seen = {}
     for name in words or PLAYED:
         seen[name] = seen_by(name)

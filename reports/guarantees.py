@@ -99,7 +99,17 @@ _INSIDE = (
         "A fetch session was evicted or declined without a valid reason, or there were more sessions than slots.",
         of_sessions=True,
     ),
+    _inside(
+        "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
+    ),
+    _inside("first-answers-exact", "An answer of the first revision had wrong flags, a wrong session ID or no text."),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
+    _inside(
+        "forgotten-producer-refused",
+        "A producer that a partition cannot know was believed, or one it must know was not.",
+    ),
+    _inside("drafts-unnoticed", "A node told of drafts where other people's clients look, or did not announce one."),
+    _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),
@@ -109,6 +119,10 @@ _INSIDE = (
     _inside("stable-leadership", "The quorum's leader was deposed although no fault had touched it."),
     _inside("snapshot-at-log-start", "A metadata log lacked the snapshot that should reach its start."),
     _inside("leader-never-loads-snapshot", "A leader of the quorum took its state from a snapshot."),
+    _inside(
+        "snapshot-answers-exact", "A request for bytes of a snapshot got others, or an error that does not fit it."
+    ),
+    _inside("snapshot-metrics-exact", "A metric of the snapshots said something that was not so."),
     _inside("snapshot-equals-replay", "Two nodes published different metadata at one offset."),
     _inside("markers-gated", "A transaction marker was committed below the metadata.version that allows it."),
     _inside("bootstrapped", "A node ended without knowing a metadata.version."),
@@ -130,6 +144,10 @@ _INSIDE = (
     _inside("replicas-equal", "Two replicas held different batches below the high watermark."),
     _inside("high-watermark-monotonic", "A replica's high watermark went back, or lay outside its log."),
     _inside("isr-honest", "An in-sync replica lacked something that was committed."),
+    _inside(
+        "min-isr-kept",
+        "The cluster lost its min.insync.replicas, a broker got its own, or a change of it left eligible replicas.",
+    ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),

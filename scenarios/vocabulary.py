@@ -103,7 +103,8 @@ TIMED_KINDS = (
 - ``rolling_bounce`` ends each node in turn by SIGTERM. Each comes back with ``config``.
 - ``requests_replayed`` sends the node one old request of each API that other nodes sent to it earlier in this run:
   Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch of the metadata log, AlterPartition, BrokerRegistration,
-  BrokerHeartbeat. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID or an epoch.
+  BrokerHeartbeat, FetchSnapshot. ``requests_forged`` sends it one of each with a lie: the cluster's ID, a voter's ID,
+  an epoch, or what is wanted of a snapshot.
 - ``feature_finalized`` sends an UpdateFeatures request until it is granted, which must happen.
 """
 
@@ -124,13 +125,13 @@ NEEDED_BY_KIND = {
 }
 """What these kinds need. Others need ``interceptor`` at a state, and at a time ``signals`` or (for links) ``proxy``."""
 
-BEHAVIOURS = ("full", "incremental", "forgetting", "rotating", "refetching", "resending", "presuming")
+BEHAVIOURS = ("full", "incremental", "forgetting", "emptying", "rotating", "refetching", "resending", "presuming")
 """What a fetcher does.
 
 ``full`` sends only full fetches, without a session. The others fetch incrementally: ``forgetting`` forgets partitions
-and takes them back, ``rotating`` reads some from the start again. After a lost answer ``refetching`` sends a full fetch
-in both revisions, ``resending`` sends epoch N again, and ``presuming`` presumes N + 1. In the first revision all others
-send N again, too.
+and takes them back, ``emptying`` does so with all that it has, ``rotating`` reads some from the start again. After a
+lost answer ``refetching`` sends a full fetch in both revisions, ``resending`` sends epoch N again, and ``presuming``
+presumes N + 1. In the first revision all others send N again, too.
 """
 
 REVISIONS = ("final", "first")
@@ -139,9 +140,10 @@ REVISIONS = ("final", "first")
 FETCHER_REVISIONS = (*REVISIONS, "none")
 """Revisions that a fetcher speaks. ``none`` means full fetches without a session, whatever its behaviour."""
 
-ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade")
+ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade", "min_isr", "broker_min_isr")
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
-``metadata.version`` by one level."""
+``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
+set that of a broker."""
 
 GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
 """How members of a group rebalance.

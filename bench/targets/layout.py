@@ -44,9 +44,7 @@ class NodeLayout:
 
     def make(self) -> None:
         """Writes its files, and prepares it. Raises TargetError."""
-        self.data.parent.mkdir(parents=True, exist_ok=True)
-        for path, text in self.files.items():
-            path.write_text(text, encoding="utf-8")
+        self.write()
         if not self.prepare:
             return
         try:
@@ -68,6 +66,12 @@ class NodeLayout:
                 f"{name_of(self.number)} could not be prepared: {last_lines(done.stdout + done.stderr, 1)}"
             )
 
+    def write(self) -> None:
+        """Writes its files alone."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        for path, text in self.files.items():
+            path.write_text(text, encoding="utf-8")
+
 
 @dataclass(slots=True)
 class Plan:
@@ -85,6 +89,7 @@ class Plan:
     words: Mapping[str, str] = field(default_factory=dict)
     settings: Callable[[int], Mapping[str, str]] = lambda _: {}
     ports: list[dict[str, int]] = field(init=False)
+    _shared: Mapping[str, str] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.total = self.total or self.chosen.nodes
@@ -101,14 +106,15 @@ class Plan:
         """Returns all nodes, or the one process that is all of them. Raises TargetError if something cannot be had."""
         provider = provider_of(self.chosen.file)
         provided = {} if provider is None else provider.provide(self.chosen.version)
-        shared = {**provided, "cluster_id": new_cluster_id()}
+        self._shared = {**provided, "cluster_id": new_cluster_id()}
         count = 1 if self.node.one_process else self.total
-        return [self._laid(number, shared, via or {}) for number in range(count)]
+        return [self.laid(number, via or {}) for number in range(count)]
 
-    def _laid(self, number: int, shared: Mapping[str, str], via: Via) -> NodeLayout:
+    def laid(self, number: int, via: Via) -> NodeLayout:
+        """Returns one node of those that ``lay_out`` returned, with the settings that it has now."""
         folder = self.folder / name_of(number)
         settings = self.settings(number)
-        words = {**shared, **self._words(number, folder, via), "settings": _lines(settings)}
+        words = {**self._shared, **self._words(number, folder, via), "settings": _lines(settings)}
         own = {**dict(self.node.words), **(dict(self.node.observer) if number >= self.voters else {}), **self.words}
         words |= {key: filled(text, words) for key, text in own.items()}
         several = {"settings": self._setting_words(settings)}

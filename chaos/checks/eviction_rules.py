@@ -1,6 +1,7 @@
 """eviction-rules: a full fetch gets a session if and only if F-17 and F-18 have a place for it, and only they evict.
 
-A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free.
+A full fetch of the final revision also ends the session that it names (F-6, F-8), so that its slot is free. So does an
+incremental one that forgets the last partition (F-7): its answer has no session's ID any more.
 
 The broker also limits the partitions of all sessions together. A newcomer beyond that limit is treated as if all slots
 were taken. In the first revision it may get a session that holds nothing (G-10).
@@ -45,7 +46,8 @@ class _Session:
 
 class _Asked(NamedTuple):
     """A request under way. An ``opening`` one is a full fetch outside any session. It ``wants`` a session or does not.
-    A full fetch that is not opening replaces what its session holds (G-4)."""
+    A full fetch that is not opening replaces what its session holds (G-4). An ``emptying`` one forgets the last
+    partition of its session."""
 
     session_id: int
     is_first: bool
@@ -55,6 +57,7 @@ class _Asked(NamedTuple):
     wants: bool
     full: bool
     named: dict[Named, None]
+    emptying: bool = False
 
 
 @dataclass(slots=True)
@@ -89,8 +92,9 @@ class EvictionRules(Check):
         if type(event) is Request and event.api_key == FETCH and isinstance(event.body, FetchRequest):
             first_min_ms = node.broker.config.min_incremental_fetch_session_eviction_ms
             asked = _read(sessions.alive, event.api_version, event.body, first_min_ms)
+            emptying = _use(sessions.alive, asked, event, effects, wall_ms)
+            asked = asked._replace(emptying=emptying)
             sessions.asked.setdefault(event.connection, {})[event.correlation_id] = asked
-            _use(sessions.alive, asked, event, effects, wall_ms)
         evicted: dict[int, _Session] = {}
         for effect in effects:
             if type(effect) is Note and effect.what in ("session_evicted", "session_closed"):
@@ -102,6 +106,9 @@ class EvictionRules(Check):
                 found = sessions.answered(effect)
                 if found is None or effect.body.error_code != 0:
                     continue
+                if found.emptying and (effect.body.session_id or found.session_id in sessions.alive):
+                    story = f"node-{node_id} kept session {found.session_id}, whose last partition was forgotten"
+                    self.violated(at_us, story)
                 if found.opening:
                     self._opened(at_us, node, sessions.alive, evicted, found, effect.body)
                     evicted = {}
@@ -166,12 +173,14 @@ def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first
     return _Asked(body.session_id, is_first, body.replica_id >= 0, min_ms, opening, wants, full, named)
 
 
-def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> None:
-    """A request that its session accepts is a use of it, and changes what it holds."""
+def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: Sequence[Effect], wall_ms: int) -> bool:
+    """A request that its session accepts is a use of it, and changes what it holds. Returns whether that forgets the
+    last partition of a session of the final revision."""
     session = alive.get(asked.session_id)
     if session is None or asked.opening or _is_refused(event, effects):
-        return
+        return False
     session.used_ms = wall_ms
+    held_any = bool(session.held)
     if asked.full:
         session.held = asked.named
     else:
@@ -179,6 +188,7 @@ def _use(alive: Mapping[int, _Session], asked: _Asked, event: Request, effects: 
     assert isinstance(event.body, FetchRequest)
     for named, _ in partitions_of(event.api_version, event.body.forgotten):
         session.held.pop(named, None)
+    return held_any and not session.held and not asked.is_first
 
 
 def _victim(alive: Mapping[int, _Session], newcomer: _Asked, wall_ms: int) -> int | None:

@@ -18,9 +18,26 @@ _HEADER = Struct(">qiiBIhiqqqhii")
 producer ID, producer epoch, base sequence, number of records."""
 _CODEC = 0x07
 _LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
 _XERIAL_HEADER_BYTES = 16
 """Snappy as Java writes it: a header, and then blocks, each after its length (int32)."""
 _LENGTH = Struct(">i")
+
+
+class Producing(NamedTuple):
+    """What the header of a batch says of its producer: ``producer_id`` is -1 if it has none, and ``first_sequence`` is
+    the number of its first record. ``largest_ms`` is the largest timestamp in the batch."""
+
+    producer_id: int
+    first_sequence: int
+    largest_ms: int
+    is_transactional: bool
+
+
+def producing_of(batch: bytes) -> Producing:
+    """Reads the header of one whole batch."""
+    _, _, _, _, _, attributes, _, _, largest_ms, producer_id, _, first_sequence, _ = _HEADER.unpack_from(batch)
+    return Producing(producer_id, first_sequence, largest_ms, bool(attributes & _TRANSACTIONAL))
 
 
 class PlainRecord(NamedTuple):

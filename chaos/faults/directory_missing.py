@@ -9,8 +9,10 @@ from chaos.live.targets import Target
 
 def begin(place: Place, target: Target) -> End:
     node, fault, began_us = node_of(target), target.fault, place.now_us()
-    how = place.child(node).kill()
     folder = place.directory(node)
+    if not folder.is_dir():
+        return lambda: Ended("")  # A target may keep its data elsewhere, or in memory.
+    how = place.child(node).kill()
     away = folder.with_name(f"{folder.name}-away")
     folder.rename(away)
     folder.mkdir()

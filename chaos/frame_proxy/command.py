@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from chaos.frame_proxy.control import Control
 from chaos.frame_proxy.proxy import Node, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rules
 from chaos.frame_proxy.target import nodes_of
-from chaos.live.errors import SetupError
+from chaos.live.errors import SetupError, TargetDied
 from reference_broker.serve.addresses import parse_address
 from reference_broker.serve.end_signals import await_end_signals
 from reference_broker.serve.errors import StartError
@@ -40,20 +41,27 @@ class Wish:
 
 
 def run_proxy(wish: Wish, announce: Callable[[str], None] = print) -> int:
-    """Returns the exit code. ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``."""
+    """Starts the target's nodes if that is ours to do; they end with the proxy. Returns the exit code.
+
+    ``announce`` gets the ready line, JSON with ``bootstrap_servers`` and ``control``.
+    """
+    from chaos.live.outside.standing import standing  # A proxy that is part of a run starts nothing.
+
     try:
         listen, control = parse_address(wish.listen, "--listen"), parse_address(wish.control, "--control")
         for option, (host, _) in (("--listen", listen), ("--control", control)):
             if host not in LOOPBACK:
                 raise SetupError(f"{option}: {host} is not the loopback interface, and nothing protects the proxy.")
         rules = () if wish.rules is None else read_rules(wish.rules)
-        nodes = nodes_of(wish.target)
-        _check_processes(wish.processes, nodes)
-        _check_ports(wish.listen, listen[1], len(nodes))
-        plan = ProxyPlan(*listen, rules, processes=wish.processes, log=wish.log, seed=wish.seed, topic=wish.topic)
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            runner.run(_serve(plan, nodes, control, announce))
-    except (SetupError, StartError, ScenarioError) as wrong:
+        with TemporaryDirectory() as folder, standing(wish.target, Path(folder)) as crew:
+            nodes = nodes_of(crew.bootstrap)
+            _check_processes(wish.processes, nodes)
+            _check_ports(wish.listen, listen[1], len(nodes))
+            known = {**crew.processes(), **wish.processes}
+            plan = ProxyPlan(*listen, rules, processes=known, log=wish.log, seed=wish.seed, topic=wish.topic)
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                runner.run(_serve(plan, nodes, control, announce))
+    except (SetupError, StartError, ScenarioError, TargetDied) as wrong:
         print(f"crucible proxy: {wrong}", file=sys.stderr)  # noqa: T201
         return EXIT_SETUP
     except OSError as wrong:

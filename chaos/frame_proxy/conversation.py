@@ -324,6 +324,8 @@ class Conversation:
 
     def _let_all_pass(self, why: str) -> None:
         self._opaque = True
+        for asked in self._asked:
+            self._front.record_end(asked.sent, "lost")
         self._asked.clear()
         self._passing_up = self._passing_down = 0
         self._front.tell(self, "opaque", None, self._front.now_us(), detail=f"{why}; the rest passes as it is")

@@ -35,9 +35,9 @@ LOOK_EVERY_S = 0.05
 
 class Spec(msgspec.Struct):
     """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
-    ``dial``, ``frames`` and ``topic`` are as in ProxyPlan. ``pairs`` are the links between nodes. The rules are those
-    of the ``scenario`` for the ``seed``. Those with a link are played on the pairs, all others before the nodes. Empty
-    means none."""
+    ``dial``, ``frames``, ``topic`` and ``roles_are_told`` are as in ProxyPlan. ``pairs`` are the links between nodes.
+    The rules are those of the ``scenario`` for the ``seed``. Those with a link are played on the pairs, all others
+    before the nodes. Empty means none."""
 
     nodes: list[tuple[int, str, int]] = []
     dial: dict[str, str] = {}
@@ -47,6 +47,9 @@ class Spec(msgspec.Struct):
     origin_us: int = 0
     frames: str = ""
     topic: str = ""
+    outside: list[str] | None = None
+    """The names of the faults that are played in front of a target. None in front of our own nodes."""
+    roles_are_told: bool = False
     processes: dict[int, int | str] = {}
     """As in ProxyPlan. The order ``processes`` names those of nodes that were started again."""
 
@@ -80,9 +83,10 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
     if not spec.scenario:
         return ()
     scenario = loader.find(spec.scenario)
-    played = cast(from_outside(scenario) if spec.nodes else scenario, spec.seed)
-    rules = rules_of(played, random_for(spec.seed, "rules"))
-    return [rule for rule in rules if rule.on in PLACES and (spec.pairs if at_a_link(rule) else spec.nodes)]
+    played = cast(scenario if spec.outside is None else from_outside(scenario), spec.seed)
+    rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in PLACES]
+    here = [rule for rule in rules if (spec.pairs if at_a_link(rule) else spec.nodes)]
+    return [rule for rule in here if spec.outside is None or rule.name in spec.outside]
 
 
 def main() -> None:
@@ -106,6 +110,7 @@ async def _serve(spec: Spec) -> None:
         frames=Path(spec.frames) if spec.frames else None,
         seed=spec.seed,
         topic=spec.topic,
+        roles_are_told=spec.roles_are_told,
         origin_us=spec.origin_us,
         processes=spec.processes,
     )

@@ -22,6 +22,7 @@ from reference_broker.serve.errors import StartError
 from reports.rows import FaultRow
 from scenarios.fields import ScenarioError
 from scenarios.model import Fault
+from scenarios.vocabulary import NODE_ROLES, PARTITION_ROLES
 
 FLUSH_EVERY_S: Final = 0.5
 KEPT_HITS: Final = 100_000
@@ -56,7 +57,8 @@ class ProxyPlan:
 
     ``dial`` says what to dial instead of an address that a node tells, both HOST:PORT. ``processes`` are the processes
     of nodes (``powers.ProxyPowers``). ``topic`` is that to whose first partition ``partition_leader`` and
-    ``partition_follower`` belong; empty means none. ``frames`` is the folder for what is recorded for the judge of a
+    ``partition_follower`` belong; empty means none. With ``roles_are_told`` all roles come by ``take_role``, and none
+    from Metadata. ``frames`` is the folder for what is recorded for the judge of a
     run. ``origin_us`` is what times count from, on the monotonic clock.
     """
 
@@ -67,6 +69,7 @@ class ProxyPlan:
     processes: Mapping[int, int | str] = field(default_factory=dict)
     log: Path | None = None
     topic: str = ""
+    roles_are_told: bool = False
     frames: Path | None = None
     seed: int = 1
     origin_us: int | None = None
@@ -130,6 +133,8 @@ class Proxy:
 
     def learn(self, topics: Iterable[Any]) -> None:
         """Takes from an answer to Metadata who leads and who follows the first partition of the plan's topic."""
+        if self._plan.roles_are_told:
+            return
         for topic in topics:
             if self._plan.topic and topic.name == self._plan.topic:
                 for each in topic.partitions:
@@ -235,7 +240,8 @@ class Proxy:
     def add(self, fault: Fault) -> None:
         """Raises ScenarioError for a rule that cannot be played here, or whose name is taken."""
         nodes = {front.node: self._processes.get(front.node, NO_PROCESS) for front in self._fronts}
-        wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts), self._plan.topic)
+        known = NODE_ROLES if self._plan.roles_are_told else PARTITION_ROLES if self._plan.topic else ()
+        wrong = why_not(fault, nodes, any(front.source is not None for front in self._fronts), known)
         if fault.name in self._rules:
             wrong = "the name is taken; give each rule one of its own, or remove the other first"
         if wrong:

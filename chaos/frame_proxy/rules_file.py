@@ -1,9 +1,10 @@
 """Reads the rules of a proxy: the ``[[fault]]`` tables of a scenario file, or one of them as JSON."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from reference_broker.wire.apis import ApiKey
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Fault
@@ -17,6 +18,21 @@ INSIDE_ONLY = {
     "clock_stepped": "there is no clock to step",
 }
 """Kinds that a proxy cannot do, with the reason."""
+ONLY_NODES_ASK = frozenset(
+    {
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+    }
+)
+"""Clients do not ask for these APIs."""
 
 
 def read_rules(path: Path) -> tuple[Fault, ...]:
@@ -40,10 +56,10 @@ def read_rule(table: Mapping[str, object]) -> Fault:
     return read_fault(Reader(table, "the rule", ""))
 
 
-def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = False, topic: str = "") -> str:
+def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = False, roles: Collection[str] = ()) -> str:
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
     (``powers.ProxyPowers``), 0 for none. ``has_links`` says that it stands on links between nodes, too, and is told
-    their roles. ``topic`` is that whose first partition is known from Metadata."""
+    the roles of their ends. ``roles`` are those of nodes that it knows."""
     if fault.on not in PLACES:
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
@@ -51,13 +67,13 @@ def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = Fals
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
     if fault.link is not None:
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
-    known_roles = (*CONNECTION_ROLES, *(PARTITION_ROLES if topic else ()))
+    known_roles = (*CONNECTION_ROLES, *roles)
     if fault.match.role is not None and fault.match.role not in known_roles:
         return (
             f"match.role is {fault.match.role!r}; a proxy does not know what role a node has{_hint(fault.match.role)}"
         )
-    if fault.match.role == "peer" or fault.match.from_node is not None:
-        return "other nodes do not come through the proxy, only clients do"
+    if fault.match.role == "peer" or fault.match.from_node is not None or fault.match.api in ONLY_NODES_ASK:
+        return "other nodes do not come through the proxy, only clients do; a link says where nodes are struck"
     if isinstance(fault.node, str) and fault.node not in ("any", *known_roles):
         told = f"node is {fault.node!r}; a proxy does not know what role a node has: give a node's number or 'any'"
         return told + _hint(fault.node)

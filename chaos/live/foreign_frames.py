@@ -23,7 +23,8 @@ __all__ = ["FAULT", "ForeignFrames", "Frames", "LinkFrames", "has_frame_faults",
 
 
 def has_frame_faults(scenario: Scenario) -> bool:
-    return any(fault.on in PLACES for fault in scenario.faults)
+    """Returns whether a rule strikes what clients ask or are answered."""
+    return any(fault.on in PLACES and not at_a_link(fault) for fault in scenario.faults)
 
 
 def has_link_faults(scenario: Scenario) -> bool:
@@ -37,12 +38,19 @@ class Frames:
         self._hits: queue.SimpleQueue[FaultRow] = queue.SimpleQueue()
         self._process = ProxyProcess(spec, log, self._hits.put)
         self.check = self._process.check
+        self._roles: dict[int, str] = {}
 
     def load_starts(self, at_us: int) -> None:
         self._process.order(load_from_us=at_us)
 
     def disarm(self) -> None:
         self._process.order(disarm=True)
+
+    def role(self, node: int, role: str) -> None:
+        """Tells what a node is now, for rules that name a role."""
+        if self._roles.get(node) != role:
+            self._roles[node] = role
+            self._process.order(role=[node, role])
 
     def hits(self) -> Iterator[FaultRow]:
         """Yields what was struck since the last call."""
@@ -61,7 +69,8 @@ class ForeignFrames(Frames):
     """Stands before each node of a target.
 
     ``way`` is the way to the target's ``nodes`` through Toxiproxy, and then ``self.way`` that through the frame proxy,
-    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``).
+    too. ``processes`` are those of nodes (``chaos.frame_proxy.powers``). ``roles_are_told`` says that somebody calls
+    ``role``.
     """
 
     def __init__(
@@ -73,6 +82,7 @@ class ForeignFrames(Frames):
         folder: RunFolder,
         seed: int,
         origin_us: int,
+        roles_are_told: bool,
     ) -> None:
         self._processes = dict(processes)
         spec = Spec(
@@ -83,6 +93,8 @@ class ForeignFrames(Frames):
             origin_us=origin_us,
             frames=str(folder.spools),
             topic=way.topic_prefix + scenario.load.hot.name,
+            outside=names_of(scenario),
+            roles_are_told=roles_are_told,
             processes=self._processes,
         )
         super().__init__(spec, folder.logs / "frame-proxy.log")
@@ -96,17 +108,23 @@ class ForeignFrames(Frames):
 
 
 class LinkFrames(Frames):
-    """Stands on each link between nodes.
+    """Stands on each link between nodes. ``fronts`` are HOST:PORT on each of the ``pairs``."""
 
-    ``dial`` is the way from node to node through Toxiproxy, and then ``self.dial`` that through the frame proxy, too.
-    """
-
-    def __init__(self, scenario: Scenario, dial: Dial, logs: Path, seed: int, origin_us: int) -> None:
-        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
-        spec = Spec(pairs=pairs, scenario=typed(scenario), seed=seed, origin_us=origin_us)
+    def __init__(
+        self, scenario: Scenario, pairs: Sequence[Pair], logs: Path, seed: int, origin_us: int, is_ours: bool = True
+    ) -> None:
+        names = None if is_ours else names_of(scenario)
+        spec = Spec(pairs=list(pairs), scenario=typed(scenario), seed=seed, origin_us=origin_us, outside=names)
         super().__init__(spec, logs / "link-frames.log")
-        self.dial: Dial = dict(zip(dial, self._process.fronts, strict=True))
+        self.fronts = self._process.fronts
 
-    def role(self, node: int, role: str) -> None:
-        """Tells what a node is now, for rules that strike links to a role."""
-        self._process.order(role=[node, role])
+    @classmethod
+    def before(cls, dial: Dial, scenario: Scenario, logs: Path, seed: int, origin_us: int) -> tuple["LinkFrames", Dial]:
+        """Takes the way from our nodes to each other through Toxiproxy. Returns that through the frame proxy, too."""
+        pairs = [Pair(source, target, upstream) for (source, target), upstream in dial.items()]
+        frames = cls(scenario, pairs, logs, seed, origin_us)
+        return frames, dict(zip(dial, frames.fronts, strict=True))
+
+
+def names_of(scenario: Scenario) -> list[str]:
+    return [fault.name for fault in scenario.faults]

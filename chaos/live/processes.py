@@ -191,7 +191,7 @@ class Child:
 
     def _awaited(self, number: signal.Signals, limit_s: float) -> str:
         if not self.wait(limit_s):
-            self._process.kill()
+            self.send(signal.SIGKILL)
             self._process.wait()
             return f"pid {self.pid} ignored {number.name} for {limit_s:g} s and was killed"
         return f"pid {self.pid} {self.how_it_ended()}"

@@ -199,11 +199,13 @@ class LiveRun:
         if self._fleet is not None:
             self._fleet.close()
         self._sampler.end()
-        self._crew.close()
         for frames in self._frames:
             frames.close()
-        self._take_hits()
-        self._servers.close()
+        self._take_hits()  # Nodes elsewhere must learn that a rule has struck them: then they are left running.
+        try:
+            self._crew.close()
+        finally:
+            self._servers.close()
 
     def now_us(self) -> int:
         """Returns the time since the run's start."""
@@ -283,16 +285,16 @@ class LiveRun:
     @property
     def _frames(self) -> Sequence[Frames]:
         """The frame proxies of this run."""
-        found = (self._link_frames, None if self._outside is None else self._outside.frames)
-        return [each for each in found if each is not None]
+        between = () if self._link_frames is None else (self._link_frames,)
+        return (*between, *(() if self._outside is None else self._outside.frames))
 
     def _lead_between_nodes(self, dial: Dial) -> Dial:
         """Puts the frame proxy on all links between nodes if a rule strikes there."""
         if not has_link_faults(self._scenario):
             return dial
-        frames = LinkFrames(self._scenario, dial, self._folder.logs, self._seed, self._origin_us)
-        self._link_frames = frames
-        return frames.dial
+        logs = self._folder.logs
+        self._link_frames, led = LinkFrames.before(dial, self._scenario, logs, self._seed, self._origin_us)
+        return led
 
     def _take_hits(self) -> None:
         """Takes what the frame proxies have struck."""

@@ -95,8 +95,11 @@ class Strikes:
     def reconfigure(self, node: int, config: dict[str, str]) -> None:
         """Gives these settings to the node's next incarnations, beside or instead of what they had."""
         struck = self._crew.nodes[node]
-        assert not isinstance(struck, TargetNode)
-        struck.changes = {**struck.changes, **config}
+        if isinstance(struck, TargetNode):
+            assert isinstance(self._crew, TargetCrew)
+            self._crew.reconfigure(node, config)
+        else:
+            struck.changes = {**struck.changes, **config}
 
     def directory(self, node: int) -> Path:
         """Returns the node's data directory."""

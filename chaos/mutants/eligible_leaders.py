@@ -6,6 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.controller.planning.config_changes import MIN_ISR_OF_BROKER, MIN_ISR_STAYS
+from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
+from reference_broker.metadata.records import ClearElrRecord, ConfigRecord
+
+CONFIG_CHANGES = "reference_broker.controller.planning.config_changes"
 
 
 @mutant("reference_broker.controller.planning.partition_changes:PartitionChanges._eligible")
@@ -39,3 +44,27 @@ def last_known_leader_never_elected(
     """A partition whose last in-sync replica comes back after an unclean shutdown stays without a leader (E-5)."""
     found = original(partition, isr, elr, live, election)
     return replace(found, leader=-1, unclean=False) if found.unclean and not isr and not elr else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def eligible_outlive_min_isr(original: Function, situation: Any, wanted: Any) -> Any:
+    """A new min.insync.replicas clears no eligible leader replicas (E-8)."""
+    found = original(situation, wanted)
+    return [each for each in found if not isinstance(each, ClearElrRecord)] if isinstance(found, list) else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def broker_sets_its_own_min_isr(original: Function, situation: Any, wanted: Any) -> Any:
+    """A broker's own min.insync.replicas can be altered while eligible leader replicas are kept (E-8)."""
+    found = original(situation, wanted)
+    kind, name = wanted.resource
+    own = ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=wanted.steps[0][2])
+    return [own] if found is MIN_ISR_OF_BROKER else found
+
+
+@mutant(f"{CONFIG_CHANGES}:_records")
+def clusters_min_isr_removed(original: Function, situation: Any, wanted: Any) -> Any:
+    """The cluster's min.insync.replicas can be removed while eligible leader replicas are kept (E-8)."""
+    found = original(situation, wanted)
+    gone = ConfigRecord(resource_type=CLUSTER[0], resource_name=CLUSTER[1], name=MIN_ISR_KEY, value=None)
+    return [gone] if found is MIN_ISR_STAYS else found

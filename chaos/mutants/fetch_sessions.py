@@ -109,6 +109,22 @@ def epoch_wraps_to_zero(original: Function, epoch: int) -> int:
     return 0 if epoch == LARGEST_EPOCH else epoch + 1
 
 
+@mutant("reference_broker.core.calls:ActiveCall.respond")
+def answers_told_without_session(original: Function, self: Any, body: Any, *, api_version: int | None = None) -> None:
+    """The lines of answers in trace and log tell no session (F-23)."""
+    request = self._request
+    self._request = request._replace(tag=request.tag._replace(session_id=0, session_epoch=-1))
+    original(self, body, api_version=api_version)
+
+
+@mutant(f"{CACHE}:FetchSessionCache.draft")
+def session_forgets_its_maker(
+    original: Function, self: Any, client_id: str, replica_id: int, uses_topic_ids: bool, revision: Any = None
+) -> Any:
+    """A session does not remember its consumer's client ID, and no line names it (G-2)."""
+    return original(self, "", replica_id, uses_topic_ids, revision)
+
+
 @mutant(f"{READING}:leader_epoch_error", revisions=ONLY_FINAL)
 def leader_epoch_not_checked(original: Function, leader_epoch: int, request_epoch: int) -> Any:
     """Any leader epoch that a fetcher sends is accepted (F-13)."""
@@ -147,6 +163,15 @@ def no_batch_beyond_the_limit(
 def session_outlives_its_farewell(original: Function, broker: Any, call: Any, request: Any) -> Any:
     """A session that its fetcher closes stays, and keeps its slot (F-8)."""
     return original(broker, call, replace(request, session_id=0) if request.session_epoch == -1 else request)
+
+
+@mutant("reference_broker.apis.records.k01_fetch:_go_on_in_what_is_left", revisions=ONLY_FINAL)
+def session_outlives_its_last_partition(original: Function, fetch: Any) -> Any:
+    """A session whose last partition is forgotten stays, and keeps its slot (F-7)."""
+    if fetch.session.partitions:
+        return original(fetch)
+    fetch.broker.fetch_sessions.resized(fetch.session)
+    return fetch.begin()
 
 
 @mutant(f"{WAITING}:Fetch._answer")

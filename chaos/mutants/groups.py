@@ -18,7 +18,7 @@ def generation_not_checked(
     return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
 
 
-@mutant("reference_broker.groups.storage.log:OffsetsLog._acknowledge")
+@mutant("reference_broker.coordination.log:CoordinatorLog._acknowledge")
 def commit_before_replicated(original: Function, self: Any, end_offset: int, written: Any) -> None:
     """A commit is acknowledged as soon as the coordinator's own log holds it (M-8)."""
     written(ErrorCode.none)

@@ -13,3 +13,24 @@ STATES = "reference_broker.log.producer_state:ProducerStates"
 def retries_appended_again(original: Function, self: Any, producer: Any, header: Any) -> Any:
     """A batch that was written before is appended again, because nothing is remembered of its producer (P-1)."""
     return None
+
+
+@mutant(f"{STATES}._check_one")
+def unknown_producer_believed(original: Function, self: Any, producer: Any, header: Any) -> Any:
+    """A batch of a producer that is not known is appended, whatever its sequence and the policy (P-5)."""
+    return None if producer is None else original(self, producer, header)
+
+
+@mutant(f"{STATES}.expire")
+def idle_producer_remembered(original: Function, self: Any, wall_ms: int) -> int:
+    """A producer that was idle for ``producer.id.expiration.ms`` is not forgotten (P-7)."""
+    self.swept_ms = wall_ms
+    return 0
+
+
+@mutant(f"{STATES}.expire")
+def busy_producer_forgotten(original: Function, self: Any, wall_ms: int) -> int:
+    """A producer is forgotten after half of ``producer.id.expiration.ms`` (P-7)."""
+    forgotten = int(original(self, wall_ms + self.expiration_ms // 2))
+    self.swept_ms = wall_ms
+    return forgotten

@@ -7,14 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.metrics.metrics import Histogram
+from reference_broker.quorum.messages import METADATA_TOPIC
 from reference_broker.quorum.snapshots.file_names import made_path, part_path
+from reference_broker.quorum.snapshots.messages import Piece
 from reference_broker.quorum.snapshots.partial import UNKNOWN_SIZE, Partial
+from reference_broker.wire.errors import ErrorCode
 
 PARTIAL = "reference_broker.quorum.snapshots.download:read_partial"
 DOWNLOAD = "reference_broker.quorum.snapshots.download:SnapshotDownload"
 GENERATOR = "reference_broker.metadata.snapshots.generator:SnapshotGenerator"
 CLEANER = "reference_broker.quorum.snapshots.cleaner:SnapshotCleaner"
 SERVING = "reference_broker.quorum.snapshots.serving"
+METRICS = "reference_broker.metadata.snapshots.metrics:SnapshotMetrics"
 CHECKS = "reference_broker.quorum.snapshots.checking:SnapshotChecks"
 LEAK_US = 50_000
 
@@ -125,3 +130,60 @@ def each_piece_told_as_the_last(original: Function, request: Any, store: Any, kn
     """A leader says of each piece that nothing remains after it (S-4, S-17)."""
     piece = original(request, store, known)
     return replace(piece, size=piece.position + len(piece.data), is_last=True)
+
+
+@mutant(f"{SERVING}:refusal")
+def missing_snapshot_answered_empty(
+    original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
+) -> Any:
+    """A leader that does not have the snapshot answers without bytes and without an error (S-5)."""
+    found = original(request, store, leadership, is_draft)
+    return _nothing(request, leadership) if found and found.error is ErrorCode.snapshot_not_found else found
+
+
+@mutant(f"{SERVING}:refusal")
+def position_outside_answered_empty(
+    original: Function, request: Any, store: Any, leadership: Any, is_draft: bool
+) -> Any:
+    """A leader answers a position outside the snapshot without bytes and without an error (S-6)."""
+    found = original(request, store, leadership, is_draft)
+    return _nothing(request, leadership) if found and found.error is ErrorCode.position_out_of_range else found
+
+
+def _nothing(request: Any, leadership: Any) -> Piece:
+    return Piece(ErrorCode.none, leadership.leader_id, leadership.epoch, request.id, position=request.position)
+
+
+@mutant(f"{SERVING}:refusal")
+def any_node_serves_snapshots(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
+    """A node that does not lead serves its own snapshot of the same ID (S-7)."""
+    found = original(request, store, leadership, is_draft)
+    is_asked = found is not None and found.error is ErrorCode.not_leader_or_follower
+    return None if is_asked and store.holds(request.id) else found
+
+
+@mutant(f"{SERVING}:refusal")
+def snapshot_of_any_topic(original: Function, request: Any, store: Any, leadership: Any, is_draft: bool) -> Any:
+    """A leader serves its snapshot whatever topic was named, as if each had that one (S-13)."""
+    return original(replace(request, topic=METADATA_TOPIC, partition=0), store, leadership, is_draft)
+
+
+@mutant(f"{METRICS}.generated")
+def made_snapshots_not_measured(original: Function, self: Any, latency_us: int) -> None:
+    """What it takes to make a snapshot does not show in GenSnapshotLatencyMs (S-14)."""
+    self.show_size()
+
+
+@mutant(f"{METRICS}.loaded")
+def loads_not_measured(original: Function, self: Any, snapshot: Any, latency_us: int) -> None:
+    """What it takes to load a snapshot does not show in LoadSnapshotLatencyMs (S-14)."""
+    kept, self._loaded_ms = self._loaded_ms, Histogram()
+    original(self, snapshot, latency_us)
+    self._loaded_ms = kept
+
+
+@mutant(f"{METRICS}.show_size")
+def size_of_the_first_snapshot_told(original: Function, self: Any) -> None:
+    """SnapshotSizeBytes stays the size of the first snapshot (S-14)."""
+    if not self._size_bytes.value:
+        original(self)

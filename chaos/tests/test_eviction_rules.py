@@ -1,5 +1,6 @@
 """The check of evictions finds each breach of F-17 and F-18, and nothing where they hold."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from reference_broker.wire.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
 )
 from reference_broker.wire.tags import Tag
 
@@ -72,6 +74,16 @@ class Fetchers:
     def fetches(self, session_id: int, partitions: int = 0, error: int = 0, **how: int) -> None:
         """An incremental fetch that names as many partitions, and is refused with the error."""
         self._acts(session_id, 1, partitions, 0 if error else session_id, [], error=error, **how)
+
+    def empties(self, session_id: int, *, is_closed: bool, version: int = VERSION) -> None:
+        """An incremental fetch forgets the three partitions of the session."""
+        request = self._request(session_id, 1, 0, version=version)
+        assert isinstance(request.body, FetchRequest)
+        body = replace(request.body, forgotten=[ForgottenTopic("t", bytes(16), [0, 1, 2])])
+        notes = [Note("session_closed", (("session_id", session_id),))] if is_closed else []
+        answer = FetchResponse(session_id=0 if is_closed else session_id)
+        reply = Reply(self._asked, 1, FETCH, version, answer, request.tag)
+        self.check.acted(0, self._node, request._replace(body=body), [*notes, reply])
 
     def closes(self, session_id: int) -> None:
         self._acts(session_id, -1, 0, 0, [Note("session_closed", (("session_id", session_id),))])
@@ -264,6 +276,19 @@ def test_each_revision_has_its_own_least_time(version: int, after_ms: int, goes:
     node.ms += after_ms
     node.opens(2 if goes else 0, evicting=int(goes))
     assert node.stories == []
+
+
+@pytest.mark.clause("F-7")
+def test_who_forgets_the_last_partition_ends_the_session() -> None:
+    node = Fetchers(slots=2)
+    node.opens(1, partitions=3)
+    node.empties(1, is_closed=True)
+    node.opens(2, partitions=4)
+    node.empties(2, is_closed=False)
+    assert node.stories == [], "one partition is left"
+    node.opens(3, partitions=3)
+    node.empties(3, is_closed=False)
+    assert node.stories == ["node-0 kept session 3, whose last partition was forgotten"]
 
 
 @pytest.mark.clause("F-18")

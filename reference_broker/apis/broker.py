@@ -23,6 +23,8 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 
 
 @dataclass(slots=True)
@@ -43,6 +45,10 @@ class Broker:
     replication: Replication
     groups: GroupCoordinator
     """Consumer groups and their committed offsets, as far as this node coordinates them."""
+    markers: MarkerWriter
+    """Ends transactions in the partitions that this node leads."""
+    verifier: Verifier
+    """Asks transaction coordinators whether partitions may be written to."""
     metadata: MetadataCache = EMPTY_CACHE
     """What clients are told about the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
     traffic: Traffic = field(init=False)

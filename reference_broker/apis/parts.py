@@ -21,6 +21,8 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 
 
 class HasNodeId(Protocol):
@@ -63,6 +65,16 @@ class HasFetchSessions(Protocol):
 class HasGroups(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
+
+
+class HasMarkers(Protocol):
+    @property
+    def markers(self) -> MarkerWriter: ...
+
+
+class HasVerifier(Protocol):
+    @property
+    def verifier(self) -> Verifier: ...
 
 
 class HasMetadata(Protocol):

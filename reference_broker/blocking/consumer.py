@@ -23,9 +23,11 @@ from reference_broker.blocking.heartbeats import Heartbeats
 from reference_broker.blocking.lane_connections import LaneConnections, NoDraftError
 from reference_broker.blocking.transport import TransportError
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
+from reference_broker.client.draft_versions import announces_drafts
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer, LaneRequest
 from reference_broker.client.group_events import Revoked
-from reference_broker.client.group_requests import NO_GENERATION, name_of
+from reference_broker.client.group_requests import NO_GENERATION, MemberIdentity, name_of
+from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.offset_commits import Committed
 from reference_broker.client.offset_requests import OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
@@ -104,7 +106,7 @@ class BlockingConsumer:
         if config.group is not None:
             interval_us = min(interval_us, config.group.heartbeat_interval_us)
         self._heartbeats = Heartbeats(self._beat, interval_us / _BEATS_PER_INTERVAL / 1e6)
-        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self.consumer.metadata.learn_drafts)
+        self._connections = LaneConnections(client_id, connect_timeout_ms * 1000, self._learn_drafts)
         self._auto_commit_us = auto_commit_interval_ms * 1000 if auto_commit_interval_ms is not None else None
         self._committed_at_us = _now_us()
         self._on_revoked = on_revoked
@@ -197,6 +199,16 @@ class BlockingConsumer:
         return self.consumer.position(partition)
 
     @_locked
+    def positions(self) -> dict[TopicPartition, OffsetToCommit]:
+        """Returns the offsets behind what ``poll`` has returned of each partition, for a producer's transaction."""
+        return self.consumer.read_so_far(self.consumer.partitions.held)
+
+    @_locked
+    def group_identity(self) -> MemberIdentity:
+        """Returns as whom this consumer commits now. A transaction that has its offsets needs it (KIP-447)."""
+        return self.consumer.identity
+
+    @_locked
     def metadata_epoch(self) -> int:
         """Returns the epoch of the last accepted metadata, or -1 before there is any."""
         return self.consumer.metadata_epoch()
@@ -243,6 +255,9 @@ class BlockingConsumer:
         wake_us = self.consumer.wake_at_us
         until_us = min(deadline_us, wake_us if wake_us is not None else deadline_us, _now_us() + _IDLE_US)
         self._receive(until_us)
+
+    def _learn_drafts(self, node: NodeAddress, versions: object) -> None:
+        self.consumer.metadata.learn_drafts(node, announces_drafts(versions))
 
     def _receive(self, until_us: int) -> None:
         for outcome in self._connections.receive(until_us / 1e6):

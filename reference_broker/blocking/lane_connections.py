@@ -44,11 +44,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class LaneConnections:
-    """``told(node, announced)`` is called for each new connection. It tells whether the node announces the drafts."""
+    """``learned(node, body)`` is called for each new connection, with the node's answer to ApiVersions."""
 
     client_id: str
     connect_timeout_us: int
-    told: Callable[[NodeAddress, bool], None]
+    learned: Callable[[NodeAddress, object], None]
     _lanes: dict[str, _Lane] = field(default_factory=dict)
 
     def send(self, lane: str, request: GroupRequest) -> None:
@@ -86,9 +86,8 @@ class LaneConnections:
         except TransportError:
             connection.close()
             raise
-        announced = announces_drafts(reply.body)
-        self.told(node, announced)
-        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announced)
+        self.learned(node, reply.body)
+        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announces_drafts(reply.body))
         return held
 
     def receive(self, until: float) -> list[Outcome]:

@@ -1,14 +1,16 @@
 """A consumer's positions and how a fetch answer moves them. There is no I/O here.
 
 Batches before the position are skipped. A batch that contains the position is taken from there on. Control batches move
-the position and give no records. A gap or a repetition *inside* an answer is kept as it is, because those who judge
-histories must see it. An answer never moves the position back.
+the position and give no records, and so do batches of the aborted transactions that the answer names. A gap or a
+repetition *inside* an answer is kept as it is, because those who judge histories must see it. An answer never moves the
+position back.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from reference_broker.client.aborted import AbortedBatches
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, HEADER_BYTES, BatchHeader, Buffer, checksum, read_header
 from reference_broker.wire.fetch import PartitionData
@@ -86,13 +88,15 @@ class ConsumerState:
         asked, reached, epoch = position.offset, position.offset, position.leader_epoch
         taken: list[TakenBatch] = []
         view = memoryview(data.records)
+        aborted = AbortedBatches(data.aborted_transactions) if data.aborted_transactions else None
         for start, header in _whole_batches(view):
             last = header.last_offset
+            is_dropped = aborted is not None and aborted.drops(header, view[start : start + header.size_bytes])
             if last < asked:
                 continue
             if last >= reached:
                 reached, epoch = last + 1, header.leader_epoch
-            if not header.is_control:
+            if not header.is_control and not is_dropped:
                 taken.append(TakenBatch(header, view[start : start + header.size_bytes], asked))
         position.offset, position.leader_epoch = reached, epoch
         return taken

@@ -35,9 +35,10 @@ def metadata_request(topics: Iterable[str]) -> MetadataRequest:
 
 
 def list_offsets_request(
-    partitions: Mapping[TopicPartition, int], timestamp_ms: int, timeout_us: int
+    partitions: Mapping[TopicPartition, int], timestamp_ms: int, timeout_us: int, isolation_level: int = 0
 ) -> ListOffsetsRequest:
-    """``partitions`` maps each to its current leader epoch, or -1. ``timestamp_ms`` is EARLIEST, LATEST or a time."""
+    """``partitions`` maps each to its current leader epoch, or -1. ``timestamp_ms`` is EARLIEST, LATEST or a time.
+    LATEST is the last stable offset if ``isolation_level`` is read_committed."""
     topics: dict[str, list[ListOffsetsPartition]] = {}
     for (topic, number), leader_epoch in partitions.items():
         topics.setdefault(topic, []).append(
@@ -47,7 +48,7 @@ def list_offsets_request(
         )
     return ListOffsetsRequest(
         replica_id=_NO_REPLICA,
-        isolation_level=i8(0),
+        isolation_level=i8(isolation_level),
         topics=tuple(ListOffsetsTopic(name=TopicName(name), partitions=tuple(each)) for name, each in topics.items()),
         timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_us // 1000)),
     )

@@ -77,6 +77,7 @@ class FetchPlan:
         replica_id: int = -1,
         replica_epoch: int = -1,
         rack: str = "",
+        isolation_level: int = 0,
     ) -> FetchRequest:
         """Makes a new request each time, so that the receiver may keep it. ``rack`` is that of a consumer. Topics carry
         the name or the ID, whichever ``version`` has. In the first revision they carry the name. Those of a follower
@@ -89,6 +90,7 @@ class FetchPlan:
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
             max_bytes=max_bytes,
+            isolation_level=isolation_level,
             session_id=self.session_id,
             session_epoch=self.session_epoch,
             topics=_grouped_topics(self.to_send, with_names, with_ids, with_epochs),

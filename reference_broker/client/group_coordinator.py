@@ -1,4 +1,5 @@
-"""Finds a group's coordinator. All parts of a member that send to it share one ``GroupCoordinator``. There is no I/O.
+"""Finds the coordinator of a group, or of a transactional ID. All parts of a member that send to it share one
+``GroupCoordinator``. There is no I/O.
 
 ``node`` is None while the coordinator is not known; a sender then calls ``next_request`` first. One FindCoordinator is
 in flight at a time. Times are microseconds of one monotonic clock.
@@ -9,6 +10,7 @@ from typing import Final
 
 from reference_broker.client.group_requests import (
     FIND_COORDINATOR,
+    GROUP_KEY_TYPE,
     GroupRequest,
     GroupVersions,
     coordinator_of,
@@ -32,7 +34,8 @@ _RETRIABLE: Final = frozenset(
 @dataclass(slots=True)
 class GroupCoordinator:
     """What is known of one group's coordinator. ``asking`` says that a FindCoordinator is in flight. ``failure`` is an
-    error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None."""
+    error that a retry does not cure (INVALID_GROUP_ID, no authorisation), or None. ``key_type`` says what ``group_id``
+    is."""
 
     group_id: str
     versions: GroupVersions = field(default_factory=GroupVersions)
@@ -42,6 +45,7 @@ class GroupCoordinator:
     failure: Error | int | None = None
     retry_at_us: int = 0
     asking: bool = False
+    key_type: int = GROUP_KEY_TYPE
 
     def next_request(self, now_us: int) -> GroupRequest | None:
         """Returns FindCoordinator if the coordinator is unknown, none is in flight and the backoff is over."""
@@ -49,7 +53,9 @@ class GroupCoordinator:
             return None
         self.asking = True
         version = self.versions.find_coordinator
-        return GroupRequest(FIND_COORDINATOR, version, find_coordinator(self.group_id), self.request_timeout_us)
+        return GroupRequest(
+            FIND_COORDINATOR, version, find_coordinator(self.group_id, self.key_type), self.request_timeout_us
+        )
 
     def answered(self, now_us: int, body: object) -> None:
         """Applies the answer to the request in flight."""

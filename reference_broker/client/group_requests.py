@@ -34,6 +34,8 @@ PAGE_VERSION: Final = 1000
 DRAFT_VERSION: Final = WITH_LEADER_EPOCHS
 """KIP-232's drafts for clients that use those, too."""
 NO_GENERATION: Final = -1
+GROUP_KEY_TYPE: Final = 0
+"""The key type with which FindCoordinator names a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,9 @@ def _milliseconds(duration_us: int) -> i32Timedelta:
     return i32Timedelta.parse(timedelta(milliseconds=duration_us // 1000))
 
 
-def find_coordinator(group_id: str) -> FindCoordinatorRequest:
-    """Makes the request for one group."""
-    return FindCoordinatorRequest(key_type=i8(0), coordinator_keys=(group_id,))
+def find_coordinator(key: str, key_type: int = GROUP_KEY_TYPE) -> FindCoordinatorRequest:
+    """Makes the request for one group, or for one ID of another type."""
+    return FindCoordinatorRequest(key_type=i8(key_type), coordinator_keys=(key,))
 
 
 def coordinator_of(body: object, group_id: str) -> NodeAddress | Error | int:

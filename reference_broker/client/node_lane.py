@@ -4,6 +4,7 @@ Fetch in a session. There is no I/O here."""
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.consumer_requests import (
     EARLIEST,
     FETCH,
@@ -25,7 +26,8 @@ from reference_broker.wire.fetch import FetchResponse
 class FetchSettings:
     """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
     of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
-    ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392)."""
+    ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392). With
+    ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98)."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -37,6 +39,12 @@ class FetchSettings:
     leader_epochs: bool = True
     request_timeout_us: int = 5_000_000
     rack: str = ""
+    read_committed: bool = False
+
+    @property
+    def isolation_level(self) -> int:
+        """As Fetch and ListOffsets carry it."""
+        return READ_COMMITTED if self.read_committed else READ_UNCOMMITTED
 
 
 @dataclass(slots=True)
@@ -60,7 +68,7 @@ class NodeLane:
         settings = self.settings
         self.in_flight = LIST_OFFSETS
         timestamp_ms = EARLIEST if settings.reset == "earliest" else LATEST
-        body = list_offsets_request(partitions, timestamp_ms, settings.request_timeout_us)
+        body = list_offsets_request(partitions, timestamp_ms, settings.request_timeout_us, settings.isolation_level)
         return GroupRequest(LIST_OFFSETS, settings.list_offsets_version, body, settings.request_timeout_us, node)
 
     def fetch(self, node: NodeAddress, wanted: Mapping[TopicPartition, Wanted]) -> tuple[GroupRequest, FetchPlan]:
@@ -70,7 +78,14 @@ class NodeLane:
         self.asked = {where: each.fetch_offset for where, each in wanted.items()}
         plan = self.handler.build(wanted)
         version = plan.version(settings.fetch_version)
-        body = plan.request(version, settings.max_wait_ms, settings.min_bytes, settings.max_bytes, rack=settings.rack)
+        body = plan.request(
+            version,
+            settings.max_wait_ms,
+            settings.min_bytes,
+            settings.max_bytes,
+            rack=settings.rack,
+            isolation_level=settings.isolation_level,
+        )
         timeout_us = settings.request_timeout_us + settings.max_wait_ms * 1000
         return GroupRequest(FETCH, version, body, timeout_us, node), plan
 

@@ -64,6 +64,12 @@ class BrokerConfig:
     """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
     defaults."""
 
+    add_partitions_to_txn_retry_backoff_max_ms: int = setting(
+        100, "A leader asks a busy transaction coordinator again for at most so many ms.", at_least=0
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = setting(
+        20, "A leader asks a busy transaction coordinator again after so many ms.", at_least=1
+    )
     advertised_listeners: str = setting(
         "", "Clients and brokers are told these NAME://HOST:PORT; empty: those of listeners."
     )
@@ -310,6 +316,9 @@ class BrokerConfig:
     )
     replica_socket_timeout_ms: int = setting(30_000, "A follower gives up a request after so many ms.", at_least=1)
     socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)
+    transaction_partition_verification_enable: bool = setting(
+        True, "A transaction's first records in a partition are taken once its coordinator knows the partition."
+    )
     unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()
 
@@ -355,6 +364,7 @@ class BrokerConfig:
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         values["producer_id_expiration_check_interval_ms"] = self.producer_id_expiration_check_interval_ms
         values["unknown_producer_id_policy"] = self.crucible_unknown_producer_id_policy
+        values["transaction_verification_enable"] = self.transaction_partition_verification_enable
         chosen: dict[str, Any] = values
         return LogConfig(**chosen)
 

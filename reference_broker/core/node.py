@@ -54,6 +54,8 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -158,6 +160,8 @@ class Node:
             ),
             replication=replication,
             groups=groups,
+            markers=MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image),
+            verifier=Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics),
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(

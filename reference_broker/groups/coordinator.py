@@ -1,36 +1,32 @@
-"""The group coordinator of one node: which partitions of ``__consumer_offsets`` it leads, and what becomes of them.
+"""The group coordinator of one node: the groups in the partitions of ``__consumer_offsets`` that it leads.
 
-A partition that this node begins to lead is loaded in slices. Until that is done its groups are told
-COORDINATOR_LOAD_IN_PROGRESS. A partition that this node leads no more is dropped at once. Members and generations are
+``coordination.led_partitions`` says how these partitions are loaded and dropped. Members and generations are
 asked for through ``membership``, committed offsets through ``commits``.
 """
 
 from collections.abc import Callable, Iterable
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.led_partitions import LedPartitions
+from reference_broker.coordination.log import CoordinatorLog
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.cleaning import Cleaning
 from reference_broker.groups.offsets.commits import Commits
-from reference_broker.groups.slices import SliceQueue
-from reference_broker.groups.storage.loading import Loading
-from reference_broker.groups.storage.log import OffsetsLog
+from reference_broker.groups.storage.loading import OffsetsTaker
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.record_fields import fits
 from reference_broker.groups.storage.retention import Retention
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_count, partition_of
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
-from reference_broker.ports.timing import later
 from reference_broker.replication.leader.leaders import Leaders
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error, ErrorCode
-
-LOAD_AGAIN_US = 1_000_000
-"""A partition whose load an error of the disk ended is loaded anew after this time."""
 
 
 class GroupCoordinator:
@@ -49,9 +45,12 @@ class GroupCoordinator:
         self._config = config
         self._leaders = leaders
         self._image = image
-        self._led: dict[int, OffsetsPartition] = {}
-        self._loads = SliceQueue(ports)
         self.metrics = GroupMetrics(metrics)
+        self._led: LedPartitions[OffsetsPartition] = LedPartitions(
+            ports, OFFSETS_TOPIC, self, self.metrics.loading, self.metrics.load_time_ms, "coordinator"
+        )
+        self.leads = self._led.leads
+        self.resigns = self._led.resigns
         self.membership = Membership(ports, config, self.find, self.metrics, random)
         self.commits = Commits(ports, config, self.find, self.membership, image, self.metrics)
         self._cleaning = Cleaning(ports, config, self.active, self.membership, self.metrics)
@@ -69,64 +68,38 @@ class GroupCoordinator:
         INVALID_GROUP_ID for an ID that no record can hold. Where Kafka refuses the empty ID, the caller does."""
         if not fits(group_id):
             return ErrorCode.invalid_group_id
-        found = self._led.get(partition_of(group_id, partition_count(self._image(), self._config)))
-        if found is None or found.is_refused:
-            return ErrorCode.not_coordinator
-        return found if found.is_loaded else ErrorCode.coordinator_load_in_progress
+        return self._led.find(partition_of(group_id, partition_count(self._image(), self._config)))
 
     def active(self) -> Iterable[OffsetsPartition]:
         """Returns every loaded partition, by index."""
-        return [self._led[index] for index in sorted(self._led) if self._led[index].is_loaded]
+        return self._led.active()
 
     def loading(self) -> bool:
         """Says whether a partition that is led here is not loaded yet."""
-        return any(not each.is_loaded and not each.is_refused for each in self._led.values())
+        return self._led.is_loading()
 
     def validate(self) -> None:
         """Asserts what is true after each event. It looks at all groups, so only tests and the simulator ask."""
-        for index, each in self._led.items():
-            assert each.index == index, f"partition {each.index} is led as {index}"
-            assert each.is_led, f"partition {index} is led and closed"
-            each.validate()
+        self._led.validate()
         self.membership.validate()
 
-    # --- roles ------------------------------------------------------------------------------------------------------
+    # --- partitions that come and go --------------------------------------------------------------------------------
 
-    def leads(self, partition: Partition) -> None:
-        """Told again with each newer state. A new epoch of the same leader changes nothing: only it has written."""
-        if partition.topic != OFFSETS_TOPIC:
-            return
-        known = self._led.get(partition.index)
-        if known is not None and known.led is partition:
-            return
-        if known is not None:
-            self._drop(known)
-        self._begin(partition)
+    def begin(self, partition: Partition) -> OffsetsPartition:
+        log = CoordinatorLog(self._ports, self._config.offsets_commit_timeout_ms, self._leaders, partition)
+        return OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self.metrics)
 
-    def _begin(self, partition: Partition) -> None:
-        log = OffsetsLog(self._ports, self._config, self._leaders, partition)
-        found = OffsetsPartition(self._ports, log, Retention(self._config.offsets_retention_minutes), self.metrics)
-        self._led[partition.index] = found
-        if partition.log.log_end_offset == partition.log.log_start_offset:
-            self._serve(found, 0)
-            return
-        self.metrics.loading.value += 1
-        began_us = self._ports.now().mono_us
-        loading = Loading(
-            self._ports,
-            found,
-            lambda records: self._loaded(found, records, began_us),
-            lambda reason: self._refused(found, reason),
-            lambda reason: self._disk_failed(found, reason),
-        )
-        self._loads.add(loading.run())
+    def taker(self, found: OffsetsPartition) -> OffsetsTaker:
+        return OffsetsTaker(self._ports, found)
 
-    def resigns(self, partition: Partition) -> None:
-        """Another node leads it. Those who waited for a record of it have been told already."""
-        known = self._led.get(partition.index) if partition.topic == OFFSETS_TOPIC else None
-        if known is not None and known.led is partition:
-            del self._led[partition.index]
-            self._drop(known)
+    def loaded(self, found: OffsetsPartition) -> None:
+        self.membership.loaded(found)
+        missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
+        if missing:  # They were deleted before their coordinator could remove the offsets.
+            self._cleaning.forget_topics(missing)
+
+    def unloaded(self, found: OffsetsPartition) -> None:
+        self.membership.unloaded(found)
 
     def image_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:  # noqa: ARG002 - the listener's form
         """Removes the offsets of deleted topics."""
@@ -137,47 +110,3 @@ class GroupCoordinator:
         ]
         if gone and self._led:
             self._cleaning.forget_topics(gone)
-
-    def _loaded(self, found: OffsetsPartition, records: int, began_us: int) -> None:
-        self.metrics.loading.value -= 1
-        self.metrics.load_time_ms.record((self._ports.now().mono_us - began_us) // 1000)
-        self._serve(found, records)
-        missing = [topic for topic in found.offsets.topics() if topic not in self._image().topics]
-        if missing:  # They were deleted before their coordinator could remove the offsets.
-            self._cleaning.forget_topics(missing)
-
-    def _refused(self, found: OffsetsPartition, reason: str) -> None:
-        """Its clients are told NOT_COORDINATOR, as in Kafka. They find it again once another replica leads it."""
-        found.is_refused = True
-        self.metrics.loading.value -= 1
-        self._load_failed(found, reason)
-
-    def _disk_failed(self, found: OffsetsPartition, reason: str) -> None:
-        """The error may pass: there was no free descriptor, say. Until then clients are told that the groups load.
-
-        Deliberately unlike Kafka, which serves these groups only after the next change of leaders.
-        """
-        self._load_failed(found, reason)
-        later(self._ports, LOAD_AGAIN_US, lambda: self._load_again(found))
-
-    def _load_failed(self, found: OffsetsPartition, reason: str) -> None:
-        self._ports.note("coordinator_load_failed", ("partition", found.led.log.directory), ("reason", reason))
-
-    def _load_again(self, found: OffsetsPartition) -> None:
-        if self._led.get(found.index) is found:
-            self._drop(found)
-            self._begin(found.led)
-
-    def _serve(self, found: OffsetsPartition, records: int) -> None:
-        found.is_loaded = True
-        self._ports.note("coordinator_loaded", ("partition", found.index), ("records", records))
-        self.membership.loaded(found)
-
-    def _drop(self, known: OffsetsPartition) -> None:
-        was_loaded = known.is_loaded
-        known.close()
-        if was_loaded:
-            self.membership.unloaded(known)
-        elif not known.is_refused:
-            self.metrics.loading.value -= 1
-        self._ports.note("coordinator_unloaded", ("partition", known.index))

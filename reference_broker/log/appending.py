@@ -12,9 +12,11 @@ from typing import NamedTuple
 from reference_broker.log.config import LogConfig
 from reference_broker.log.producer_state import BatchMark, ProducerStates
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET
+from reference_broker.log.verification import Guard, Verification
 from reference_broker.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD_BYTES,
+    TRANSACTIONAL,
     UNPATCHED_FROM,
     BatchHeader,
     Buffer,
@@ -170,11 +172,17 @@ def undamaged(view: memoryview) -> Batches:
         raise RecordsRefused(invalid.error, invalid.message) from invalid
 
 
-def marks_of_retry(producers: ProducerStates, batches: Batches) -> list[BatchMark] | None:
-    """Returns what is remembered of the batches if they are a retry, or None if they are new. Raises RecordsRefused."""
+def marks_of_retry(
+    producers: ProducerStates, batches: Batches, verification: Verification, guard: Guard | None
+) -> list[BatchMark] | None:
+    """Returns what is remembered of the batches if they are a retry, or None if they are new. Raises RecordsRefused,
+    also for a batch of a transaction that is neither open nor verified here."""
     if len(batches) == 1 and batches[0][1].producer_id < 0:
         return None
     try:
+        for _, header in batches:
+            if header.attributes & TRANSACTIONAL and header.producer_id >= 0:
+                verification.check_client(producers.by_id.get(header.producer_id), header, guard)
         return producers.check([header for _, header in batches])
     except InvalidRecords as invalid:
         raise RecordsRefused(invalid.error, invalid.message) from invalid

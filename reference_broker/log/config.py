@@ -40,6 +40,10 @@ class LogConfig:
     unknown_producer_id_policy: str = "reject"
     """The broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``reject`` or ``accept``."""
 
+    transaction_verification_enable: bool = False
+    """The broker setting ``transaction.partition.verification.enable``: the coordinator of a transaction must know the
+    partition before the first batch is appended (X-9). Brokers have it on."""
+
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy.split(",")

@@ -32,6 +32,7 @@ from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, Recovery
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.shrinking_log import ShrinkingLog
+from reference_broker.log.verification import Guard, Verification
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import Buffer, validate
@@ -59,10 +60,11 @@ class PartitionLog(ShrinkingLog):
     """A log that is appended to. ``ShrinkingLog`` has the methods that take records away, and ``LogView`` the state and
     the methods that read it. ``open_log`` opens one."""
 
-    __slots__ = ("_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records")
+    __slots__ = ("_max_segment_ms", "_rules", "_stamps_append_time", "looks_into_records", "verification")
 
     def __init__(self, config: LogConfig, recovered: Recovered) -> None:
         super().__init__(recovered)
+        self.verification = Verification()
         self.config = config
 
     @classmethod
@@ -100,6 +102,7 @@ class PartitionLog(ShrinkingLog):
             codec=codec,
         )
         self.producers.configure(config)
+        self.verification.is_demanded = config.transaction_verification_enable
 
     # --- append -----------------------------------------------------------------------------------------------------
 
@@ -116,9 +119,11 @@ class PartitionLog(ShrinkingLog):
         *,
         origin: Origin = Origin.CLIENT,
         is_looked_into: bool = False,
+        guard: Guard | None = None,
     ) -> Appended:
         """As the leader: judges, numbers and writes one or more batches, all or nothing. ``is_looked_into`` says that
-        ``look_into`` has judged their records.
+        ``look_into`` has judged their records. ``guard`` is that of the first batch of a transaction here, whose
+        coordinator knows the partition (``Verification.begin``).
 
         Raises RecordsRefused and DiskError. In both cases nothing is written.
         """
@@ -126,8 +131,8 @@ class PartitionLog(ShrinkingLog):
         batches = judged(view, self._rules, self._config, now.wall_ms, origin, is_looked_into)
         if origin is Origin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
-                self.producers.expire(now.wall_ms)
-            marks = marks_of_retry(self.producers, batches)
+                self.expire_producers(now)
+            marks = marks_of_retry(self.producers, batches, self.verification, guard)
             if marks is not None:
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset
@@ -219,6 +224,8 @@ class PartitionLog(ShrinkingLog):
             timestamp_ms = header.max_timestamp_ms if time_ms < 0 else time_ms
             segment.add(header, offset, timestamp_ms, interval)
             if header.producer_id >= 0:
+                if self.verification.guards and header.is_transactional:
+                    self.verification.written(header)
                 if header.is_control:
                     batch = run.view[position : position + header.size_bytes]
                     self.producers.record_control(header, offset, timestamp_ms, batch)
@@ -232,6 +239,7 @@ class PartitionLog(ShrinkingLog):
     def expire_producers(self, now: Now) -> int:
         """Forgets idle producers (P-7) and returns how many. The node calls it every
         ``producer.id.expiration.check.interval.ms``. Appends do the same."""
+        self.verification.expire(now.wall_ms, self.producers.expiration_ms)
         return self.producers.expire(now.wall_ms)
 
     def assign_leader_epoch(self, epoch: int) -> None:

@@ -52,6 +52,13 @@ class Producer:
     def last_sequence(self) -> int:
         return self.marks[-1].last_sequence if self.marks else NO_SEQUENCE
 
+    def retried(self, header: BatchHeader) -> BatchMark | None:
+        """Returns the remembered batch of this epoch that ``header`` is a retry of, if it is one."""
+        for mark in reversed(self.marks):
+            if mark.first_sequence == header.base_sequence and mark.last_sequence == header.last_sequence:
+                return mark if header.producer_epoch == self.producer_epoch else None
+        return None
+
 
 @dataclass(slots=True)
 class ProducerStates:
@@ -136,9 +143,9 @@ class ProducerStates:
             if first != 0:
                 raise _out_of_order(header, f"a new epoch starts at 0, not {first}")
             return None
-        for mark in reversed(producer.marks):
-            if mark.first_sequence == first and mark.last_sequence == header.last_sequence:
-                return mark
+        mark = producer.retried(header)
+        if mark is not None:
+            return mark
         expected = _next_sequence(producer.last_sequence)
         if first != expected:
             raise _out_of_order(header, f"expected sequence {expected}, got {first}")

@@ -3,7 +3,9 @@
 import re
 
 MAX_NAME_LENGTH = 249
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state")
 METADATA_TOPIC = "__cluster_metadata"
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

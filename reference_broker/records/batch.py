@@ -142,6 +142,15 @@ def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += size
 
 
+def end_of(records: Buffer) -> int:
+    """Returns one past the last offset of the batches, of which there is at least one. Raises InvalidRecords
+    (CORRUPT_MESSAGE) if a length does not fit."""
+    end = 0
+    for _, header in iterate(records):
+        end = header.last_offset + 1
+    return end
+
+
 def validate(buffer: Buffer) -> list[tuple[int, BatchHeader]]:
     """Checks magic, lengths and CRC of every batch and returns (position, header) pairs.
 

@@ -61,6 +61,17 @@ def read_control(record: Record) -> ControlRecord:
     return ControlRecord(type_, version, record.value or b"")
 
 
+def build_marker(
+    *, commit: bool, producer_id: int, producer_epoch: int, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
+    """Builds the batch that ends a producer's transaction in one partition (EndTxnMarker.json, version 0)."""
+    type_ = ControlType.COMMIT if commit else ControlType.ABORT
+    record = control_record(type_, _MARKER_VALUE.pack(0, coordinator_epoch), timestamp_ms)
+    return build(
+        [record], producer_id=producer_id, producer_epoch=producer_epoch, is_control=True, is_transactional=True
+    )
+
+
 def read_marker(batch: Buffer, header: BatchHeader) -> tuple[ControlType, int] | None:
     """Returns the type of a transaction marker (COMMIT or ABORT) and its coordinator epoch. Returns None for any other
     control batch, and for a batch whose record cannot be read, since it ends no transaction."""

@@ -46,6 +46,8 @@ MOST_ITEMS: Final[dict[int, int]] = {
     ApiKey.FIND_COORDINATOR: 100_000,
     ApiKey.DESCRIBE_GROUPS: 100_000,
     ApiKey.OFFSET_FETCH: 100_000,
+    ApiKey.WRITE_TXN_MARKERS: 100_000,
+    ApiKey.DESCRIBE_PRODUCERS: 100_000,
     ApiKey.UPDATE_METADATA: 150_000,
     # Part of what their handlers do is one slice.
     ApiKey.CREATE_TOPICS: 100_000,

@@ -123,6 +123,31 @@ _LEAVE_GROUP_RESPONSE: Final = Reshape(
         "error_code": body.error_code or next((each.error_code for each in body.members), body.error_code)
     },
 )
+_TRANSACTION_FIELDS: Final = ("transactional_id", "producer_id", "producer_epoch", "topics")
+_OLD: Final = "v3_and_below_"
+
+
+def _add_partitions_down(body: Any) -> Mapping[str, Any]:
+    transaction = _only(body.transactions)
+    return {f"{_OLD}{name}": getattr(transaction, name) for name in _TRANSACTION_FIELDS}
+
+
+_ADD_PARTITIONS_TO_TXN_REQUEST: Final = Reshape(
+    # Old versions are for clients. Each request of theirs is about one transaction, and adds its partitions.
+    up=lambda old: {"transactions": ({name: getattr(old, f"{_OLD}{name}") for name in _TRANSACTION_FIELDS},)},
+    down=_add_partitions_down,
+)
+_ADD_PARTITIONS_TO_TXN_RESPONSE: Final = Reshape(
+    up=lambda old: {
+        "results_by_transaction": ({"transactional_id": "", "topic_results": old.results_by_topic_v3_and_below},)
+    },
+    down=lambda body: {
+        "results_by_topic_v3_and_below": tuple(
+            topic for each in body.results_by_transaction for topic in each.topic_results
+        )
+    },
+)
+"""Old versions do not carry the transactional ID, so it is empty. They have no error of the whole answer either."""
 _ONE_COORDINATOR: Final = _only_item_of("coordinators")
 _ONE_MEMBER: Final = _only_item_of("members")
 _ONE_GROUP: Final = _only_item_of("groups")
@@ -137,6 +162,7 @@ REQUESTS: Final[Mapping[tuple[int, int], Reshape]] = {
     (ApiKey.END_QUORUM_EPOCH, 0): _END_QUORUM_EPOCH,
     (ApiKey.UPDATE_FEATURES, 0): _UPDATE_FEATURES,
     (ApiKey.ALTER_PARTITION, 2): _ALTER_PARTITION,
+    **{(ApiKey.ADD_PARTITIONS_TO_TXN, version): _ADD_PARTITIONS_TO_TXN_REQUEST for version in range(4)},
 }
 """By API key and version."""
 
@@ -144,5 +170,6 @@ RESPONSES: Final[Mapping[tuple[int, int], Reshape]] = {
     **{(ApiKey.FIND_COORDINATOR, version): _ONE_COORDINATOR for version in range(4)},
     **{(ApiKey.LEAVE_GROUP, version): _LEAVE_GROUP_RESPONSE for version in range(3)},
     **{(ApiKey.OFFSET_FETCH, version): _ONE_GROUP for version in range(1, 8)},
+    **{(ApiKey.ADD_PARTITIONS_TO_TXN, version): _ADD_PARTITIONS_TO_TXN_RESPONSE for version in range(4)},
 }
 """By API key and version."""

@@ -129,7 +129,10 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
 
 
 def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:
-    tiles = []
+    tiles: list[tuple[str, str, str]] = []
+    if "rewinds" in findings.facts:
+        back = words.count(findings.facts["records_rewound"])
+        tiles.append((words.count(findings.facts["rewinds"]), "rewinds", f"{back} records back, called out of range"))
     free = [row["until_us"] - row["from_us"] for row in findings.ownerless]
     if free:
         tiles.append((words.micros(max(free)), "without an owner", "one partition, at worst"))

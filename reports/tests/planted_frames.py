@@ -156,6 +156,33 @@ def one_epoch_accepted_twice(wire: Wire) -> None:
     wire.answer(one)
 
 
+def named_beside_another_request(wire: Wire) -> None:
+    """A copy of an older request comes while a partition is named. What was named is known all the same."""
+    goes_on(wire)
+    one = wire.fetch(8, {3: (0, 0)}, named=(3,), waits=True)
+    wire.fetch(7, error=WRONG_EPOCH, connection=-2)
+    wire.answer(one)
+    wire.fetch(9, {3: (4, 4)})
+
+
+def told_beside_another_request(wire: Wire) -> None:
+    """The same, while a change is told."""
+    goes_on(wire)
+    wire.fetch(-1, {0: (12, 10)}, session=0, answered=0, connection=2, named=(0,))
+    one = wire.fetch(8, {0: (12, 3)}, waits=True)
+    wire.fetch(7, error=WRONG_EPOCH, connection=-2)
+    wire.answer(one)
+    wire.fetch(9)
+
+
+def told_though_forgotten_beside_another_request(wire: Wire) -> None:
+    goes_on(wire)
+    one = wire.fetch(8, forgotten=(0,), waits=True)
+    wire.fetch(7, error=WRONG_EPOCH, connection=-2)
+    wire.answer(one)
+    wire.fetch(9, {0: (10, 5)})
+
+
 def other_error_in_between(wire: Wire) -> None:
     """It does not tell whether the epoch moved."""
     goes_on(wire)
@@ -327,6 +354,9 @@ PLANTED_FRAMES: dict[Callable[[Wire], None], set[str]] = {
     epoch_after_a_lost_answer: set(),
     two_at_a_time: set(),
     one_epoch_accepted_twice: {ORDER},
+    named_beside_another_request: set(),
+    told_beside_another_request: set(),
+    told_though_forgotten_beside_another_request: {FOREIGN},
     other_error_in_between: set(),
     wraps: set(),
     closed_and_used: {ORDER},

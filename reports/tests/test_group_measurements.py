@@ -138,6 +138,8 @@ def test_the_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
 def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path: Path) -> None:
     on, off = generate(12), generate(12)
     again = rewound(off)
+    reset = {**off.rows("resets")[0], "reason": "OFFSET_OUT_OF_RANGE", "from_offset": 40}
+    off.tables["resets"] += [{**reset, "to_offset": 4}, {**reset, "to_offset": 41}]
     folders = [
         on.write(tmp_path / "on", variant="with metadata epochs"),
         off.write(tmp_path / "off", variant="without"),
@@ -149,6 +151,13 @@ def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path
     names = {path.name for path in compared.page.parent.glob("*.png")}
     assert names == {"comparison-positions.png", "comparison-lag.png"}
     page = (tmp_path / "off" / "report" / "index.html").read_text(encoding="utf-8")
-    for shown in ('id="groups"', 'id="mirror"', 'id="mirror-rewinds"', "copied twice", "Moves of coordinators"):
+    for shown in (
+        'id="groups"',
+        'id="mirror"',
+        'id="mirror-rewinds"',
+        "copied twice",
+        "36 records back",
+        "of coordinators",
+    ):
         assert shown in page, shown
     assert {"groups.png", "mirror.png"} <= {path.name for path in (tmp_path / "off" / "report").glob("*.png")}

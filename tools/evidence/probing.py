@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.peers.errors import PeerError
 from bench.peers.target_cluster import launched
-from bench.probe.broker import Address, NotKafka, meet
+from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import Case
 from bench.probe.play import play
 from bench.probe.verdict import PREPARING, Outcome, Verdict
@@ -60,13 +61,20 @@ def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
         return {}
     with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
         address = ("127.0.0.1", cluster.ports[0])
-        outcomes = play(meet(address), cases)
+        outcomes = play(_met(address), cases)
         if cluster.pids and _serves(address):
             return {each.case.id: each for each in outcomes}
     if len(cases) == 1:
         return {}
     half = len(cases) // 2
     return _played(chosen, cases[:half]) | _played(chosen, cases[half:])
+
+
+def _met(address: Address) -> Broker:
+    try:
+        return meet(address)
+    except NotKafka as wrong:
+        raise PeerError(str(wrong)) from wrong
 
 
 def _serves(address: Address) -> bool:

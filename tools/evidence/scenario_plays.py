@@ -15,6 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 600.0
 """For each scenario."""
 PASSED, FAILED, REFUSED, NOT_JUDGED = "passed", "**failed**", "refused", "not judged"
+FROM_THE_INSIDE = "reference"
+"""So ``crucible run`` calls our own broker with everything inside it."""
 _TOLD = re.compile(r"^(PASSED|FAILED|INVALID|CRASHED): (.*)$", re.MULTILINE)
 Run = Callable[[Sequence[str], float], tuple[int, str]]
 """Runs the words of ``crucible`` for so many seconds, and returns the exit code and all that was told."""
@@ -26,29 +28,31 @@ def played(
     chosen: Chosen, scenarios: Sequence[str], refusal: Callable[[str, str], str], run: Run | None = None
 ) -> dict[str, Play]:
     """Plays each scenario until it passes, up to three times. It failed only if it did each time. A run that shows
-    nothing, as on a busy machine, is none.
+    nothing, as on a busy machine, is none. Our own broker is played from the outside, as all others are.
 
     ``refusal(scenario, target)`` says in one sentence why a scenario cannot be played, or nothing.
     """
+    target = f"{chosen.text}.toml" if chosen.text == FROM_THE_INSIDE else chosen.text
     seen: dict[str, list[Outcome]] = {}
     for name in scenarios:
-        why = refusal(name, chosen.text)
+        why = refusal(name, target)
         seen[name] = [(REFUSED, why)] if why else []
     left = [name for name in scenarios if not seen[name]]
     for _ in range(PLAYS):
-        for name, outcome in _together(chosen.text, left, run or _run).items():
+        for name, outcome in _together(target, left, run or _run).items():
             seen[name].append(outcome)
         left = [name for name in left if seen[name][-1][0] != PASSED]
-    return {name: _play(chosen.text, name, outcomes) for name, outcomes in seen.items()}
+    return {name: as_play(target, name, outcomes) for name, outcomes in seen.items()}
 
 
-def _play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
+def as_play(target: str, scenario: str, outcomes: Sequence[Outcome]) -> Play:
+    """What several plays of one scenario say together."""
     command = f"./crucible run {scenario} --target {target}"
     verdict, reason = outcomes[-1]
     failures = [why for each, why in outcomes if each == FAILED]
     if failures and len(failures) < len(outcomes):
         return Play(NOT_JUDGED, f"it failed {len(failures)} times of {len(outcomes)}: {failures[0]}", command)
-    return Play(verdict, reason if verdict != PASSED else "", command)
+    return Play(verdict, reason, command)
 
 
 def _together(target: str, scenarios: Sequence[str], run: Run) -> Mapping[str, Outcome]:

@@ -42,6 +42,9 @@ CONFIG_KEY: Final = "retention.ms"
 FIRST_VALUE: Final = 1_000_000_000_000
 """Values asked for rise from here by one, so that each names the request that asked for it."""
 
+MIN_ISR_KEY: Final = "min.insync.replicas"
+ALL_BROKERS: Final = ""
+
 LONGEST_WAIT_US: Final = 200_000
 OPERATIONS: Final[Mapping[str, str]] = {
     "create": "create_topics",
@@ -49,8 +52,15 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "configure": "alter_configs",
     "describe": "describe",
     "upgrade": "update_features",
+    "min_isr": "alter_min_isr",
+    "broker_min_isr": "alter_broker_min_isr",
 }
-"""What an admin does, and what the history calls it."""
+"""What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
+keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
+(KIP-966)."""
+OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
+WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_isr"})
+"""Operations whose end is not judged by what the history says of topics."""
 
 Errors: TypeAlias = dict[str, int]
 
@@ -77,21 +87,25 @@ class AdminPlan:
 
 @dataclass(slots=True)
 class Task:
-    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``uncertain`` says
-    that an attempt may have been carried out. ``errors`` are those of the last answer."""
+    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``broker`` is whose
+    setting ``broker_min_isr`` changes. ``uncertain`` says that an attempt may have been carried out. ``errors`` are
+    those of the last answer."""
 
     operation: Operation
     change: str
     target: TopicSet
     deadline_us: int
     value: int = -1
+    broker: str = ALL_BROKERS
     attempts: int = 0
     uncertain: bool = False
     errors: Errors = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its topics, or of its one feature."""
+        """The names of its topics, or of its one feature or broker."""
+        if self.change == "broker_min_isr":
+            return (self.broker,)
         return self.target.topic_names or (METADATA_VERSION,)
 
 
@@ -138,6 +152,10 @@ class Admin(ClusterScript):
         if change == "configure":
             task.value = self.next_value
             self.next_value += 1
+        elif change == "min_isr":
+            task.value = self.random.randint(1, self.plan.replication_factor)
+        elif change == "broker_min_isr":
+            task.broker = self.random.choice([ALL_BROKERS, *map(str, sorted(self.metadata.nodes))])
         answer = yield from self._carry_out(task)
         self._task = None
         self._settle(task, answer)
@@ -147,7 +165,7 @@ class Admin(ClusterScript):
         and nobody would be to blame."""
         names = list(self.plan.weights)
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
-        if change == "upgrade":
+        if change in OF_NO_TOPIC:
             return change, NO_TOPICS
         candidates = list(self._deletable) if change == "delete" else self.standing
         if change != "create" and candidates:
@@ -231,7 +249,7 @@ class Admin(ClusterScript):
 
     def _change_rows(self, task: Task, kind: str) -> list[ChangeRow]:
         """Returns a row for each topic. If ``kind`` is empty, the last answer says each topic's end."""
-        if task.change in ("describe", "upgrade"):
+        if task.change in WITHOUT_ROWS:
             return []
         rows = []
         for topic in task.target.topic_names:
@@ -280,6 +298,12 @@ class Admin(ClusterScript):
         if task.change == "configure":
             body = bodies.set_topic_configs_request(topics, {CONFIG_KEY: str(task.value)})
             return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
+        if task.change == "min_isr":
+            body = bodies.set_topic_configs_request(topics, {MIN_ISR_KEY: str(task.value)})
+            return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
+        if task.change == "broker_min_isr":
+            body = bodies.alter_broker_config_request(task.broker, MIN_ISR_KEY, "1" if task.broker else None)
+            return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
         if task.change == "upgrade":
             body = bodies.upgrade_feature_request(METADATA_VERSION, task.value, wait_ms)
             return ApiKey.UPDATE_FEATURES, versions.update_features, body
@@ -295,7 +319,7 @@ def _errors_of(change: str, body: object) -> Errors:
         return {METADATA_VERSION: int(cast("UpdateFeaturesResponse", body).error_code.value)}
     if change == "delete":
         return {str(each.name): int(each.error_code.value) for each in cast("DeleteTopicsResponse", body).responses}
-    if change == "configure":
+    if change in ("configure", "min_isr", "broker_min_isr"):
         altered = cast("IncrementalAlterConfigsResponse", body).responses
         return {each.resource_name: int(each.error_code.value) for each in altered}
     described = cast("DescribeConfigsResponse", body).results

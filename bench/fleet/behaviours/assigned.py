@@ -73,7 +73,8 @@ class Reading:
         if stopping:
             self.dropped = frozenset()
         elif forget and hot and self.polls % forget == forget - 1:
-            self.dropped = frozenset() if self.dropped else self._some(hot)
+            wanted = frozenset(self.plan.partitions) if self.habits.forgets_all else self._some(hot)
+            self.dropped = frozenset() if self.dropped else wanted
         elif seek and hot and self.polls % seek == seek - 1:
             chosen = self._some(hot)
             for where in [each for each in hot if each in chosen]:

@@ -23,7 +23,9 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 from bench.fleet.behaviours.protocol import TopicPartition
 
 TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
 SET_CONFIG: Final = 0
+DELETE_CONFIG: Final = 1
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
 EARLIEST: Final = -2
@@ -111,6 +113,14 @@ def set_topic_configs_request(topics: Sequence[str], settings: Mapping[str, str]
         ),
         validate_only=False,
     )
+
+
+def alter_broker_config_request(broker: str, key: str, value: str | None) -> IncrementalAlterConfigsRequest:
+    """Sets the setting of a broker, or of all brokers where ``broker`` is empty. None removes it."""
+    step = i8(DELETE_CONFIG if value is None else SET_CONFIG)
+    config = AlterableConfig(name=key, config_operation=step, value=value)
+    resource = AlterConfigsResource(resource_type=i8(BROKER_RESOURCE), resource_name=broker, configs=(config,))
+    return IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
 
 
 def describe_topic_config_request(topics: Sequence[str], key: str) -> DescribeConfigsRequest:

@@ -24,11 +24,13 @@ class OnLost(Enum):
 @dataclass(frozen=True, slots=True)
 class Habits:
     """Every ``forget_every`` polls some hot partitions are dropped, or taken back if some are. Every ``seek_every``
-    polls some are read from the log's start again. 0 means never."""
+    polls some are read from the log's start again. 0 means never. Who ``forgets_all`` drops its idle partition,
+    too, and thereby ends its session."""
 
     sessionless: bool = False
     on_lost: OnLost = OnLost.FALL_BACK
     forget_every: int = 0
+    forgets_all: bool = False
     seek_every: int = 0
 
     def __post_init__(self) -> None:
@@ -41,6 +43,7 @@ VARIANTS: Final[Mapping[str, Habits]] = {
     "full": Habits(sessionless=True),
     "incremental": Habits(),
     "forgetting": Habits(forget_every=5),
+    "emptying": Habits(forget_every=5, forgets_all=True),
     "rotating": Habits(seek_every=20),
     "refetching": Habits(on_lost=OnLost.NAME_ALL),
     "resending": Habits(on_lost=OnLost.RESEND),

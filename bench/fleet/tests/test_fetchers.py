@@ -187,6 +187,13 @@ def test_the_forgetting_fetcher_ends_assignments_and_takes_them_up_where_it_was(
         assert any(each.from_us <= operation.invoke_us < each.until_us for each in covering)
 
 
+def test_the_emptying_fetcher_drops_all_and_takes_all_back(world: World, settings: ClientSettings) -> None:
+    live(world, settings, fetcher("emptying", settings))
+    ended = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us != END_OF_RUN_US}
+    last = {(each.topic, each.partition) for each in world.rows("assignments") if each.until_us == END_OF_RUN_US}
+    assert ended == last == {IDLE, *HOT}
+
+
 def test_the_rotating_fetcher_reads_again_from_the_start_under_a_new_assignment(
     world: World, settings: ClientSettings
 ) -> None:

@@ -93,6 +93,15 @@ def test_a_process_plays_the_rules_of_where_it_stands() -> None:
     assert frame_rules(Spec(nodes=[(0, "a", 1)], scenario=SCENARIO)) == []
 
 
+def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
+    names = ["fetch-lost", "follower-paused"]
+    assert [rule.name for rule in frame_rules(Spec(pairs=[Pair(0, 1, "a:1")], scenario=SCENARIO, outside=names))] == [
+        "fetch-lost"
+    ]
+    before = Spec(nodes=[(0, "a", 1)], scenario="coordinator-killed", outside=["killed_after_commit"])
+    assert [rule.name for rule in frame_rules(before)] == ["killed_after_commit"]
+
+
 def test_what_a_link_says_of_the_sender_stands_in_the_rule() -> None:
     one, every = (settled(read_rule({**LOST, "link": link}), random_for(1, "rules")) for link in ("1>0", "all>leader"))
     assert (one.node, one.match.from_node, one.match.role) == (0, 1, "peer")

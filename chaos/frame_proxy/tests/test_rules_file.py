@@ -7,6 +7,7 @@ import pytest
 from chaos.frame_proxy.rules_file import read_rule, read_rules, why_not
 from scenarios import loader
 from scenarios.fields import Range, ScenarioError
+from scenarios.vocabulary import PARTITION_ROLES
 
 NODES = {1: 0, 2: 77}
 LOST = {"name": "lost", "kind": "response_dropped", "on": "reply", "node": "any"}
@@ -35,6 +36,7 @@ def test_a_rule_is_read_from_json() -> None:
         ({"match": {"role": "follower"}}, "match.role is 'follower'"),
         ({"match": {"role": "peer"}}, "other nodes do not come through the proxy"),
         ({"match": {"from_node": 1}}, "other nodes do not come through the proxy"),
+        ({"match": {"api": "fetch_snapshot"}}, "other nodes do not come through the proxy"),
         ({"node": 0}, "node 0 is not among the target's: 1, 2"),
         ({"node": 1, "kind": "node_killed"}, "give --process NODE=PID"),
         ({"node": 2, "kind": "node_killed"}, ""),
@@ -51,8 +53,8 @@ def test_a_role_in_a_partition_is_known_from_metadata() -> None:
     for changes in ({"node": "partition_leader"}, {"match": {"role": "partition_follower"}}):
         rule = read_rule({**LOST, **changes})
         assert "or --topic, whose first partition is meant" in why_not(rule, NODES)
-        assert why_not(rule, NODES, topic="hot") == ""
-    assert "does not know what role" in why_not(read_rule({**LOST, "node": "leader"}), NODES, topic="hot")
+        assert why_not(rule, NODES, roles=PARTITION_ROLES) == ""
+    assert "does not know what role" in why_not(read_rule({**LOST, "node": "leader"}), NODES, roles=PARTITION_ROLES)
 
 
 def test_a_time_is_refused() -> None:

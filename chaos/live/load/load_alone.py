@@ -17,6 +17,7 @@ from chaos.live.cluster import ClusterPlan, addresses_of, started
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.foreign_target import REFERENCE, look
 from chaos.live.load.fleet import FleetProcess, Way, spec_of
+from chaos.live.outside.standing import standing
 from chaos.live.run_folder import RunFolder
 from chaos.promises import promised_to_clients
 from reports.manifest import Expectations, Manifest, write_manifest
@@ -89,8 +90,9 @@ def sized(scenario: Scenario, clients: int) -> Scenario:
 def _broker(scenario: Scenario, plan: LoadPlan, folder: RunFolder) -> Iterator[Way]:
     """Yields how the fleet reaches the brokers. No proxy stands between, since figures never pass through them."""
     if plan.target != REFERENCE:
-        nodes, versions = look(plan.target)
-        yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
+        with standing(plan.target, folder.data, scenario.cluster) as crew:
+            nodes, versions = look(crew.bootstrap)
+            yield Way(tuple(nodes), f"crucible-{time.time_ns() // 1_000_000}-", versions)
         return
     with ExitStack() as stack:
         source = ClusterPlan(folder.data, scenario.cluster.nodes, config=dict(scenario.cluster.config))

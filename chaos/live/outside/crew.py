@@ -1,6 +1,7 @@
 """All nodes of a target. The crew starts, watches and ends them, as ``chaos.live.crew`` does with our own nodes."""
 
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from bench.targets.layout import OURS, Plan, Via
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
-from chaos.live.outside.directed import via_proxies
+from chaos.live.outside.directed import Lead, via_proxies
 from chaos.live.outside.node import TargetNode, of_commands, of_process
 from chaos.live.outside.roles import RolesSeen
 from chaos.live.outside.shell import ShellNode
@@ -35,6 +36,9 @@ class TargetCrew:
         self._cluster = cluster
         self.voters = max(chosen.nodes, cluster.nodes)
         self._total = self.voters + cluster.observers
+        self._changes: dict[int, Mapping[str, str]] = {}
+        self._plan: Plan | None = None
+        self._via: Via = {}
         self._first_seen_dead: dict[int, float] = {}
         self.roles = Roles(self.voters, self._total, random_for(seed, "targets"), self.lives)
         self.seen: RolesSeen | None = None
@@ -50,12 +54,12 @@ class TargetCrew:
         """HOST:PORT of the first node, without a proxy before it."""
         return self.nodes[0].listen if self.nodes else self._chosen.file.addresses[0]
 
-    def launch(self, links: Links | None) -> None:
-        """Starts all nodes, with a proxy on each directed link if ``links`` are given and the target lets us. Call
-        ``look`` until ``is_ready``."""
+    def launch(self, links: Links | None = None, lead: Lead | None = None) -> None:
+        """Starts all nodes, with a proxy on each directed link if ``links`` are given and the target lets us. ``lead``
+        puts something more there. Call ``look`` until ``is_ready``."""
         file = self._chosen.file
         if file.node is not None:
-            self.nodes = self._made(links)
+            self.nodes = self._made(links, lead)
         elif file.commands is not None:
             self.nodes = [
                 of_commands(number, self._chosen, file.commands, self._logs / f"node-{number}.log")
@@ -66,13 +70,21 @@ class TargetCrew:
 
     def settings(self, node: int) -> dict[str, str]:
         """Returns the scenario's settings for one node, without those that only the reference broker has."""
-        return {key: value for key, value in self._cluster.config_of(node).items() if not key.startswith(OURS)}
+        wanted = {**self._cluster.config_of(node), **self._changes.get(node, {})}
+        return {key: value for key, value in wanted.items() if not key.startswith(OURS)}
 
-    def _made(self, links: Links | None) -> list[TargetNode]:
+    def reconfigure(self, node: int, config: Mapping[str, str]) -> None:
+        """Gives these settings to the next incarnations of a node that we start, beside or instead of what it had."""
+        self._changes[node] = {**self._changes.get(node, {}), **config}
+        if self._plan is not None:
+            layout = self.nodes[node].layout = self._plan.laid(node, self._via)
+            layout.write()
+
+    def _made(self, links: Links | None, lead: Lead | None) -> list[TargetNode]:
         plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self.settings)
-        via: Via = {} if links is None else via_proxies(plan, links)
+        self._plan, self._via = plan, {} if links is None else via_proxies(plan, links, lead)
         try:
-            layouts = plan.lay_out(via)
+            layouts = plan.lay_out(self._via)
             with ThreadPoolExecutor() as several:
                 list(several.map(lambda layout: layout.make(), layouts))
         except TargetError as wrong:
@@ -88,8 +100,10 @@ class TargetCrew:
         return node >= len(self.nodes) or self.nodes[node].running
 
     def restart(self, node: int) -> None:
+        """Starts a node that has ended. Nothing else happens while an empty data folder is prepared."""
         if not self.nodes[node].running:
             self._first_seen_dead.pop(node, None)
+            self.nodes[node].make_anew()
             self.nodes[node].launch()
 
     def look(self) -> None:
@@ -126,10 +140,18 @@ class TargetCrew:
                 node.child.check()
 
     def close(self) -> None:
+        """Ends all nodes that we have started. Raises SetupError for the first that a command could not leave as it
+        was."""
         if self.seen is not None:
             self.seen.close()
+        failures = []
         for node in self.nodes:
-            node.close()
+            try:
+                node.close()
+            except SetupError as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def samples(self) -> list[tuple[int, str, int]]:
         """No node has metrics that we know."""
@@ -138,7 +160,9 @@ class TargetCrew:
     def processes(self) -> dict[int, int | str]:
         """Returns for each node that can be killed or paused at a state its process group, as a negative number, or the
         command that kills it."""
-        return {node.number: _struck_by(node) for node in self.nodes if node.child is not None}
+        file = self._chosen.file.node
+        struck = () if file is not None and file.one_process else self.nodes
+        return {node.number: _struck_by(node) for node in struck if node.child is not None}
 
 
 def _struck_by(node: TargetNode) -> int | str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.targets.errors import TargetError
-from bench.targets.layout import name_of
+from bench.targets.layout import OURS, name_of
 from bench.targets.loader import find
 from bench.targets.model import Chosen
 from chaos.frame_proxy.rules_file import why_not
@@ -15,14 +15,18 @@ from chaos.live.outside.roles import names_a_role
 from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
+from scenarios.vocabulary import NODE_ROLES
 
 OF_LINKS = ("node_isolated", "node_cut_from_controller")
 BY_COMMANDS = {
     "node_killed": ("kill", "start"),
     "node_terminated": ("stop", "start"),
     "node_paused": ("pause", "resume"),
+    "rolling_bounce": ("stop", "start"),
 }
 """Kinds of faults that strike a process, with the shell commands that do the same."""
+DIRECTED = "directed links between nodes, which need a target that we start with proxies between its nodes"
+EMPTIED = "directory_missing"
 STRIKE = 1
 """Stands for any process in what a proxy is asked."""
 
@@ -44,7 +48,7 @@ def playable(scenario: Scenario, wanted: Chosen) -> Scenario:
     for lack in _of_scenario(scenario, wanted):
         raise _refusal(scenario, wanted, lack)
     for fault in scenario.faults:  # Before anybody is asked for nodes.
-        lack = _of_fault(fault, wanted, 0) if fault.timed else _lacks_process(fault.kind, wanted)
+        lack = _of_fault(fault, wanted, 0) if fault.timed else _beyond(fault, wanted)
         if lack and not fault.optional:
             raise _refusal(scenario, wanted, f"fault {fault.name}: {lack}")
     nodes = _nodes(wanted, scenario)
@@ -101,19 +105,45 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
     """Returns what a fault needs and the target lacks, or nothing."""
     if not fault.timed:
         process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
-        told = why_not(fault, dict.fromkeys(range(nodes), process))
-        return _lacks_process(fault.kind, wanted) or told
-    if fault.kind in BY_COMMANDS:
-        return _lacks_process(fault.kind, wanted)
-    if fault.kind not in OF_LINKS and not fault.kind.startswith("link_"):
+        told = why_not(fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES)
+        return _beyond(fault, wanted) or told
+    if fault.kind not in (*BY_COMMANDS, *OF_LINKS, EMPTIED) and not fault.kind.startswith("link_"):
         return f"{fault.kind} needs what only our own broker's process has"
-    if _between_nodes(fault) and (wanted.file.node is None or wanted.file.node.links == "none"):
-        return "directed links between nodes, which need a target that we start with proxies between its nodes"
+    return _beyond(fault, wanted)
+
+
+def _beyond(fault: Fault, wanted: Chosen) -> str:
+    """Returns what a fault needs beyond the way to nodes, and the target lacks: processes, or links between nodes."""
+    lack = _lacks_process(fault.kind, wanted) or _lacks_files(fault, wanted) or _lacks_proof(fault, wanted)
+    return lack or (DIRECTED if _between_nodes(fault) and not _has_links(wanted) else "")
+
+
+def _lacks_files(fault: Fault, wanted: Chosen) -> str:
+    """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
+    if wanted.file.node is not None:
+        is_one = fault.kind == EMPTIED and wanted.file.node.one_process
+        return "a data directory for each node (all nodes are one process)" if is_one else ""
+    if fault.kind == EMPTIED:
+        return "the data directory of a node, which is known only if we start it"
+    if any(not key.startswith(OURS) for key, _ in fault.config):
+        return "other settings for a node, which it gets only if we start it"
     return ""
 
 
+def _lacks_proof(fault: Fault, wanted: Chosen) -> str:
+    """A proxy kills by a command at once, and nobody but ``alive`` can tell whether that worked."""
+    commands = wanted.file.commands
+    is_blind = commands is not None and not commands.alive
+    return "process control: commands.alive" if is_blind and fault.kind == "node_killed" and not fault.timed else ""
+
+
+def _has_links(wanted: Chosen) -> bool:
+    return wanted.file.node is not None and wanted.file.node.links != "none"
+
+
 def _between_nodes(fault: Fault) -> bool:
-    return fault.timed and (fault.kind in OF_LINKS or (fault.link is not None and fault.link.source != "client"))
+    is_cut = fault.timed and fault.kind in OF_LINKS
+    return is_cut or (fault.link is not None and fault.link.source != "client")
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:

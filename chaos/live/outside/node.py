@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.fleet.negotiation import UnreachableError, negotiate
 from bench.fleet.spec import address_of
+from bench.targets.errors import TargetError
 from bench.targets.layout import NodeLayout, name_of
 from bench.targets.model import Chosen, Commands, NodeFile
 from chaos.live.errors import NodeDied, SetupError, TargetDied
@@ -23,7 +24,7 @@ class TargetNode:
     """One node. ``make`` starts its next incarnation and returns what stands for its process. ``is_there`` says whether
     it serves; it may take its time, because a thread asks it.
 
-    ``listen`` is HOST:PORT for clients. ``data`` is its data folder, or an empty path if nobody knows it.
+    ``listen`` is HOST:PORT for clients. ``layout`` is what we start its process with, if we do.
     """
 
     def __init__(
@@ -33,11 +34,11 @@ class TargetNode:
         make: Callable[[], TargetProcess | ShellNode],
         is_there: Callable[[], bool],
         ready_limit_s: float,
-        data: Path,
+        layout: NodeLayout | None = None,
     ) -> None:
         self.number = number
         self.listen = listen
-        self.data = data
+        self.layout = layout
         self.child: TargetProcess | ShellNode | None = None
         self._make = make
         self._is_there = is_there
@@ -50,10 +51,24 @@ class TargetNode:
     def name(self) -> str:
         return name_of(self.number)
 
+    @property
+    def data(self) -> Path:
+        """Returns its data folder, or an empty path if nobody knows it."""
+        return Path() if self.layout is None else self.layout.data
+
+    def make_anew(self) -> None:
+        """Prepares it once more if its data folder is empty. Raises TargetDied."""
+        if self.layout is None or not self.data.is_dir() or any(self.data.iterdir()):
+            return
+        try:
+            self.layout.make()
+        except TargetError as failure:
+            raise TargetDied(str(failure)) from failure
+
     def launch(self) -> None:
         """Starts the next incarnation. Raises SetupError."""
         assert not self.running, f"{self.name} runs already"
-        if self.child is not None:
+        if isinstance(self.child, TargetProcess):
             self.child.close()
         self._starts += 1
         self._ready = threading.Event()
@@ -123,15 +138,14 @@ class TargetNode:
 
 def of_process(layout: NodeLayout, file: NodeFile, log: Path) -> TargetNode:
     listen = f"127.0.0.1:{layout.port}"
-    name = name_of(layout.number)
-    return TargetNode(
-        layout.number,
-        listen,
-        lambda: TargetProcess(name, layout.command, log, layout.environment, file.stop_limit_s),
-        _asker(layout.ready, listen),
-        file.ready_limit_s,
-        layout.data,
-    )
+
+    def make() -> TargetProcess:
+        now = node.layout
+        assert now is not None
+        return TargetProcess(node.name, now.command, log, now.environment, file.stop_limit_s)
+
+    node = TargetNode(layout.number, listen, make, _asker(layout.ready, listen), file.ready_limit_s, layout)
+    return node
 
 
 def of_commands(number: int, chosen: Chosen, commands: Commands, log: Path) -> TargetNode:
@@ -145,7 +159,7 @@ def of_commands(number: int, chosen: Chosen, commands: Commands, log: Path) -> T
         return node
 
     ready = node.command("ready")
-    return TargetNode(number, listen, make, _asker(ready, listen), commands.ready_limit_s, Path())
+    return TargetNode(number, listen, make, _asker(ready, listen), commands.ready_limit_s)
 
 
 def _asker(command: str, listen: str) -> Callable[[], bool]:

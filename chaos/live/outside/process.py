@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -51,6 +52,17 @@ class TargetProcess(Child):
     def terminate(self, limit_s: float | None = None) -> str:
         """Sends SIGTERM, and SIGKILL after the target's own limit. Returns how the process ended."""
         return super().terminate(self._stop_limit_s if limit_s is None else limit_s)
+
+    def ask_to_end(self) -> None:
+        """Sends SIGTERM without waiting, and SIGKILL after the target's own limit."""
+        super().ask_to_end()
+        limit = threading.Timer(self._stop_limit_s, self._no_longer)
+        limit.daemon = True
+        limit.start()
+
+    def _no_longer(self) -> None:
+        if self.exit_status is None:
+            self.send(signal.SIGKILL)
 
     def last_words(self) -> str:
         """Returns the last lines of the log."""

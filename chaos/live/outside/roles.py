@@ -17,6 +17,7 @@ from chaos.roles import topic_of_roles
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 from scenarios.model import Scenario
+from scenarios.vocabulary import NODE_ROLES
 
 ASK_EVERY_S = 0.2
 CALL_LIMIT_US = 1_000_000
@@ -63,8 +64,12 @@ class RolesSeen:
 
     def tell(self, roles: Roles) -> None:
         """Hands on what was seen last."""
-        for number, role in roles_of(self._numbers, self._voters, self._quorum, self._partition).items():
+        for number, role in self.now().items():
             roles.told(number, role)
+
+    def now(self) -> Mapping[int, str]:
+        """Returns the role of each node by its number, as it was seen last."""
+        return roles_of(self._numbers, self._voters, self._quorum, self._partition)
 
     def close(self) -> None:
         self._ending.set()
@@ -126,8 +131,8 @@ def roles_of(numbers: Mapping[int, int], voters: int, quorum: Office, partition:
 
 def names_a_role(scenario: Scenario) -> bool:
     """Returns whether a fault needs to know what role a node has."""
-    ends = [end for fault in scenario.faults if fault.timed for end in (fault.node, *(fault.link or ()))]
-    return any(end not in ("any", "all", "client") and isinstance(end, str) for end in ends)
+    named = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]
+    return any(each in NODE_ROLES and each != "any" for each in named)
 
 
 def watched(

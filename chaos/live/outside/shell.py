@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench.targets.model import Commands
@@ -9,6 +10,7 @@ from bench.targets.placeholders import filled
 from chaos.live.errors import SetupError, TargetDied
 
 COMMAND_LIMIT_S = 60.0
+ALIVE_LIMIT_S = 10.0
 LOOK_EVERY_S = 0.5
 
 
@@ -33,7 +35,7 @@ class ShellNode:
 
     def start(self) -> None:
         self._must("start")
-        self._ended, self._runs, self.expected_end = "", True, False
+        self._ended, self._runs, self._paused, self.expected_end = "", True, False, False
 
     def kill(self) -> str:
         return self._end("kill")
@@ -65,7 +67,7 @@ class ShellNode:
             return 0
         if self._commands.alive and not self._paused and time.monotonic() - self._looked_s > LOOK_EVERY_S:
             self._looked_s = time.monotonic()
-            self._runs = self._run(self._commands.alive).returncode == 0
+            self._runs = self._is_alive()
         return None if self._runs else 0
 
     def check(self) -> None:
@@ -73,8 +75,20 @@ class ShellNode:
         if self.exit_status is not None and not self.expected_end:
             raise TargetDied(f"{self.name} {self.how_it_ended()}, and no fault had struck it: {self.last_words()}")
 
-    def wait(self, limit_s: float | None = None) -> bool:  # noqa: ARG002
+    def wait(self, limit_s: float | None = None) -> bool:
+        """Looks whether the node has ended. Raises SetupError if the command that should have killed it did not."""
+        deadline = time.monotonic() + (limit_s or 0.0)
+        while self._ended and self._commands.alive and self._is_alive():
+            if time.monotonic() > deadline:
+                raise SetupError(f"{self.name} still runs after commands.kill: {self._filled(self._ended)}")
+            time.sleep(LOOK_EVERY_S)
         return self.exit_status is not None
+
+    def _is_alive(self) -> bool:
+        """Asks ``alive``. Without an answer in time it counts as alive."""
+        with suppress(SetupError):
+            return self._run(self._commands.alive, ALIVE_LIMIT_S).returncode == 0
+        return True
 
     def struck_elsewhere(self, kind: str) -> None:
         """Notes what the frame proxy has done by one of the commands."""
@@ -89,7 +103,12 @@ class ShellNode:
         return f"was ended: {self._filled(self._ended)}" if self._ended else "ended"
 
     def last_words(self) -> str:
-        return self._run(self._commands.log).stdout.strip() if self._commands.log else "it has no command for its log"
+        if not self._commands.log:
+            return "it has no command for its log"
+        try:
+            return self._run(self._commands.log).stdout.strip()
+        except SetupError as failure:
+            return str(failure)
 
     def command(self, which: str) -> str:
         """Returns the text of a command for this node."""
@@ -114,14 +133,20 @@ class ShellNode:
             told = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
             raise SetupError(f"{self.name}: commands.{which} failed with {done.returncode}: {told[0]}")
 
-    def _run(self, text: str) -> "subprocess.CompletedProcess[str]":
+    def _run(self, text: str, limit_s: float = COMMAND_LIMIT_S) -> "subprocess.CompletedProcess[str]":
         words = self._filled(text)
         try:
             return subprocess.run(
-                ["sh", "-c", words], capture_output=True, text=True, timeout=COMMAND_LIMIT_S, check=False
+                ["sh", "-c", words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=limit_s,
+                check=False,
             )
         except subprocess.TimeoutExpired as expired:
-            raise SetupError(f"{self.name}: {words!r} did not end within {COMMAND_LIMIT_S:g} s.") from expired
+            raise SetupError(f"{self.name}: {words!r} did not end within {limit_s:g} s.") from expired
 
     def _filled(self, text: str) -> str:
         return filled(text, self._words)

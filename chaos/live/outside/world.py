@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from bench.targets.model import Chosen
-from chaos.frame_proxy.proxy import Node
+from chaos.frame_proxy.proxy import Node, Pair
 from chaos.frame_proxy.target import nodes_of
 from chaos.live.errors import SetupError
-from chaos.live.foreign_frames import ForeignFrames, has_frame_faults
+from chaos.live.foreign_frames import ForeignFrames, Frames, LinkFrames, has_frame_faults, has_link_faults
 from chaos.live.foreign_target import behind_proxies
 from chaos.live.links import Links
 from chaos.live.load.fleet import Way
@@ -29,8 +29,7 @@ TickUntil: TypeAlias = Callable[[Callable[[], bool], float, str], None]
 
 
 class Outside:
-    """``scenario`` is what is played, ``crew`` the target's nodes, ``frames`` the frame proxy before them once they are
-    reached, if the run needs one. Raises SetupError, TargetDied."""
+    """``scenario`` is what is played, ``crew`` the target's nodes. Raises SetupError, TargetDied."""
 
     def __init__(
         self,
@@ -48,7 +47,13 @@ class Outside:
         self._seed = seed
         self._origin_us = origin_us
         self._progress = progress
-        self.frames: ForeignFrames | None = None
+        self._before: ForeignFrames | None = None
+        self._between: LinkFrames | None = None
+
+    @property
+    def frames(self) -> Sequence[Frames]:
+        """The frame proxies that stand."""
+        return [each for each in (self._before, self._between) if each is not None]
 
     def reach(self, links: Links, prefix: str, tick_until: TickUntil) -> Way:
         """Starts the target's nodes if that is ours to do, and puts a proxy before each of them. The run's topics begin
@@ -56,9 +61,11 @@ class Outside:
         crew = self.crew
         if crew.total:
             self._progress(f"{told(self._wanted)}: {crew.total} nodes")
-        crew.launch(links if needs_links(self.scenario) else None)
+        lead = self._lead if has_link_faults(self.scenario) else None
+        crew.launch(links if needs_links(self.scenario) else None, lead)
         tick_until(lambda: crew.is_ready, float("inf"), "")
         nodes = self._wait_for_all(tick_until)
+        self._check_order(nodes)
         way = behind_proxies(crew.bootstrap, links, prefix)
         for address, dialled in way.dial.items():
             self._progress(f"{address} is reached through {dialled}")
@@ -67,12 +74,31 @@ class Outside:
         crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
         if not has_frame_faults(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
-        frames = self.frames = ForeignFrames(
-            self.scenario, nodes, way, crew.processes(), self._folder, self._seed, self._origin_us
+        frames = self._before = ForeignFrames(
+            self.scenario,
+            nodes,
+            way,
+            crew.processes(),
+            self._folder,
+            self._seed,
+            self._origin_us,
+            crew.seen is not None,
         )
         for address, dialled in frames.way.dial.items():
             self._progress(f"before that, frames to {address} pass {dialled}")
         return frames.way
+
+    def _check_order(self, nodes: Sequence[Node]) -> None:
+        """Faults call a node by its place among the addresses, and rules by its place among the IDs."""
+        given, told_ones = self._wanted.file.addresses, [f"{each.host}:{each.port}" for each in nodes]
+        if sorted(given) == sorted(told_ones) and list(given) != told_ones:
+            raise SetupError(f"{told(self._wanted)}: addresses must stand in the order of IDs: {', '.join(told_ones)}.")
+
+    def _lead(self, pairs: Sequence[Pair]) -> Sequence[str]:
+        """Puts the frame proxy on all links between nodes."""
+        logs = self._folder.logs
+        frames = self._between = LinkFrames(self.scenario, pairs, logs, self._seed, self._origin_us, is_ours=False)
+        return frames.fronts
 
     def _wait_for_all(self, tick_until: TickUntil) -> Sequence[Node]:
         """Waits until the cluster tells clients of as many nodes as it has. Returns them."""
@@ -104,8 +130,12 @@ class Outside:
     # The course
 
     def tick(self) -> None:
-        if self.frames is not None:
-            self.frames.has_processes(self.crew.processes())
+        if self._before is not None:
+            self._before.has_processes(self.crew.processes())
+        roles = {} if self.crew.seen is None else self.crew.seen.now()
+        for frames in self.frames:
+            for node, role in roles.items():
+                frames.role(node, role)
 
     # What the manifest says
 

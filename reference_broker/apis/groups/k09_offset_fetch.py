@@ -34,9 +34,9 @@ from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
+from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offsets.requests import FetchedOffset
-from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, UNITS_PER_GROUP
 from reference_broker.log.lookup import Work
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.drafts.offsets import (
@@ -96,7 +96,7 @@ def handle(
     def fetch() -> Slices:
         work = Work()
         for at, group in enumerate(asked):
-            if work.spend(UNITS_PER_GROUP + len(group.group_id) // CHARACTERS_PER_UNIT):
+            if work.spend(UNITS_PER_KEY + len(group.group_id) // CHARACTERS_PER_UNIT):
                 yield
             broker.groups.commits.fetch(
                 group.group_id,

@@ -26,8 +26,9 @@ from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTo
 from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, answer_in_slices
-from reference_broker.groups.storage.record_fields import fits
-from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, OFFSETS_TOPIC, UNITS_PER_GROUP, partition_of
+from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
+from reference_broker.coordination.record_fields import fits
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import ErrorCode
 
@@ -58,7 +59,7 @@ def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced
         found = []
         for key in body.coordinator_keys:
             found.append(_coordinator(broker, key, call.listener))
-            if work.spend(UNITS_PER_GROUP + len(key) // CHARACTERS_PER_UNIT):
+            if work.spend(UNITS_PER_KEY + len(key) // CHARACTERS_PER_UNIT):
                 yield
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 

@@ -22,10 +22,10 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED
 from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member
 from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.topic import CHARACTERS_PER_UNIT, UNITS_PER_GROUP
 from reference_broker.log.lookup import Work
 from reference_broker.wire.errors import Error, ErrorCode, bounded_message
 
@@ -52,10 +52,10 @@ def _answered(broker: HasGroups, call: Call, body: DescribeGroupsRequest) -> Sli
     told: list[DescribedGroup] = []
     member_bytes = 0
     for group_id in dict.fromkeys(body.groups):
-        if work.spend(UNITS_PER_GROUP + len(group_id) // CHARACTERS_PER_UNIT):
+        if work.spend(UNITS_PER_KEY + len(group_id) // CHARACTERS_PER_UNIT):
             yield
         described = _described(broker, group_id, operations, call.api_version)
-        work.spend(UNITS_PER_GROUP * len(described.members))
+        work.spend(UNITS_PER_KEY * len(described.members))
         size = sum(len(each.member_metadata) + len(each.member_assignment) for each in described.members)
         if size and member_bytes and member_bytes + size > MOST_MEMBER_BYTES:
             told.append(_group(group_id, "", error=ErrorCode.policy_violation, message=TOO_MUCH))

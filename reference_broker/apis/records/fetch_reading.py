@@ -4,6 +4,7 @@ A look costs the same whatever the partition holds, and reads no records. The ch
 those of Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -14,7 +15,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
-from reference_broker.records.batch import InvalidRecords
+from reference_broker.records.batch import InvalidRecords, end_of
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -227,13 +228,27 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     """
     if cached.partition is None or not found.available_bytes:
         return told_of(cached, found, reader)
+    log = cached.partition.log
     try:
-        records = cached.partition.log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
+        records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
+        aborted = _aborted(log, cached.fetch_offset, records, found.end_offset) if reader is Reader.COMMITTED else ()
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
         return _failure(cached.index, read_error(failure))
-    return told_of(cached, found, reader, records)
+    return told_of(cached, found, reader, records, aborted)
+
+
+def _aborted(
+    log: PartitionLog, offset: int, records: bytes | memoryview, end_offset: int
+) -> Sequence[AbortedTransaction]:
+    """The aborted transactions that overlap what was read. Their records are in it, and the reader must skip them
+    (X-5). Mostly there are none. Only where there may be some, it is looked up where the records end."""
+    aborted = log.aborted_transactions(offset, end_offset) if records else ()
+    if not aborted:
+        return ()
+    read_to = end_of(records)
+    return [one for one in aborted if one.first_offset < read_to]
 
 
 def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
@@ -241,10 +256,16 @@ def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
     return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
-def told_of(cached: CachedPartition, found: Look, reader: Reader, records: bytes | memoryview = b"") -> PartitionData:
+def told_of(
+    cached: CachedPartition,
+    found: Look,
+    reader: Reader,
+    records: bytes | memoryview = b"",
+    aborted: Sequence[AbortedTransaction] = (),
+) -> PartitionData:
     """Returns the partition's part of an answer."""
     if found.problem is not None:
         return found.problem
-    aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None  # No transaction is served.
+    told = list(aborted) if reader is Reader.COMMITTED else None
     high_watermark, last_stable_offset, log_start_offset = found.offsets
-    return PartitionData(cached.index, 0, high_watermark, last_stable_offset, log_start_offset, aborted, -1, records)
+    return PartitionData(cached.index, 0, high_watermark, last_stable_offset, log_start_offset, told, -1, records)

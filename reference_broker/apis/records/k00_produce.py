@@ -12,37 +12,50 @@
   when the timeout of the request is over.
 * Both also wait for a sync where ``flush.messages`` asks for one.
 * A retry of a batch that is written already waits for the first writing.
-* Unlike Kafka: transactional batches are refused, because transactions are not served. Nobody may write to internal
-  topics. Kafka lets any client do so that calls itself ``__admin_client``, and anybody can.
+* The first batch of a transaction in a partition waits until the transaction's coordinator has said that it knows the
+  partition (``produce_transactions.py``).
+* Unlike Kafka: nobody may write to internal topics. Kafka lets any client do so that calls itself ``__admin_client``,
+  and anybody can. A transactional batch without a transactional ID is refused alone, not with the whole request.
 
 Version notes:
 * v7: batches may be compressed with zstd. In older versions they are UNSUPPORTED_COMPRESSION_TYPE.
 * v10: NOT_LEADER_OR_FOLLOWER names the leader and its address.
+* v11: TRANSACTION_ABORTABLE. Older versions get INVALID_TXN_STATE.
+* v12: a partition that is written to is added to the transaction (version 2 of transactions).
 * v13: topics are named by ID.
 
-KIPs: 98, 101, 110, 467, 497, 516, 951, 966.
+KIPs: 98, 101, 110, 467, 497, 516, 890, 951, 966, 1050.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
-from reference_broker.apis.parts import HasController, HasNow, HasOutside, HasPartitions, HasReplication, HasTraffic
-from reference_broker.apis.records.produce_answers import changed, marked_response, not_led, refused_answer, response_of
+from reference_broker.apis.parts import HasTraffic
+from reference_broker.apis.records.produce_acknowledging import ALL, Acknowledges, Written, finish, tell
+from reference_broker.apis.records.produce_answers import changed, not_led, refused_answer
+from reference_broker.apis.records.produce_bytes import (
+    batch_bytes,
+    is_large,
+    is_transactional,
+    units_to_look_into,
+)
+from reference_broker.apis.records.produce_transactions import JudgesTransactions, Verdicts, judge_transaction, name_of
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.log.partition_log import RecordsRefused
+from reference_broker.log.verification import Guard
 from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.timing import Slices, run_slices
-from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES, TRANSACTIONAL
+from reference_broker.records.batch import COMPRESSION_MASK, HEADER_BYTES
 from reference_broker.records.compression import Compression
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
 from reference_broker.replication.partitions import Partition
-from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.produce import (
     ProducePartition,
@@ -66,22 +79,9 @@ WITHOUT_LOG_START = (
 """What Kafka refuses without a look at the partition's state (ReplicaManager.appendToLocalLog). All other refusals of a
 batch tell where the log starts."""
 
-ALL = -1
-"""acks=all: every replica in sync must have the records, and there must be ``min.insync.replicas`` of them."""
-
-
-SMALL_BYTES = 4096
-"""An uncompressed batch of this size is looked into at once. It holds 576 records at most."""
-
-Written: TypeAlias = tuple[Partition, bool, int]
-"""The partition, whether something new was written, and where that ends."""
-
-
 UNITS_PER_SLICE = 600
 """The work of one event, in units of about 8 us. A batch costs one, and one more for every UNIT_BYTES."""
 UNIT_BYTES = 1 << 14
-PACKED_UNIT_BYTES = 1 << 7
-"""To pack so many bytes anew takes a unit. So does looking into a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class _Postponed:
     wanted: ProducePartition
     partition: Partition
     postponed: ProducePartitionResponse
+    guard: Guard | None
 
 
 @dataclass(slots=True)
@@ -103,29 +104,53 @@ class _Later:
     units: int = UNITS_PER_SLICE
 
 
-class Needs(HasPartitions, HasNow, HasOutside, HasReplication, HasController, HasTraffic, Protocol):
+class Needs(JudgesTransactions, Acknowledges, HasTraffic, Protocol):
     """What this API uses of its broker."""
 
 
 _Found: TypeAlias = bytes | memoryview | RecordsRefused
 """What looking into a batch gave: what is to be appended, or why nothing may be."""
 
-_Appends: TypeAlias = Callable[
-    [Needs, ProduceRequest, ProduceTopic, ProducePartition, list[Written], _Later], ProducePartitionResponse
-]
-"""Appends one batch, or says why not."""
+
+class _Appends(Protocol):
+    """Appends one batch, or says why not. The parameters are those of ``_append``."""
+
+    def __call__(
+        self,
+        broker: Needs,
+        request: ProduceRequest,
+        topic: ProduceTopic,
+        wanted: ProducePartition,
+        written: list[Written],
+        later: _Later,
+        guard: Guard | None = None,
+        /,
+    ) -> ProducePartitionResponse: ...
 
 
 def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse | None:
     """Every partition of the request gets its own error code; one refused partition does not stop the others. Large
     batches that must be looked into go in slices, and are appended when the others are."""
+    append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
+    if body.transactional_id is None:
+        return _produce(broker, call, body, append)
+
+    def produce(verdicts: Verdicts) -> None:
+        response = _produce(broker, call, body, partial(_append_judged, verdicts, append) if verdicts else append)
+        if response is not None:
+            call.respond(response)
+
+    judge_transaction(broker, call, body, contained(call, produce))
+    return None
+
+
+def _produce(broker: Needs, call: Call, body: ProduceRequest, append: _Appends) -> ProduceResponse | None:
     written: list[Written] = []
     later = _Later()
-    append = _append if call.api_version >= ZSTD_FROM else _append_without_zstd
     responses = [_append_topic(broker, body, topic, written, later, append) for topic in body.topics]
     if not later.batches:
-        return _finish(broker, call, body, responses, written, written)
-    _tell(written)
+        return finish(broker, call, body, responses, written, written)
+    tell(written)
 
     def look_into() -> Slices:
         """A partition may be led elsewhere when its turn comes."""
@@ -140,19 +165,21 @@ def handle(broker: Needs, call: Call, body: ProduceRequest) -> ProduceResponse |
             units += cost
             if units > UNITS_PER_SLICE:
                 units = cost
-                _tell(new)
+                tell(new)
                 told += new
                 new.clear()
                 yield
             found = yield from _looked_into(broker, each)
-            answers.append((each.postponed, _append(broker, body, each.topic, each.wanted, new, None, found)))
+            answers.append(
+                (each.postponed, _append(broker, body, each.topic, each.wanted, new, None, each.guard, found))
+            )
         told += new
 
         def settled(_: ProduceTopicResponse, answer: ProducePartitionResponse) -> ProducePartitionResponse:
             """Postponed answers come in the order of their batches."""
             return answers.popleft()[1] if answers and answers[0][0] is answer else answer
 
-        response = _finish(broker, call, body, changed(responses, settled), new, told)
+        response = finish(broker, call, body, changed(responses, settled), new, told)
         if response is not None:
             call.respond(response)
 
@@ -169,66 +196,7 @@ def _looked_into(broker: Needs, large: _Postponed) -> Generator[None, None, _Fou
         return refused
 
 
-def _tell(written: Sequence[Written]) -> None:
-    for partition, is_new, _ in written:
-        if is_new:
-            partition.changed()
-
-
-def _finish(
-    broker: Needs,
-    call: Call,
-    body: ProduceRequest,
-    responses: list[ProduceTopicResponse],
-    new: Sequence[Written],
-    written: Sequence[Written],
-) -> ProduceResponse | None:
-    """Answers once it may. ``new`` is the part of ``written`` of which nobody knows yet."""
-    response = response_of(broker, responses, call)
-    due: list[Partition] = []
-    replicated: list[tuple[Partition, int]] = []
-    _tell(new)
-    for partition, _, end in written:
-        if partition.followers is not None:
-            replicated.append((partition, end))
-        if must_be_durable(partition.log):
-            due.append(partition)
-        elif partition.followers is None and partition.log.high_watermark < end and not partition.deleted:
-            # When it was appended a sync was due, which another one has made needless.
-            partition.log.advance_high_watermark(partition.log.log_end_offset)
-            partition.changed()
-    if body.acks == 0:
-        for partition in due:
-            sync_led_then(broker.outside, [partition], nobody_waits)
-        _finish_unacknowledged(call, response)
-        return None
-    if replicated and body.acks == ALL:
-        acknowledge = contained(call, partial(_acknowledge, broker, call, body.timeout_ms, response, replicated))
-        if due:
-            sync_led_then(broker.outside, due, acknowledge)
-        else:
-            acknowledge()
-        return None
-    if not due:
-        return response
-    sync_led_then(broker.outside, due, lambda: call.respond(response))
-    return None
-
-
 API = Api.of(ProduceRequest, handle)
-
-
-def _acknowledge(
-    broker: Needs, call: Call, timeout_ms: int, response: ProduceResponse, replicated: list[tuple[Partition, int]]
-) -> None:
-    """Responds once all replicas in sync have what was written."""
-
-    def answered(errors: dict[Partition, Error]) -> None:
-        call.respond(marked_response(broker, call, response, errors) if errors else response)
-
-    abandon = broker.replication.leaders.acknowledge(replicated, timeout_ms, contained(call, answered))
-    if abandon is not None:
-        call.on_closed(abandon)
 
 
 def _append_topic(
@@ -240,7 +208,7 @@ def _append_topic(
     append: _Appends,
 ) -> ProduceTopicResponse:
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
-    name = topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+    name = name_of(broker, topic)
     if is_internal(name):
         error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
         answers = [refused_answer(wanted.partition, error, text) for wanted in topic.partitions]
@@ -256,13 +224,31 @@ def _append_without_zstd(
     wanted: ProducePartition,
     written: list[Written],
     later: _Later,
+    guard: Guard | None = None,
 ) -> ProducePartitionResponse:
-    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``_is_large``."""
+    """For versions whose consumers may not know zstd. The codec's number is in the attributes, as in ``is_large``."""
     records = wanted.records or b""
     if len(records) >= HEADER_BYTES and records[22] & COMPRESSION_MASK == Compression.ZSTD:
         error = ErrorCode.unsupported_compression_type
         return refused_answer(wanted.partition, error, f"zstd needs Produce {ZSTD_FROM} or newer")
-    return _append(broker, request, topic, wanted, written, later)
+    return _append(broker, request, topic, wanted, written, later, guard)
+
+
+def _append_judged(
+    verdicts: Verdicts,
+    append: _Appends,
+    broker: Needs,
+    request: ProduceRequest,
+    topic: ProduceTopic,
+    wanted: ProducePartition,
+    written: list[Written],
+    later: _Later,
+) -> ProducePartitionResponse:
+    """For a request with batches that begin a transaction in their partitions."""
+    verdict = verdicts.get((name_of(broker, topic), wanted.partition))
+    if isinstance(verdict, ProducePartitionResponse):
+        return verdict
+    return append(broker, request, topic, wanted, written, later, verdict)
 
 
 def _append(
@@ -272,17 +258,16 @@ def _append(
     wanted: ProducePartition,
     written: list[Written],
     later: _Later | None,
+    guard: Guard | None = None,
     found: _Found | None = None,
 ) -> ProducePartitionResponse:
     """``written`` gets what was written. A duplicate changes nothing, but it is not acknowledged before its first
     writing may be. ``later`` gets a batch whose turn has not come. It is None once the turn has come, and ``found`` is
-    what looking into the batch gave.
+    what looking into the batch gave. ``guard`` is that of the first batch of a transaction in the partition.
     """
     index = wanted.partition
     if request.acks not in (-1, 0, 1):
         return refused_answer(index, ErrorCode.invalid_required_acks, f"acks must be -1, 0 or 1, not {request.acks}")
-    if request.transactional_id is not None:
-        return refused_answer(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
     if topic.topic_id != NO_TOPIC_ID:
         partition = broker.partitions.by_id.get((topic.topic_id, index))
     else:
@@ -292,10 +277,12 @@ def _append(
     traffic = broker.traffic
     if wanted.records is None or len(wanted.records) == 0:
         return refused_answer(index, ErrorCode.invalid_record, "each partition needs a record batch")
-    if _batch_bytes(wanted.records) < len(wanted.records):
+    if batch_bytes(wanted.records) < len(wanted.records):
         return refused_answer(index, ErrorCode.invalid_record, "each partition may have only one record batch")
-    if _is_transactional(wanted.records):
-        return refused_answer(index, ErrorCode.transactional_id_authorization_failed, "transactions are not served")
+    if request.transactional_id is None and is_transactional(wanted.records):
+        return refused_answer(
+            index, ErrorCode.transactional_id_authorization_failed, "the request names no transactional ID"
+        )
     log, followers = partition.log, partition.followers
     if followers is not None and request.acks == ALL and followers.is_under_min_isr(log.config.min_insync_replicas):
         here = f"in sync: {len(followers.isr)} of {len(followers.states) + 1} replicas"
@@ -304,18 +291,18 @@ def _append(
         )
     if later is not None:
         later.units -= 1 + len(wanted.records) // UNIT_BYTES
-        is_large = log.looks_into_records and _is_large(wanted.records)
-        if log.looks_into_records and not is_large:
-            later.units -= _units_to_look_into(wanted.records)
-        if later.units < 0 or is_large:
+        looks_large = log.looks_into_records and is_large(wanted.records)
+        if log.looks_into_records and not looks_large:
+            later.units -= units_to_look_into(wanted.records)
+        if later.units < 0 or looks_large:
             postponed = ProducePartitionResponse(index, ErrorCode.none)
-            later.batches.append(_Postponed(topic, wanted, partition, postponed))
+            later.batches.append(_Postponed(topic, wanted, partition, postponed, guard))
             return postponed
     try:
         if isinstance(found, RecordsRefused):
             raise found
         records = wanted.records if found is None else found
-        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=later is None)
+        appended = log.append(broker.now, records, partition.leader_epoch, is_looked_into=later is None, guard=guard)
     except RecordsRefused as refused:
         traffic.failed_produce_requests.value += 1
         return ProducePartitionResponse(
@@ -347,34 +334,3 @@ def _append(
         log_append_time_ms=appended.log_append_time_ms,
         log_start_offset=appended.log_start_offset,
     )
-
-
-def _units_to_look_into(records: bytes | memoryview) -> int:
-    """For a small batch. Its header tells the number of records at byte 57. The log refuses one that the bytes cannot
-    hold."""
-    return int.from_bytes(records[57:HEADER_BYTES], "big") + len(records) // PACKED_UNIT_BYTES
-
-
-def _is_large(records: bytes | memoryview) -> bool:
-    """The codec's number is in the attributes, which are big-endian at byte 21."""
-    return len(records) > SMALL_BYTES or (len(records) >= HEADER_BYTES and bool(records[22] & COMPRESSION_MASK))
-
-
-def _batch_bytes(records: bytes | memoryview) -> int:
-    """Returns the size that the first batch's length field tells. The log judges whether that is right."""
-    return int.from_bytes(records[8:12], "big", signed=True) + 12
-
-
-def _is_transactional(records: bytes | memoryview) -> bool:
-    """Such a batch would open a transaction that nobody can end. The attributes are big-endian at byte 21."""
-    return len(records) >= HEADER_BYTES and bool(records[22] & TRANSACTIONAL)
-
-
-def _finish_unacknowledged(call: Call, response: ProduceResponse) -> None:
-    """With acks=0 there is no answer. The client learns of an error by losing its connection, as in Kafka."""
-    for topic in response.responses:
-        for answer in topic.partitions:
-            if answer.error_code:
-                call.close(f"produce with acks=0 to {topic.topic}-{answer.partition}: {error_name(answer.error_code)}")
-                return
-    call.respond(None)

@@ -155,14 +155,16 @@ def _answer(
 
 
 def find(partition: Partition, timestamp_ms: int, reader: Reader, work: Work) -> Search[Found | Error]:
-    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones.
+    """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones. An open
+    transaction holds back the last stable offset of each leader alike, so only the high watermark may lag.
 
     Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207), and where the
     log changes again and again during the search.
     """
     log, followers = partition.log, partition.followers
     end_offset = readable_end(log, reader)
-    lags = followers is not None and followers.epoch_start_offset > end_offset
+    reached = end_offset if reader is Reader.FOLLOWER else log.high_watermark
+    lags = followers is not None and followers.epoch_start_offset > reached
     if timestamp_ms == LATEST:
         if lags:
             return ErrorCode.offset_not_available

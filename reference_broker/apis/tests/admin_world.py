@@ -32,6 +32,8 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 
 NOW = Now(5_000_000, 1_700_000_000_000)
 DIRECTORY_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -152,6 +154,8 @@ class AdminWorld:
             replica=replica,
             replication=replication,
             groups=groups,
+            markers=MarkerWriter(self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image),
+            verifier=Verifier(self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics),
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )
         self.dispatcher = Dispatcher(self.broker)

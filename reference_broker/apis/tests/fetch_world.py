@@ -25,6 +25,7 @@ from reference_broker.wire.fetch import (
     FULL_FETCH,
     INCREMENTAL_FETCH,
     NO_TOPIC_ID,
+    AbortedTransaction,
     EpochEndOffset,
     FetchPartition,
     FetchRequest,
@@ -87,6 +88,9 @@ class FakeLog:
     def bytes_between(self, offset: int, end_offset: int) -> int:
         self.touches += 1
         return sum(len(b.data) for b in self.batches if b.last_offset >= offset and b.base_offset < end_offset)
+
+    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:  # noqa: ARG002
+        return []
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         if not self.batches or epoch > self.latest_epoch:
@@ -203,6 +207,8 @@ class World:
             fetch_sessions=cache,
             replication=replication,
             groups=unused,
+            markers=unused,
+            verifier=unused,
         )
 
     @property

@@ -19,6 +19,8 @@ from reference_broker.replication.tests import leader_world
 from reference_broker.replication.tests.leader_world import TOPIC_ID, broker_epoch_of
 from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.fetch import (
     FetchPartition,
     FetchRequest,
@@ -48,6 +50,7 @@ class ReplicatedWorld(leader_world.World):
         outside: Any = self
         replica: Any = SimpleNamespace(controller=self.controller)
         replication: Any = SimpleNamespace(leaders=self.leaders)
+        led = Partitions()
         self.broker = Broker(
             node_id=1,
             config=self.config,
@@ -55,11 +58,13 @@ class ReplicatedWorld(leader_world.World):
             disk=self.disk,
             outside=outside,
             metrics=self.metrics,
-            partitions=Partitions(),
+            partitions=led,
             replica=replica,
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
+            markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image),
+            verifier=Verifier(outside, 1, lambda: self.controller.image, self.serve_locally, self.metrics),
         )
         self.syncs: list[Any] = []
         self.led = [self.lead(index, **state) for index in range(partitions)]
@@ -77,6 +82,10 @@ class ReplicatedWorld(leader_world.World):
             self.syncs.append(done)
         else:
             done()
+
+    def serve_locally(self, api_key: int, body: Any, answer: Any) -> None:
+        """A test that coordinates transactions here says what it answers."""
+        raise AssertionError(f"nobody here serves API {api_key} ({body}) for {answer}")
 
     def elsewhere(self, index: int = 0, leader: int = 2, epoch: int = 1) -> None:
         """The metadata has another leader."""

@@ -50,6 +50,7 @@ def asked(world: NodeWorld, key: int, version: int, frame: memoryview) -> Any:
         (ApiKey.DESCRIBE_GROUPS, 6, ("groups",), ""),
         (ApiKey.DELETE_GROUPS, 2, ("groups_names",), ""),
         (ApiKey.OFFSET_FETCH, 9, ("groups", "topics"), "group_id"),
+        (ApiKey.DESCRIBE_PRODUCERS, 0, ("topics", "partition_indexes"), "name"),
     ],
 )
 def test_many_names_are_answered_in_slices(key: ApiKey, version: int, path: tuple[str, ...], field: str) -> None:

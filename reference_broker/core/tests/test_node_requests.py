@@ -129,7 +129,7 @@ def test_the_expiration_of_producers_reaches_the_log() -> None:
     assert world.log("t").producers.by_id == {}
 
 
-def test_a_transactional_batch_is_refused_while_transactions_are_not_served() -> None:
+def test_a_transactional_batch_without_a_transactional_id_is_refused() -> None:
     """Else a transaction would open that nobody can end, and readers of committed records would wait for ever."""
     world = NodeWorld()
     world.create("t")

@@ -8,6 +8,7 @@ partition that comes or goes begins or ends the service of its groups here, too.
 from collections.abc import Callable, Iterator
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.record_fields import fits
 from reference_broker.groups.membership import joining, leaving, rebalances, syncing
 from reference_broker.groups.membership.requests import (
     UNKNOWN_MEMBER,
@@ -24,7 +25,6 @@ from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.record_fields import fits
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, run_slices

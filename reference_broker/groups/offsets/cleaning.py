@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
-from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports

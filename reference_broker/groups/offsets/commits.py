@@ -6,15 +6,15 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.log import KeyAndValue, Written
+from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
 from reference_broker.groups.offsets.judging import epoch_refusal, exists, judged, membership_error
 from reference_broker.groups.offsets.requests import CommitRequest, Committed, Deleted, Fetched, FetchedOffset
-from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
-from reference_broker.groups.storage.log import KeyAndValue, Written
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.image import MetadataImage

@@ -4,10 +4,10 @@ The rules are those of Kafka's OffsetMetadataManager for classic groups, and of 
 """
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 

@@ -11,6 +11,13 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
+from reference_broker.coordination.record_fields import (
+    MOST_TEXT_BYTES,
+    DamagedRecord,
+    FieldReader,
+    FieldWriter,
+    fits,
+)
 from reference_broker.groups.offsets.committed_offsets import (
     NO_EPOCH,
     NO_METADATA_EPOCH,
@@ -20,13 +27,6 @@ from reference_broker.groups.offsets.committed_offsets import (
 )
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
-from reference_broker.groups.storage.record_fields import (
-    MOST_TEXT_BYTES,
-    DamagedRecord,
-    FieldReader,
-    FieldWriter,
-    fits,
-)
 from reference_broker.wire.decoding import primitive_reader
 
 METADATA_EPOCH_TAG: Final = 10_000

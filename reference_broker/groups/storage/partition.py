@@ -6,13 +6,14 @@ What is written becomes visible as the high watermark moves, of which the led pa
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from reference_broker.coordination.led_partition import LedPartition
+from reference_broker.coordination.log import CoordinatorLog, KeyAndValue, Written
+from reference_broker.coordination.record_fields import TextTooLong
+from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
-from reference_broker.groups.slices import SliceQueue
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.codec import group_key, group_value, offset_key
-from reference_broker.groups.storage.log import KeyAndValue, OffsetsLog, Written
-from reference_broker.groups.storage.record_fields import TextTooLong
 from reference_broker.groups.storage.retention import Retention
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices
@@ -39,26 +40,16 @@ def told_as(error: Error) -> Error:
     return _TOLD.get(error, error)
 
 
-class OffsetsPartition:
+class OffsetsPartition(LedPartition):
     """Whoever writes passes ``written``, which gets the error that clients are told. It may be called before the method
     returns. It is called even if another node leads the partition by then (NOT_COORDINATOR)."""
 
-    def __init__(self, ports: Ports, log: OffsetsLog, retention: Retention, metrics: GroupMetrics) -> None:
-        self.led: Partition = log.led
-        self.index = log.led.index
+    def __init__(self, ports: Ports, log: CoordinatorLog, retention: Retention, metrics: GroupMetrics) -> None:
+        super().__init__(log.led)
         self.groups: dict[str, Group] = {}
         """All its groups by ID. ``add_group`` adds to them, and membership deletes from them."""
         self.offsets = CommittedOffsets()
         self.retention = retention
-        self.is_loaded = False
-        """Its groups are served."""
-        self.is_refused = False
-        """Its log cannot be read, so that nobody knows its groups."""
-        self.is_led = True
-        """No other node has taken over, as far as this one knows."""
-        self.loaded_end = 0
-        """The end of the log when it was loaded. The former coordinator may have acknowledged what lies below it, so
-        nobody is told of offsets before the high watermark has passed it."""
         self._is_watching = False
         self._ports = ports
         self._log = log
@@ -205,13 +196,11 @@ class OffsetsPartition:
         )
 
     def close(self) -> None:
-        """Another node leads the partition now. Nothing here is true any more."""
-        self.is_led = self.is_loaded = False
+        super().close()
         self.led.unwatch(self)
         self._metrics.offsets.value -= self.offsets.count
 
     def validate(self) -> None:
-        """Asserts what is always true of its offsets and groups. It is dear, so only tests and the simulator ask."""
         self.offsets.validate()
         for group_id, group in self.groups.items():
             assert group.group_id == group_id, f"group {group.group_id} stands under {group_id}"

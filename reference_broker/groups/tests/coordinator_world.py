@@ -6,10 +6,11 @@ from random import Random
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.partitioner import partition_of
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, FetchedOffset, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_of
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta

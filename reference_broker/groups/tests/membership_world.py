@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.log import Written
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.membership.requests import (
     JoinAnswer,
@@ -20,7 +21,6 @@ from reference_broker.groups.metrics import GroupMetrics
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import MemberProtocol
 from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.log import Written
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.retention import Retention
 from reference_broker.metrics.metrics import Metrics

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reference_broker.coordination.record_fields import DamagedRecord
 from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
@@ -20,7 +21,6 @@ from reference_broker.groups.storage.codec import (
     read_key,
     read_offset_value,
 )
-from reference_broker.groups.storage.record_fields import DamagedRecord
 
 KEY = OffsetKey("g", "t", 1)
 COMMIT = CommitOffset("t", 1, 5, 7, "m", 9)

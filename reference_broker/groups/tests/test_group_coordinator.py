@@ -3,13 +3,14 @@
 import pytest
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination import partitioner
+from reference_broker.coordination.partitioner import java_hash, partition_of
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage import topic
 from reference_broker.groups.storage.codec import group_key, offset_key
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, java_hash, partition_of, replication_factor
+from reference_broker.groups.storage.topic import OFFSETS_TOPIC, replication_factor
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
 from reference_broker.metadata.image import MetadataImage
@@ -53,9 +54,9 @@ def test_groups_are_hashed_as_java_hashes(text: str, value: int) -> None:
 
 
 def test_long_group_ids_are_hashed_and_not_kept() -> None:
-    before = topic._remembered_hash.cache_info().currsize
+    before = partitioner._remembered_hash.cache_info().currsize
     assert partition_of("g" * 30_000, 1 << 31) == java_hash("g" * 30_000)
-    assert topic._remembered_hash.cache_info().currsize == before
+    assert partitioner._remembered_hash.cache_info().currsize == before
 
 
 def test_the_offsets_topic_has_no_more_replicas_than_there_are_brokers() -> None:

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from reference_broker.coordination.log import Written
 from reference_broker.groups.membership.joining import NEW_MEMBER_TIMEOUT_MS
 from reference_broker.groups.membership.requests import JoinAnswer, Leaving, SyncAnswer
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
-from reference_broker.groups.storage.log import Written
 from reference_broker.groups.tests.membership_world import BOTH, RANGE, FakePartition, Joining, Syncing, World
 from reference_broker.wire.errors import Error, ErrorCode
 

@@ -22,11 +22,11 @@ from reports.jobs.shared.wire_sessions import LINE, SESSION, answers, fetches, l
 from reports.read_tables import Tables
 
 _AGAIN = (
-    "incremental and told is not null and told.error = 0 and told.record_bytes = 0 and not told.points_on "
+    "judged and incremental and told is not null and told.error = 0 and told.record_bytes = 0 and not told.points_on "
     "and told_before.error = 0 and not forgotten and told.high_watermark = told_before.high_watermark "
     "and told.log_start_offset = told_before.log_start_offset"
 )
-_NEW = "incremental and named and not held and not forgotten and told is null"
+_NEW = "judged and incremental and named and not held and not forgotten and told is null"
 
 
 def transform(tables: Tables) -> DataFrame:
@@ -47,7 +47,7 @@ def _change_not_told(tables: Tables) -> DataFrame:
     in_order = Window.partitionBy(*LINE).orderBy("seq").rowsBetween(1, Window.unboundedFollowing)
     over = F.min(F.expr("if(told is not null or forgotten, seq, null)")).over(in_order)
     held = tables.once(lines).withColumn("over", F.coalesce(over, F.lit(2**63 - 1)))
-    held = held.where("told is not null and told.error = 0 and not forgotten")
+    held = held.where("judged and told is not null and told.error = 0 and not forgotten")
     held = held.select(*LINE, "over", F.col("told").alias("last"), F.col("answered_seq").alias("since"))
     seen = tables.frame_lines.where("kind = 'told' and error = 0").drop("node")
     seen = seen.join(fetches(tables).select("run", "node", "seq", "answered_seq"), ["run", "seq"])
@@ -61,7 +61,7 @@ def _change_not_told(tables: Tables) -> DataFrame:
     due = due.groupBy(*(f"held.{key}" for key in LINE), "held.over", "held.since").agg(
         F.min("seen.answered_seq").alias("due_seq")
     )
-    asked = tables.once(answers).where("incremental").alias("asked")
+    asked = tables.once(answers).where("judged and incremental").alias("asked")
     lacks = [F.col(f"due.{key}") == F.col(f"asked.{key}") for key in SESSION]
     lacks.append(F.expr("asked.seq > due.due_seq and asked.seq < due.over"))
     found = due.alias("due").join(asked, lacks).groupBy(*(f"due.{key}" for key in LINE), "due.since")

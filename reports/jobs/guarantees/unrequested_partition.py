@@ -25,7 +25,7 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def _on_the_wire(tables: Tables) -> DataFrame:
-    foreign = tables.once(lines).where("told is not null and not named and (not held or forgotten)")
+    foreign = tables.once(lines).where("judged and told is not null and not named and (not held or forgotten)")
     detail = sentence(
         "%s was answered %s-%s in session %s, in which it did not ask for it.",
         "client_id",

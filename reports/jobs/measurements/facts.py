@@ -14,6 +14,7 @@ from reports.jobs.shared.sessions import FETCH
 from reports.read_tables import Tables
 
 _ACKED = "type = 'ok' and first_offset >= 0"
+_REWIND = "reason = 'OFFSET_OUT_OF_RANGE' and to_offset between 0 and from_offset - 1"
 _FACTS: Mapping[str, Mapping[str, str]] = {
     "operations": {
         "operations": "true",
@@ -53,7 +54,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "memberships": {"partitions_given": "event = 'assigned'"},
     "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
     "target_runs": {"records_at_target": "count"},
-    "resets": {"rewinds": "reason = 'OFFSET_OUT_OF_RANGE' and to_offset between 0 and from_offset - 1"},
+    "resets": {"rewinds": _REWIND, "records_rewound": f"if({_REWIND}, from_offset - to_offset, 0)"},
 }
 """The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
 _SELDOM = ("frames", "frame_lines", "commits", "memberships", "metadata_epochs", "target_runs", "resets")

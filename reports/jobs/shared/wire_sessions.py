@@ -96,8 +96,12 @@ def steps(tables: Tables) -> DataFrame:
 
 def answers(tables: Tables) -> DataFrame:
     """The answers by which a session's partitions are known: SESSION, ``seq``, ``answered_seq``, ``until_us``,
-    ``client_id``, and ``incremental``. The first of a session is the answer that gave it, and all others are clear. An
-    answer that asks its client to wait (KIP-219) may leave out everything, so it is none of them."""
+    ``client_id``, ``incremental`` and ``judged``. The first of a session is the answer that gave it.
+
+    Of all others only those to clear requests are judged. An answer that asks its client to wait (KIP-219) may leave
+    out everything, so it is not judged either. Whether an epoch is accepted shows in its answer, and accepted epochs
+    stand in their order. So what was accepted beside another request is known once all is answered.
+    """
     first = created(tables).where("session_id != session and session_epoch = 0")
     first = first.select(
         *SESSION,
@@ -106,10 +110,19 @@ def answers(tables: Tables) -> DataFrame:
         F.col("made_us").alias("until_us"),
         "client_id",
         F.lit(False).alias("incremental"),
+        F.lit(True).alias("judged"),
     )
-    then = tables.once(steps).where("clear and not gone and session_epoch > 0 and error = 0 and throttle_ms = 0")
+    then = tables.once(steps).where("answered_seq >= 0 and not gone and session_epoch > 0 and error = 0")
     then = then.where("answered_session_id = session").join(first.select(*SESSION).distinct(), [*SESSION], "left_semi")
-    then = then.select(*SESSION, "seq", "answered_seq", "until_us", "client_id", F.lit(True).alias("incremental"))
+    then = then.select(
+        *SESSION,
+        "seq",
+        "answered_seq",
+        "until_us",
+        "client_id",
+        F.lit(True).alias("incremental"),
+        F.expr("clear and throttle_ms = 0").alias("judged"),
+    )
     return first.unionByName(then)
 
 
@@ -123,7 +136,8 @@ def lines(tables: Tables) -> DataFrame:
     said = tables.frame_lines.drop("node", "offset")
     of_answers = said.join(tables.once(answers), ["run", "seq"])
     told = F.struct("seq", "answered_seq", "high_watermark", "log_start_offset", "error", "record_bytes", "points_on")
-    by_request = of_answers.groupBy(*LINE, "seq", "answered_seq", "until_us", "client_id", "incremental").agg(
+    of_request = ("seq", "answered_seq", "until_us", "client_id", "incremental", "judged")
+    by_request = of_answers.groupBy(*LINE, *of_request).agg(
         F.bool_or(F.expr("kind = 'named'")).alias("named"),
         F.bool_or(F.expr("kind = 'forgotten'")).alias("forgotten"),
         F.first(F.when(F.expr("kind = 'told'"), told), ignorenulls=True).alias("told"),

@@ -86,6 +86,16 @@ def test_a_scenario_failed_only_if_it_did_each_time(words: list[str], verdict: s
     assert play.command == "./crucible run plain-load --target kfake"
 
 
+def test_our_own_broker_is_played_from_the_outside_and_a_pass_tells_what_struck() -> None:
+    def run(words: Sequence[str], _: float) -> tuple[int, str]:
+        assert words[words.index("--target") + 1] == "reference.toml"
+        return 0, "PASSED: all held, under 1 fault with 2 hits.\n"
+
+    play = scenario_plays.played(find("reference"), ["2"], lambda *_: "", run)["2"]
+    assert play.command == "./crucible run 2 --target reference.toml"
+    assert play.reason == "all held, under 1 fault with 2 hits."
+
+
 def test_only_what_failed_is_played_again_and_nothing_that_is_refused() -> None:
     asked: list[Sequence[str]] = []
 

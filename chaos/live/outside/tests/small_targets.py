@@ -1,6 +1,7 @@
 """Targets for tests: the reference broker as anybody's, and programs that are no broker."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 BROKER = """
@@ -19,8 +20,12 @@ SERVE = (
 )
 
 
-def target_file(folder: Path, script: str, nodes: int = 1, limit_s: float = 30.0) -> str:
-    """Returns the path of a target whose node runs a shell script."""
+def target_file(
+    folder: Path, script: str, nodes: int = 1, limit_s: float = 30.0, more: str = "", words: Sequence[str] = ()
+) -> str:
+    """Returns the path of a target whose node runs a shell script with these words. ``more`` stands in [node]."""
     path = folder / "broker.toml"
-    path.write_text(BROKER.format(nodes=nodes, command=json.dumps(["sh", "-c", script]), limit_s=limit_s))
+    path.write_text(
+        BROKER.format(nodes=nodes, command=json.dumps(["sh", "-c", script, *words]), limit_s=limit_s) + more
+    )
     return str(path)

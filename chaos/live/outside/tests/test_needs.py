@@ -8,7 +8,9 @@ from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.outside import needs
 from chaos.live.outside.needs import chosen, needs_links, playable
-from scenarios.loader import find
+from chaos.live.tests.small_scenario import text_of, written
+from scenarios.loader import find, load
+from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import in_revision
 
@@ -48,6 +50,67 @@ def test_optional_faults_that_cannot_be_played_are_left_out(tmp_path: Path) -> N
     played = playable(from_outside(find("leader-killed-under-acks-all")), unlinked)
     assert [fault.name for fault in played.faults] == ["leader_killed"]
     assert not needs_links(played)
+
+
+def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp_path: Path) -> None:
+    linked = playable(from_outside(find("link-faults")), chosen("kafka"))
+    assert linked.expected_faults == find("link-faults").expected_faults
+    assert needs_links(linked)
+    assert not needs_links(playable(asking(tmp_path, 'node = "leader"'), chosen("kafka")))
+
+
+def asking(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "reply"') -> Scenario:
+    """A scenario of three nodes with one fault."""
+    fault = "\n".join(("[[fault]]", 'name = "it"', f'kind = "{kind}"', on, *words))
+    return load(written(folder, "asking", text_of("Asks", 1, CLUSTER, 10, fault)))
+
+
+CLUSTER = """
+[cluster]
+nodes = 3
+
+[load]
+seconds = 1
+
+[[load.topics]]
+name = "hot"
+partitions = 1
+"""
+OF_ONE = '[node]\ncommand = ["x"]\none_process = true\nlinks = "peers"'
+ELSEWHERE = 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"\nstop = "x"\nkill = "x"'
+LOST = ("response_dropped", 'on = "reply"')
+BOUNCED = ("rolling_bounce", "at_s = 0")
+EMPTIED = ("directory_missing", "at_s = 0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "text", "lack"),
+    [
+        (LOST, 'link = "1>0"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
+        (LOST, 'link = "1>0"', 'addresses = ["a:1"]', "directed links between nodes"),
+        (LOST, 'match = { api = "vote" }', 'nodes = 3\n[node]\ncommand = ["x"]', "a link says where nodes are struck"),
+        (LOST, 'node = "leader"', f"nodes = 3\n{OF_ONE}", "nodes with roles, each a process of its own"),
+        (BOUNCED, "restart_after_s = 1", f"nodes = 3\n{OF_ONE}", "one process for each node"),
+        (BOUNCED, "restart_after_s = 1", 'addresses = ["a:1"]', "process control, to do rolling_bounce"),
+        (BOUNCED, 'config = { "a.b" = 1 }', ELSEWHERE, "other settings for a node, which it gets only if we start it"),
+        (BOUNCED, 'config = { "a.b" = 1 }', "", ""),
+        (EMPTIED, "duration_s = 1", f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
+        (EMPTIED, "duration_s = 1", ELSEWHERE, "the data directory of a node, which is known only if we start it"),
+        (EMPTIED, "duration_s = 1", "", ""),
+        (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control: commands.alive"),
+    ],
+)
+def test_what_such_faults_need_is_named(
+    tmp_path: Path, kind: tuple[str, str], words: str, text: str, lack: str
+) -> None:
+    asked = asking(tmp_path, words, kind=kind[0], on=kind[1])
+    wanted = target(tmp_path, text) if text else chosen("kafka")
+    if not lack:
+        assert playable(asked, wanted).faults == asked.faults
+        return
+    with pytest.raises(SetupError, match=lack) as refusal:
+        playable(asked, wanted)
+    assert "\n" not in str(refusal.value)
 
 
 BY_HAND = """

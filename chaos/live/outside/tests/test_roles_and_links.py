@@ -1,5 +1,6 @@
 """Roles as they are seen from outside, and proxies between the nodes of a target."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 
 from bench.targets.layout import Plan
 from bench.targets.loader import find
+from chaos.frame_proxy.proxy import Pair
 from chaos.live.links import Links
 from chaos.live.outside.directed import via_proxies
 from chaos.live.outside.roles import Office, RolesSeen, led_partition, led_quorum, names_a_role, newer, roles_of
@@ -49,6 +51,27 @@ def test_nodes_that_look_names_up_find_proxies_at_their_own_ports(
     assert "127.0.0.1 node-0\n" in hosts
 
 
+def test_more_may_stand_before_the_proxies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.targets.providers.kafka.provide", lambda _: {"classpath": "jars"})
+    led: list[Pair] = []
+
+    def lead(pairs: Sequence[Pair]) -> list[str]:
+        led.extend(pairs)
+        return [f"front-of-{pair.source}-{pair.target}" for pair in pairs]
+
+    proxies = Proxies()
+    told = via_proxies(Plan(find("reference.toml"), tmp_path), Links(cast(Any, proxies)), lead)
+    assert told[1, 2] == "front-of-1-2"
+    assert Pair(1, 2, "proxy-of-node-1-node-2", "127.0.0.1:0") in led
+
+    led.clear()
+    plan = Plan(find("kafka"), tmp_path)
+    named = via_proxies(plan, Links(cast(Any, proxies)), lead)
+    port = plan.ports[2]["controller"]
+    assert Pair(0, 2, "proxy-of-node-0-node-2-controller", f"{named[0, 2]}:{port}") in led
+    assert len(led) == 12
+
+
 def metadata(epoch: int, leader: int, replicas: list[int]) -> Any:
     partition = SimpleNamespace(partition_index=0, leader_epoch=epoch, leader_id=leader, replica_nodes=replicas)
     return SimpleNamespace(topics=[SimpleNamespace(partitions=[partition])])
@@ -80,7 +103,8 @@ def test_a_fault_finds_the_leader_that_was_seen_last() -> None:
     assert roles.node("leader") == 0
 
 
-def test_only_faults_at_times_that_name_a_role_need_roles() -> None:
+def test_only_faults_that_name_a_role_need_roles() -> None:
+    assert names_a_role(scenario("link-faults"))
     assert names_a_role(scenario("leader-killed-under-acks-all"))
     assert not names_a_role(scenario("kill-under-load"))
     assert not names_a_role(scenario("1"))

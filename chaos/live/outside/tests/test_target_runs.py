@@ -58,6 +58,54 @@ optional = true
 CLOSES = "import socket; s = socket.create_server(('127.0.0.1', {port})); [s.accept()[0].close() for _ in iter(int, 1)]"
 
 
+THREE = """
+[cluster]
+nodes = 3
+
+[load]
+seconds = 18
+
+[[load.topics]]
+name = "hot"
+partitions = 2
+replicas = 3
+"""
+BETWEEN = """
+[[fault]]
+name = "fetch_lost"
+kind = "response_dropped"
+on = "reply"
+link = "all>partition_leader"
+match = { api = "fetch", session = true }
+total = 2
+
+[[fault]]
+name = "answer_late"
+kind = "response_delayed"
+on = "reply"
+node = "partition_leader"
+match = { api = "produce" }
+nth = 3
+total = 1
+delay_ms = 100
+
+[[fault]]
+name = "bounced"
+kind = "rolling_bounce"
+at_s = 3
+restart_after_s = 0.1
+config = { "num.partitions" = 2 }
+
+[[fault]]
+name = "not_mounted"
+kind = "directory_missing"
+at_s = 0.5
+restart_after_s = 0.1
+duration_s = 2
+node = 2
+"""
+
+
 def scenario(folder: Path, *more: str) -> Scenario:
     return load(written(folder, "small", text_of("A small run", 10, LOAD, 50, *more)))
 
@@ -77,6 +125,25 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
     told = {row["name"]: row["detail"] for row in faults_of(folder)}
     assert "ended by SIGKILL" in told["killed_at_commit_of_nothing"]
     assert "was stopped (state T, T at the end)" in told["paused"]
+    assert not children()
+
+
+def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> None:
+    text = text_of("Between nodes", 10, THREE, 50, BETWEEN)
+    prepared = 'prepare = ["sh", "-c", "echo made >> {folder}/made"]\nsetting = ["--config", "{key}={value}"]\n'
+    serve = f'set -- "$@"; echo "$@" >> {{folder}}/settings; {SERVE}'
+    target = target_file(tmp_path, serve, nodes=3, more=prepared, words=("it", "{settings...}"))
+    folder = play(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
+    manifest = read_manifest(folder)
+    assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [("target-stays-up", True, "")]
+    struck = [(row["name"], row["target"]) for row in faults_of(folder)]
+    assert {name for name, _ in struck} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
+    assert [target for name, target in struck if name == "bounced"] == ["node-0", "node-1", "node-2"]
+    data = folder / "data"
+    assert (data / "node-2" / "made").read_text() == "made\n" * 2
+    assert (data / "node-0" / "made").read_text() == "made\n"
+    assert "num.partitions=2" not in (data / "node-0" / "settings").read_text().splitlines()[0]
+    assert "num.partitions=2" in (data / "node-0" / "settings").read_text().splitlines()[1]
     assert not children()
 
 

@@ -1,4 +1,4 @@
-"""Appends records to one partition of ``__consumer_offsets``, and tells when all replicas in sync have them.
+"""Appends records to one partition of a coordinator's topic, and tells when all replicas in sync have them.
 
 Waiting for all replicas (acks=all) is what fences: a coordinator that was replaced, and does not know it yet, gets no
 acknowledgement.
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
@@ -26,11 +25,12 @@ Written: TypeAlias = Callable[[Error], None]
 
 
 @dataclass(slots=True)
-class OffsetsLog:
-    """``led`` is the partition, as this node leads it. The errors are the log's own."""
+class CoordinatorLog:
+    """``led`` is the partition, as this node leads it. ``_timeout_ms``: how long replication may take.
+    The errors are the log's own."""
 
     _ports: Ports
-    _config: BrokerConfig
+    _timeout_ms: int
     _leaders: Leaders
     led: Partition
 
@@ -38,7 +38,7 @@ class OffsetsLog:
         """Appends all records or none, in one batch. So a coordinator that takes over has all of them or none, too.
 
         If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
-        are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after ``offsets.commit.timeout.ms``;
+        are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after the timeout;
         the records may be replicated later."""
         refusal = self._refusal()
         if refusal:
@@ -102,6 +102,6 @@ class OffsetsLog:
         else:
             self._leaders.acknowledge(
                 [(led, end_offset)],
-                self._config.offsets_commit_timeout_ms,
+                self._timeout_ms,
                 lambda errors: written(errors.get(led, ErrorCode.none)),
             )

@@ -1,0 +1,137 @@
+"""forgotten-producer-refused: who a partition does not know must begin at sequence 0, and only the idle are forgotten.
+
+P-7: an ID is forgotten when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall clock
+and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, so an ID may
+be known for so much longer. P-5: a batch of an unknown ID with another sequence than 0 is refused with
+UNKNOWN_PRODUCER_ID, if that is the policy.
+
+The check knows each producer's batches from the requests. An ID that was never seen, or whose newest batch is older
+than both times together, is unknown. An ID with a younger batch that was acknowledged, and that the leader's log still
+holds, is known. Batches of transactions are left out: an open one keeps its producer.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from chaos.checks.batches import batches_of, read_batches
+from chaos.checks.check import Check
+from chaos.checks.records import Producing, producing_of
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.values import without_node
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceResponse
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+PRODUCE = 0
+UNKNOWN_PRODUCER_ID = 59
+REJECT = "reject"
+
+_Place: TypeAlias = tuple[bytes, int]
+"""ID of the topic, and index."""
+
+
+@dataclass(slots=True)
+class _Producer:
+    """What is known of a producer ID in one partition. ``sent_ms`` is the largest timestamp of its batches and of the
+    times at which they were sent. ``acked_ms`` and ``acked_at`` are the timestamp and the offset of its last batch that
+    was acknowledged; -1 if there is none."""
+
+    sent_ms: int
+    acked_ms: int = -1
+    acked_at: int = -1
+
+
+class _Asked(NamedTuple):
+    """A batch under way. ``sent_before_ms`` is ``sent_ms`` of its producer before it came; -1 if it was not known."""
+
+    place: _Place
+    batch: Producing
+    sent_before_ms: int
+
+
+class ForgottenProducerRefused(Check):
+    guarantee = "forgotten-producer-refused"
+    acts_on = (PRODUCE, Closed, type(None))
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._producers: dict[tuple[_Place, int], _Producer] = {}
+        self._asked: dict[tuple[int, int], dict[int, dict[tuple[str | bytes, int], _Asked]]] = {}
+        """by node and connection, by correlation ID, and by the partition as the request names it"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if event is None:
+            self._asked = without_node(self._asked, node_id)
+        elif type(event) is Closed:
+            self._asked.pop((node_id, event.connection), None)
+        elif type(event) is Request and isinstance(event.body, ProduceRequest):
+            asked = dict(self._read(node, event.body))
+            self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
+        for effect in effects:
+            if type(effect) is Reply and effect.api_key == PRODUCE:
+                found = self._asked.get((node_id, effect.connection), {}).pop(effect.correlation_id, {})
+                if isinstance(effect.body, ProduceResponse):
+                    for topic in effect.body.responses:
+                        for told in topic.partitions:
+                            one = found.get((topic.topic or bytes(topic.topic_id), told.partition))
+                            if one is not None:
+                                self._judge(at_us, node, one, told)
+
+    def _read(self, node: "Node", body: ProduceRequest) -> Iterator[tuple[tuple[str | bytes, int], _Asked]]:
+        """Yields the batches of producers with an ID, if each is alone in its partition's part of the request."""
+        led, wall_ms = node.broker.partitions, node.broker.now.wall_ms
+        for topic in body.topics:
+            for each in topic.partitions:
+                named = topic.topic or bytes(topic.topic_id), each.partition
+                partition = led.by_name.get((topic.topic, named[1])) or led.by_id.get((topic.topic_id, named[1]))
+                batches = [producing_of(data) for _, data in batches_of(bytes(each.records or b""))]
+                if partition is None:
+                    continue  # Physical: who does not lead it appends nothing.
+                place = partition.topic_id, partition.index
+                for batch in batches:
+                    known = self._producers.get((place, batch.producer_id))
+                    sent_ms = max(batch.largest_ms, wall_ms, -1 if known is None else known.sent_ms)
+                    if len(batches) == 1 and batch.producer_id >= 0 and not batch.is_transactional:
+                        yield named, _Asked(place, batch, -1 if known is None else known.sent_ms)
+                    if known is None:
+                        self._producers[place, batch.producer_id] = _Producer(sent_ms)
+                    else:
+                        known.sent_ms = sent_ms
+
+    def _judge(self, at_us: int, node: "Node", asked: _Asked, told: ProducePartitionResponse) -> None:
+        config, wall_ms = node.broker.config, node.broker.now.wall_ms
+        batch, producer = asked.batch, self._producers[asked.place, asked.batch.producer_id]
+        most_ms = config.producer_id_expiration_ms + config.producer_id_expiration_check_interval_ms
+        who = f"producer {batch.producer_id} with sequence {batch.first_sequence}"
+        if told.error_code == UNKNOWN_PRODUCER_ID:
+            age_ms = wall_ms - producer.acked_ms
+            partition = node.broker.partitions.by_id.get(asked.place)
+            is_held = partition is not None and _holds(partition, producer.acked_at, batch.producer_id)
+            if is_held and age_ms < config.producer_id_expiration_ms:
+                self.violated(at_us, f"{who} was called unknown {age_ms} ms after its last record")
+            elif batch.first_sequence == 0:
+                self.violated(at_us, f"{who} was called unknown, and may begin at 0")
+        elif told.error_code == 0:
+            if batch.first_sequence > 0 and config.crucible_unknown_producer_id_policy == REJECT:
+                if asked.sent_before_ms < 0:
+                    self.violated(at_us, f"{who} was accepted, and the partition had never heard of it")
+                elif wall_ms - asked.sent_before_ms > most_ms:
+                    idle_ms = wall_ms - asked.sent_before_ms
+                    self.violated(at_us, f"{who} was accepted after {idle_ms} ms, {most_ms} ms are the most")
+            if told.base_offset >= 0:
+                producer.acked_ms, producer.acked_at = batch.largest_ms, told.base_offset
+
+
+def _holds(partition: Partition, offset: int, producer_id: int) -> bool:
+    """Whether the log still has the batch at this offset, by this producer."""
+    log = partition.log
+    if not log.log_start_offset <= offset < log.log_end_offset:
+        return False
+    found = next(read_batches(log, offset, log.log_end_offset), None)
+    return found is not None and found[0].base_offset == offset and producing_of(found[1]).producer_id == producer_id

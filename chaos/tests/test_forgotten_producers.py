@@ -1,0 +1,114 @@
+"""The check of forgotten producers finds a producer that was believed and one that was forgotten too early."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.forgotten_producer_refused import ForgottenProducerRefused
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.produce import (
+    ProducePartition,
+    ProducePartitionResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceTopic,
+    ProduceTopicResponse,
+)
+from reference_broker.wire.tags import Tag
+
+PRODUCE, VERSION, TOPIC_ID = 0, 12, b"t" * 16
+EXPIRES_MS, LOOKS_MS = 1000, 100
+UNKNOWN = 59
+
+
+@dataclass
+class Partition:
+    """A partition whose log keeps what was appended. ``ms`` is the node's wall clock."""
+
+    policy: str = "reject"
+    ms: int = 1_000_000
+    log: bytes = b""
+    end: int = 0
+    check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(around()))
+
+    def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True) -> list[str]:
+        """One record of producer 7 is sent and answered. Returns what the check says of it."""
+        data = bytes(
+            build([Record(timestamp_ms=self.ms, value=b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        )
+        offset = self.end
+        topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
+        tag = Tag(PRODUCE, VERSION, "p")
+        request = Request(1, 1, PRODUCE, VERSION, "p", ProduceRequest(-1, 100, [topic]), tag)
+        told = ProducePartitionResponse(0, error, -1 if error else offset)
+        answer = ProduceResponse([ProduceTopicResponse("t", bytes(16), [told])])
+        if error == 0:
+            self.log = self.log + offset.to_bytes(8, "big") + data[8:] if is_kept else b""
+            self.end += 1
+        before = len(self.check.violations)
+        self.check.acted(0, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, answer, tag)])
+        return [each.story for each in self.check.violations[before:]]
+
+    def _node(self) -> Any:
+        log = SimpleNamespace(log_start_offset=0, log_end_offset=self.end, read=self._read)
+        partition = SimpleNamespace(topic_id=TOPIC_ID, index=0, log=log)
+        config = SimpleNamespace(
+            producer_id_expiration_ms=EXPIRES_MS,
+            producer_id_expiration_check_interval_ms=LOOKS_MS,
+            crucible_unknown_producer_id_policy=self.policy,
+        )
+        led = SimpleNamespace(by_name={("t", 0): partition}, by_id={(TOPIC_ID, 0): partition})
+        return SimpleNamespace(
+            broker=SimpleNamespace(node_id=0, now=SimpleNamespace(wall_ms=self.ms), config=config, partitions=led)
+        )
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:  # noqa: ARG002
+        size = len(self.log) // max(1, self.end)
+        return self.log[offset * size :]
+
+
+@pytest.mark.clause("P-7")
+def test_a_busy_producer_is_known_and_an_idle_one_is_not() -> None:
+    known = Partition()
+    assert known.produces(0) == []
+    known.ms += EXPIRES_MS - 1
+    assert known.produces(1) == []
+    known.ms += EXPIRES_MS + LOOKS_MS
+    assert known.produces(2) == [], "the check interval has not passed"
+    known.ms += EXPIRES_MS + LOOKS_MS + 1
+    assert known.produces(3) == ["producer 7 with sequence 3 was accepted after 1101 ms, 1100 ms are the most"]
+
+
+@pytest.mark.clause("P-5", "P-7")
+def test_only_the_idle_are_called_unknown() -> None:
+    idle = Partition()
+    idle.produces(0)
+    idle.ms += EXPIRES_MS
+    assert idle.produces(1, UNKNOWN) == []
+    busy = Partition()
+    busy.produces(0)
+    busy.ms += EXPIRES_MS - 1
+    assert busy.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 999 ms after its last record"]
+    assert Partition().produces(0, UNKNOWN) == ["producer 7 with sequence 0 was called unknown, and may begin at 0"]
+
+
+@pytest.mark.clause("P-5")
+def test_who_was_never_heard_of_begins_at_0_where_the_policy_says_so() -> None:
+    assert Partition().produces(5, UNKNOWN) == []
+    assert Partition().produces(5) == [
+        "producer 7 with sequence 5 was accepted, and the partition had never heard of it"
+    ]
+    assert Partition(policy="accept").produces(5) == []
+
+
+@pytest.mark.clause("P-7")
+def test_a_producer_whose_records_are_gone_may_be_called_unknown() -> None:
+    lost = Partition()
+    lost.produces(0, is_kept=False)
+    assert lost.produces(1, UNKNOWN) == []

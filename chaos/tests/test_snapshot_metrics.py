@@ -1,0 +1,93 @@
+"""The check of the snapshots' metrics finds each that tells of other snapshots than there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.snapshot_metrics import DAMAGED, DOWNLOADED, LOADED, STARTED, SnapshotMetricsExact
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note
+from reference_broker.core.events import TimerFired
+from reference_broker.metrics.metrics import Metrics
+
+NAMES = ("kafka.controller", "KafkaController")
+MS = 1000
+
+
+@dataclass
+class Watched:
+    """One node, of which the check sees notes and snapshots. A snapshot's ID is (n, 1) and its size n * 100."""
+
+    check: SnapshotMetricsExact = field(default_factory=lambda: SnapshotMetricsExact(around()))
+    metrics: Metrics = field(default_factory=Metrics)
+    held: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.check.acted(0, self._node, None, ())
+        self.sees(0)
+
+    @property
+    def _node(self) -> Any:
+        store = SimpleNamespace(ids=tuple(self.held), size=lambda each: each[0] * 100)
+        replica = SimpleNamespace(store=store)
+        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=0, metrics=self.metrics, replica=replica))
+
+    def sees(self, at_us: int, notes: Sequence[tuple[str, int]] = ()) -> list[str]:
+        """Returns what the check says after an event with these notes, each with the snapshot's number."""
+        before = len(self.check.violations)
+        effects = [Note(what, (("end_offset", number), ("epoch", 1))) for what, number in notes]
+        self.check.acted(at_us, self._node, TimerFired(1), effects)
+        self.check.node(at_us, 0, self._node, TimerFired(1), False)
+        return [each.story for each in self.check.violations[before:]]
+
+    def tells(self, size: int, *made_ms: int, loaded: int = 0) -> None:
+        self.metrics.gauge(*NAMES, "SnapshotSizeBytes").value = size
+        for each in made_ms:
+            self.metrics.histogram(*NAMES, "GenSnapshotLatencyMs").record(each)
+        for _ in range(loaded):
+            self.metrics.histogram(*NAMES, "LoadSnapshotLatencyMs").record(1)
+
+
+@pytest.mark.clause("S-14")
+def test_a_snapshot_that_was_made_must_show() -> None:
+    node = Watched()
+    assert node.sees(5 * MS, [(STARTED, 3)]) == []
+    node.held.append((3, 1))
+    assert node.sees(9 * MS) == [
+        "SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes",
+        "GenSnapshotLatencyMs has 0 entries of 0 ms; the node made 1 in 4 ms",
+    ]
+    node.tells(300, 4)
+    assert node.sees(10 * MS) == []
+
+
+@pytest.mark.clause("S-14")
+def test_a_snapshot_that_was_downloaded_shows_once_it_is_loaded() -> None:
+    node = Watched()
+    node.held.append((3, 1))
+    assert node.sees(1, [(DOWNLOADED, 3)]) == []
+    told = ["SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes"]
+    told.append("LoadSnapshotLatencyMs has 0 entries, and the node loaded 1")
+    assert node.sees(2, [(LOADED, 3)]) == told
+    node.tells(300, loaded=1)
+    assert node.sees(3) == []
+
+
+@pytest.mark.clause("S-14")
+def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
+    node = Watched()
+    node.tells(0, 7)
+    assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]
+    assert node.sees(2, [(DAMAGED, 3)]) == []
+
+
+@pytest.mark.clause("S-14")
+def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
+    node = Watched()
+    node.check = SnapshotMetricsExact(around())
+    node.tells(0, loaded=2)
+    assert node.sees(1) == []
+    assert node.sees(2, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 2 entries, and the node loaded 3"]

@@ -1,0 +1,135 @@
+"""What happens before the batches of a transaction are appended (KIP-98, KIP-890).
+
+All of them must be of one producer. For the partitions where the transaction is not open yet, its coordinator is asked
+whether it has them, or to add them: Produce 12 and newer. The log appends such a batch only with the guard of its wait,
+so that a transaction which ended meanwhile is not opened again. The order of the checks and the errors are those of
+Kafka's ReplicaManager.handleProduceAppend.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias
+
+from reference_broker.apis.call import Call, contained
+from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasPartitions, HasVerifier
+from reference_broker.apis.records.produce_answers import refused_answer
+from reference_broker.apis.records.produce_bytes import is_transactional
+from reference_broker.log.verification import Guard
+from reference_broker.metadata.topic_names import is_internal
+from reference_broker.ports.timing import later
+from reference_broker.records.batch import BatchHeader, InvalidRecords, read_header
+from reference_broker.transactions.markers.marker import TopicPartition
+from reference_broker.transactions.verification.question import (
+    Errors,
+    Purpose,
+    Question,
+    purpose_of_produce,
+    told_in_produce,
+)
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.produce import ProducePartitionResponse, ProduceRequest, ProduceTopic
+
+Verdicts: TypeAlias = dict[TopicPartition, Guard | ProducePartitionResponse]
+"""The guards of the batches that begin a transaction in their partitions, or why a batch is refused."""
+
+
+class JudgesTransactions(HasPartitions, HasNow, HasOutside, HasConfig, HasVerifier, Protocol):
+    """What this step uses of its broker."""
+
+
+def name_of(broker: HasPartitions, topic: ProduceTopic) -> str:
+    """The topic's name, also where the request has its ID. It is empty for an ID that is not known here."""
+    return topic.topic or broker.partitions.topic_names.get(topic.topic_id, "")
+
+
+def judge_transaction(
+    broker: JudgesTransactions, call: Call, body: ProduceRequest, told: Callable[[Verdicts], None]
+) -> None:
+    """Calls ``told`` once, with what was found of the request's transactional batches. That is at once if they belong
+    to a transaction that is open in all their partitions. A partition that is not led here has no verdict: the append
+    says why it is refused."""
+    begun = _transactional(broker, body)
+    owners = {(header.producer_id, header.producer_epoch): None for header in begun.values()}
+    if len(owners) > 1:
+        told(_refuse_all(broker, body))
+        return
+    purpose = purpose_of_produce(call.api_version)
+    if not begun or not (purpose.adds or broker.config.transaction_partition_verification_enable):
+        told({})
+        return
+    (owner,) = owners
+    config = broker.config
+    last_us = broker.now.mono_us + 1000 * config.add_partitions_to_txn_retry_backoff_max_ms
+
+    def ask() -> None:
+        verdicts = _begin(broker, begun, purpose)
+        waiting = tuple(key for key, verdict in verdicts.items() if isinstance(verdict, Guard))
+        if not waiting:
+            told(verdicts)
+            return
+        asked = Question(body.transactional_id or "", *owner, waiting, purpose)
+        broker.verifier.ask(asked, contained(call, lambda errors: answered(verdicts, errors)))
+
+    def answered(verdicts: Verdicts, errors: Errors) -> None:
+        """A transaction that ends is over soon. To ask again costs less than to send the batches again."""
+        is_ending = purpose.adds and ErrorCode.concurrent_transactions in errors.values()
+        if is_ending and broker.now.mono_us < last_us:
+            wait_us = 1000 * config.add_partitions_to_txn_retry_backoff_ms
+            later(broker.outside, wait_us, contained(call, ask))
+            return
+        for key, error in errors.items():
+            verdicts[key] = _not_verified(key[1], purpose, error)
+        told(verdicts)
+
+    ask()
+
+
+def _transactional(broker: HasPartitions, body: ProduceRequest) -> dict[TopicPartition, BatchHeader]:
+    """The headers of the transactional batches, as far as clients may write to their topics."""
+    found = {}
+    for topic in body.topics:
+        name = name_of(broker, topic)
+        if is_internal(name):
+            continue
+        for wanted in topic.partitions:
+            if wanted.records is not None and is_transactional(wanted.records):
+                header = read_header(wanted.records)
+                if header.producer_id >= 0:
+                    found[name, wanted.partition] = header
+    return found
+
+
+def _begin(broker: JudgesTransactions, begun: Mapping[TopicPartition, BatchHeader], purpose: Purpose) -> Verdicts:
+    verdicts: Verdicts = {}
+    for key, header in begun.items():
+        partition = broker.partitions.by_name.get(key)
+        if partition is None:
+            continue
+        log = partition.log
+        known = log.producers.by_id.get(header.producer_id)
+        try:
+            guard = log.verification.begin(known, header, raises_epoch=purpose.adds, wall_ms=broker.now.wall_ms)
+        except InvalidRecords as refused:
+            verdicts[key] = refused_answer(key[1], refused.error, refused.message)
+        else:
+            if guard is not None:
+                verdicts[key] = guard
+    return verdicts
+
+
+def _not_verified(index: int, purpose: Purpose, error: Error) -> ProducePartitionResponse:
+    told = told_in_produce(purpose, error)
+    text = None
+    if told is not error:
+        text = f"the transaction's coordinator could not be asked: {error_name(error)}"
+    elif error is ErrorCode.invalid_txn_state:
+        text = "the partition was not added to the transaction"
+    return refused_answer(index, told, text)
+
+
+def _refuse_all(broker: HasPartitions, body: ProduceRequest) -> Verdicts:
+    error, text = ErrorCode.invalid_producer_id_mapping, "the transactional batches are of more than one producer"
+    return {
+        (name_of(broker, topic), wanted.partition): refused_answer(wanted.partition, error, text)
+        for topic in body.topics
+        for wanted in topic.partitions
+    }

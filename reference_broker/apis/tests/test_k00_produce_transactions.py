@@ -1,0 +1,352 @@
+"""Produce in transactions: what the coordinator is asked, what is appended then, what old and new producers hear."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.apis.records import k00_produce
+from reference_broker.apis.tests.fetch_world import FakeCall
+from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld, errors_of, produced
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.config import LogConfig
+from reference_broker.metadata.image import PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.tests.leader_world import TOPIC_ID
+from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.markers.marker import Marker
+from reference_broker.transactions.verification.tests.coordinator_link import CoordinatorLink
+from reference_broker.transactions.verification.verifier import Verifier
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+TV1, TV1_ABORTABLE, TV2 = 10, 11, 12
+ANY_VERSION = (TV1, TV1_ABORTABLE, TV2)
+A, B = ("events", 0), ("events", 1)
+
+
+def transactional(
+    sequence: int = 0, *, epoch: int = 0, producer: int = 7, is_transactional: bool = True, count: int = 1
+) -> bytes:
+    records = [Record(timestamp_ms=START_MS, key=None, value=b"v")] * count
+    return build(
+        records,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        is_transactional=is_transactional,
+    )
+
+
+class TransactionWorld(ReplicatedWorld):
+    """One replica in sync: what is appended is committed. Node 2 coordinates; ``link`` is the way there."""
+
+    def __init__(self, partitions: int = 2, settings: dict[str, str] | None = None) -> None:
+        super().__init__(partitions, settings=settings, isr=(1,))
+        self.link = CoordinatorLink(self)
+        ports: Any = self.link
+        self.broker.verifier = Verifier(ports, 1, lambda: self.controller.image, self.link.serve_locally, self.metrics)
+        demands = BrokerConfig.parse(settings or {}).transaction_partition_verification_enable
+        for partition in self.led:
+            partition.log.config = LogConfig(
+                unknown_producer_id_policy="accept", transaction_verification_enable=demands
+            )
+        state = PartitionImage((2,), (2,), 2, 0, 0)
+        image = self.controller.image
+        topics = {**image.topics, TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, (state,))}
+        self.controller.image = replace(image, topics=topics)
+
+    def produce_to(
+        self, *batches: bytes, version: int = TV1_ABORTABLE, transactional_id: str | None = "id", topic: str = "events"
+    ) -> FakeCall:
+        """Batches for the first partitions."""
+        self.broker.now = self.now()
+        by_id = version >= 13
+        parts = [ProducePartition(index, data) for index, data in enumerate(batches)]
+        wanted = ProduceTopic("" if by_id else topic, TOPIC_ID if by_id else NO_ID, parts)
+        call = FakeCall(9, "producer", version)
+        answer = k00_produce.handle(self.broker, call, ProduceRequest(-1, 1000, [wanted], transactional_id))
+        if answer is not None:
+            call.respond(answer)
+        return call
+
+    def open(self, sequence: int = 0, *, version: int = TV1_ABORTABLE, **batch: Any) -> None:
+        """The first batch, verified and appended."""
+        call = self.produce_to(transactional(sequence, **batch), version=version)
+        self.link.answer()
+        assert errors_of(call) == [0]
+
+    def end(self, epoch: int = 0, version: int = 0, commit: bool = True, index: int = 0) -> None:
+        told: list[dict[tuple[str, int], Error]] = []
+        self.broker.markers.write(Marker(7, epoch, 0, commit, version), [("events", index)], told.append)
+        assert told == [{("events", index): ErrorCode.none}]
+
+    @property
+    def ends(self) -> list[int]:
+        return [partition.log.log_end_offset for partition in self.led]
+
+
+@pytest.fixture
+def world() -> TransactionWorld:
+    return TransactionWorld()
+
+
+@pytest.mark.parametrize("version", [3, *ANY_VERSION, 13])
+def test_the_first_batch_waits_for_the_coordinator(world: TransactionWorld, version: int) -> None:
+    call = world.produce_to(transactional(), transactional(), version=version)
+    assert (call.closed, world.ends) == (False, [0, 0])
+    (asked,) = world.link.transactions
+    assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("id", 7, 0)
+    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0, 1))]
+    assert asked.verify_only is (version < 12)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([0, 0], [1, 1])
+    assert world.led[0].log.last_stable_offset == 0
+
+
+@pytest.mark.clause("UnifiedLogTest.testTransactionIsOngoingAndVerificationGuardTV1")
+def test_what_follows_in_the_transaction_is_appended_at_once(world: TransactionWorld) -> None:
+    world.open()
+    assert errors_of(world.produce_to(transactional(1))) == [0]
+    call = world.produce_to(transactional(2), transactional())
+    (asked,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (1,))]
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
+
+
+@pytest.mark.parametrize("version", ANY_VERSION)
+def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: TransactionWorld, version: int) -> None:
+    call = world.produce_to(transactional(), transactional(), version=version)
+    world.link.answer({A: ErrorCode.invalid_txn_state})
+    refused, taken = produced(call)
+    assert (refused.error_code, taken.error_code, world.ends) == (ErrorCode.invalid_txn_state, 0, [0, 1])
+    assert "not added to the transaction" in (refused.error_message or "")
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "told"),
+    [
+        (TV1, ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state),
+        (TV1_ABORTABLE, ErrorCode.transaction_abortable, ErrorCode.transaction_abortable),
+        (TV1_ABORTABLE, ErrorCode.concurrent_transactions, ErrorCode.not_enough_replicas),
+        (TV1_ABORTABLE, ErrorCode.producer_fenced, ErrorCode.invalid_producer_epoch),
+        (TV1_ABORTABLE, ErrorCode.not_coordinator, ErrorCode.not_enough_replicas),
+        (TV2, ErrorCode.not_coordinator, ErrorCode.not_enough_replicas),
+        (TV2, ErrorCode.invalid_producer_id_mapping, ErrorCode.invalid_producer_id_mapping),
+    ],
+)
+def test_errors_of_the_coordinator(world: TransactionWorld, version: int, error: ErrorCode, told: ErrorCode) -> None:
+    call = world.produce_to(transactional(), version=version)
+    world.link.answer({A: error})
+    assert (errors_of(call), world.ends) == ([told], [0, 0])
+    assert (produced(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
+
+
+def test_a_coordinator_that_is_lost_or_unknown(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional())
+    world.link.lose()
+    assert errors_of(call) == [ErrorCode.not_enough_replicas]
+    world.controller.image = replace(world.controller.image, topics={})
+    assert errors_of(world.produce_to(transactional())) == [ErrorCode.not_enough_replicas]
+
+
+def test_a_transaction_that_ends_now_is_asked_for_again_before_the_producer_is(world: TransactionWorld) -> None:
+    """KIP-890: add.partitions.to.txn.retry.backoff.ms, version 2 only."""
+    call = world.produce_to(transactional(), version=TV2)
+    for _ in range(2):
+        world.link.answer({A: ErrorCode.concurrent_transactions})
+        assert world.link.asked == []
+        world.pass_ms(20)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([0], [1, 0])
+
+
+def test_but_not_for_ever(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), version=TV2)
+    asked = 0
+    while not call.closed:
+        world.link.answer({A: ErrorCode.concurrent_transactions})
+        world.pass_ms(20)
+        asked += 1
+    assert asked == 6
+    assert (errors_of(call), world.ends) == ([ErrorCode.concurrent_transactions], [0, 0])
+
+
+@pytest.mark.clause("UnifiedLogTest.testEmptyTransactionStillClearsVerificationGuard")
+@pytest.mark.parametrize("version", [TV1, TV1_ABORTABLE])
+def test_a_marker_voids_the_coordinators_word(world: TransactionWorld, version: int) -> None:
+    """It was given before the transaction ended."""
+    call = world.produce_to(transactional(), version=version)
+    world.end(commit=False)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([ErrorCode.invalid_txn_state], [1, 0])
+    again = world.produce_to(transactional(), version=version)
+    world.link.answer()
+    assert errors_of(again) == [0]
+
+
+def test_the_word_for_an_earlier_transaction_does_not_open_the_next_one(world: TransactionWorld) -> None:
+    """The transaction is aborted, and the next one of the same epoch asks, while the first answer is on its way."""
+    first = world.produce_to(transactional())
+    world.end(commit=False)
+    second = world.produce_to(transactional())
+    assert len(world.link.asked) == 1
+    world.link.answer()
+    assert (errors_of(first), second.closed) == ([ErrorCode.invalid_txn_state], False)
+    world.link.answer({A: ErrorCode.invalid_txn_state})
+    assert (errors_of(second), world.ends) == ([ErrorCode.invalid_txn_state], [1, 0])
+
+
+@pytest.mark.clause("UnifiedLogTest.testNextTransactionVerificationGuardNotCleared")
+def test_the_marker_of_the_last_transaction_leaves_the_next_one_of_version_2(world: TransactionWorld) -> None:
+    """The marker has the epoch that the producer has gone on with."""
+    world.open(version=TV2)
+    call = world.produce_to(transactional(epoch=1), version=TV2)
+    world.end(epoch=1, version=2)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([0], [3, 0])
+    assert world.led[0].log.last_stable_offset == 2
+
+
+@pytest.mark.clause("UnifiedLogTest.testTransactionIsOngoingAndVerificationGuardTV2")
+def test_a_later_marker_voids_the_word_in_version_2_too(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), version=TV2)
+    world.end(epoch=1, version=2, commit=False)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([ErrorCode.invalid_producer_epoch], [1, 0])
+
+
+@pytest.mark.clause(
+    "UnifiedLogTest.testStaleProducerEpochReturnsRecoverableErrorForTV1Clients",
+    "UnifiedLogTest.testStaleProducerEpochReturnsRecoverableErrorForTV2Clients",
+)
+@pytest.mark.parametrize("version", ANY_VERSION)
+def test_an_old_epoch_is_refused_before_anybody_is_asked(world: TransactionWorld, version: int) -> None:
+    world.end(epoch=3)
+    assert errors_of(world.produce_to(transactional(epoch=2), version=version)) == [ErrorCode.invalid_producer_epoch]
+    assert world.link.asked == []
+
+
+def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorld) -> None:
+    world.open()
+    world.end()
+    call = world.produce_to(transactional())
+    world.link.answer()
+    (answer,) = produced(call)
+    assert (answer.error_code, answer.base_offset, world.ends) == (0, 0, [2, 0])
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck")
+def test_no_batch_is_written_before_an_earlier_one_that_still_waits(world: TransactionWorld) -> None:
+    """KAFKA-14920: else the earlier one would be out of order for ever."""
+    first = world.produce_to(transactional(0))
+    world.link.lose()
+    assert errors_of(first) == [ErrorCode.not_enough_replicas]
+    second = world.produce_to(transactional(1))
+    world.link.answer()
+    assert errors_of(second) == [ErrorCode.out_of_order_sequence_number]
+    world.open(0)
+    assert errors_of(world.produce_to(transactional(1))) == [0]
+
+
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testRejectNonZeroSequenceForTransactionsV2WithEmptyState",
+    "ProducerStateManagerTest.testAllowNonZeroSequenceForTransactionsV1WithEmptyState",
+)
+@pytest.mark.parametrize(("version", "error"), [(TV1, 0), (TV2, ErrorCode.out_of_order_sequence_number)])
+def test_a_transaction_of_version_2_begins_with_sequence_0(world: TransactionWorld, version: int, error: int) -> None:
+    call = world.produce_to(transactional(5), version=version)
+    world.link.answer()
+    assert errors_of(call) == [error]
+
+
+def test_a_transactional_batch_demands_a_transactional_id(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), transactional(is_transactional=False), transactional_id=None)
+    assert errors_of(call) == [ErrorCode.transactional_id_authorization_failed, 0]
+    assert (world.ends, world.link.asked) == ([0, 1], [])
+
+
+def test_a_plain_batch_may_have_one(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(is_transactional=False), build([Record(timestamp_ms=START_MS, value=b"v")]))
+    assert (errors_of(call), world.link.asked) == ([0, 0], [])
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testNonTransactionalAppendWithOngoingTransaction")
+def test_a_plain_batch_of_a_producer_in_a_transaction_is_refused(world: TransactionWorld) -> None:
+    world.open()
+    call = world.produce_to(transactional(1, is_transactional=False))
+    assert errors_of(call) == [ErrorCode.invalid_txn_state]
+
+
+def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
+    for other in (transactional(producer=8), transactional(epoch=1)):
+        call = world.produce_to(transactional(), other)
+        assert errors_of(call) == [ErrorCode.invalid_producer_id_mapping] * 2
+    assert (world.ends, world.link.asked) == ([0, 0], [])
+
+
+def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), transactional(), transactional())
+    (asked,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0, 1))]
+    world.link.answer()
+    assert errors_of(call) == [0, 0, ErrorCode.unknown_topic_or_partition]
+
+
+def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), topic="__consumer_offsets")
+    assert (errors_of(call), world.link.asked) == ([ErrorCode.invalid_topic_exception], [])
+
+
+def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional())
+    world.elsewhere(0)
+    world.link.answer()
+    assert (errors_of(call), world.ends) == ([ErrorCode.not_leader_or_follower], [0, 0])
+
+
+@pytest.mark.clause("UnifiedLogTest.testDisabledVerificationClearsVerificationGuard")
+def test_verification_can_be_switched_off() -> None:
+    world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
+    assert errors_of(world.produce_to(transactional(), version=TV1)) == [0]
+    assert world.link.asked == []
+    added = world.produce_to(transactional(1, epoch=0), transactional(), version=TV2)
+    assert not added.closed
+    world.link.answer()
+    assert errors_of(added) == [0, 0]
+    assert world.led[1].log.verification.guards == {}
+
+
+@pytest.mark.clause("UnifiedLogTest.testNonZeroSequenceOnFirstAppendNonZeroEpoch")
+def test_after_a_marker_that_raised_the_epoch_the_sequences_begin_again(world: TransactionWorld) -> None:
+    world.open(version=TV2)
+    world.end(epoch=1, version=2)
+    late = world.produce_to(transactional(1, epoch=1), version=TV2)
+    world.link.answer()
+    assert errors_of(late) == [ErrorCode.out_of_order_sequence_number]
+    world.open(0, epoch=1, version=TV2)
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testVerificationStateEntryExpiration")
+def test_a_wait_that_nothing_came_of_is_forgotten(world: TransactionWorld) -> None:
+    world.produce_to(transactional())
+    world.link.lose()
+    log = world.led[0].log
+    expiry_ms = log.producers.expiration_ms
+    world.pass_ms(expiry_ms - 1)
+    log.expire_producers(world.now())
+    assert list(log.verification.guards) == [7]
+    world.pass_ms(1)
+    log.expire_producers(world.now())
+    assert log.verification.guards == {}
+
+
+def test_a_producer_that_hangs_up_changes_nothing(world: TransactionWorld) -> None:
+    """As in Kafka: its records are appended."""
+    call = world.produce_to(transactional())
+    call.closed = True
+    world.link.answer()
+    assert (world.ends, call.answers) == ([1, 0], [])

@@ -1,0 +1,204 @@
+"""WriteTxnMarkers and DescribeProducers of a node that leads replicated partitions."""
+
+from typing import Any
+
+import pytest
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
+from kio.schema.describe_producers.v0.response import PartitionResponse
+from kio.schema.types import ProducerId, TopicName
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from kio.static.primitive import i8, i16, i32
+
+from reference_broker.apis.tests.fetch_world import FakeCall
+from reference_broker.apis.tests.replicated_world import ReplicatedWorld
+from reference_broker.apis.transactions import k27_write_txn_markers, k61_describe_producers
+from reference_broker.log.lookup import SLICE_UNITS
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.wire.errors import Error, ErrorCode
+
+OK, UNKNOWN = ErrorCode.none, ErrorCode.unknown_topic_or_partition
+
+
+def marker(
+    *partitions: int, producer: int = 7, epoch: int = 0, coordinator: int = 0, version: int = 0, topic: str = "events"
+) -> WritableTxnMarker:
+    return WritableTxnMarker(
+        producer_id=ProducerId(producer),
+        producer_epoch=i16(epoch),
+        transaction_result=True,
+        topics=(WritableTxnMarkerTopic(name=TopicName(topic), partition_indexes=tuple(map(i32, partitions))),),
+        coordinator_epoch=i32(coordinator),
+        transaction_version=i8(version),
+    )
+
+
+def write(world: ReplicatedWorld, *markers: WritableTxnMarker) -> FakeCall:
+    call = FakeCall(9, "coordinator", 2)
+    answer = k27_write_txn_markers.handle(world.broker, call, WriteTxnMarkersRequest(markers=markers))
+    if answer is not None:
+        call.respond(answer)
+    return call
+
+
+def replicate(world: ReplicatedWorld) -> None:
+    for partition in world.led:
+        for follower in (2, 3):
+            world.fetch(follower, partition, partition.log.log_end_offset)
+
+
+def errors_of(call: FakeCall) -> dict[tuple[int, str, int], Error]:
+    answer: Any = call.answer
+    return {
+        (int(each.producer_id), topic.name, int(one.partition_index)): one.error_code
+        for each in answer.markers
+        for topic in each.topics
+        for one in topic.partitions
+    }
+
+
+def open_transaction(world: ReplicatedWorld, index: int = 0, producer: int = 7, epoch: int = 0) -> None:
+    records = [Record(timestamp_ms=START_MS, key=None, value=b"v")] * 3
+    batch = build(records, producer_id=producer, producer_epoch=epoch, base_sequence=0, is_transactional=True)
+    world.led[index].log.append(world.now(), batch, 0)
+
+
+def test_the_answer_comes_when_all_markers_are_replicated() -> None:
+    world = ReplicatedWorld(partitions=2)
+    call = write(world, marker(0), marker(1, producer=8))
+    world.fetch(2, world.led[0], 1)
+    world.fetch(3, world.led[0], 1)
+    assert not call.closed
+    replicate(world)
+    assert errors_of(call) == {(7, "events", 0): OK, (8, "events", 1): OK}
+
+
+def test_each_partition_of_each_marker_has_its_own_error() -> None:
+    world = ReplicatedWorld(partitions=2)
+    call = write(world, marker(0, 5), marker(1, 0, producer=8), marker(0, topic="nowhere"))
+    replicate(world)
+    assert errors_of(call) == {
+        (7, "events", 0): OK,
+        (7, "events", 5): UNKNOWN,
+        (7, "nowhere", 0): UNKNOWN,
+        (8, "events", 1): OK,
+        (8, "events", 0): OK,
+    }
+    answer: Any = call.answer
+    assert [int(each.producer_id) for each in answer.markers] == [7, 8]
+
+
+def test_what_is_refused_is_answered_at_once() -> None:
+    world = ReplicatedWorld()
+    assert errors_of(write(world, marker(5))) == {(7, "events", 5): UNKNOWN}
+
+
+def test_without_markers_there_is_nothing_to_answer() -> None:
+    world = ReplicatedWorld()
+    assert errors_of(write(world)) == {}
+    assert errors_of(write(world, marker(), marker(5, producer=8))) == {(8, "events", 5): UNKNOWN}
+
+
+def test_a_marker_without_partitions_holds_up_nobody() -> None:
+    """In Kafka such a marker beside one that must be replicated leaves the request without an answer."""
+    world = ReplicatedWorld()
+    call = write(world, marker(0), marker(producer=8))
+    replicate(world)
+    assert errors_of(call) == {(7, "events", 0): OK}
+
+
+def test_an_older_coordinator_is_fenced() -> None:
+    world = ReplicatedWorld()
+    write(world, marker(0, coordinator=3))
+    assert errors_of(write(world, marker(0, coordinator=2))) == {
+        (7, "events", 0): ErrorCode.transaction_coordinator_fenced
+    }
+    assert world.partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize(("version", "error"), [(0, OK), (1, OK), (2, ErrorCode.invalid_producer_epoch)])
+def test_the_transaction_version_decides_whether_the_epoch_is_raised(version: int, error: Error) -> None:
+    world = ReplicatedWorld()
+    open_transaction(world, epoch=4)
+    call = write(world, marker(0, epoch=4, version=version))
+    replicate(world)
+    assert errors_of(call) == {(7, "events", 0): error}
+
+
+def test_many_markers_take_several_events() -> None:
+    world = ReplicatedWorld()
+    many = SLICE_UNITS // 50
+    call = write(world, *[marker(0, producer=one) for one in range(many)])
+    assert 0 < world.partition.log.log_end_offset < many
+    world.pass_ms(0)
+    assert world.partition.log.log_end_offset == many
+    replicate(world)
+    world.pass_ms(0)
+    assert len(errors_of(call)) == many
+
+
+def describe(world: ReplicatedWorld, topic: str = "events", index: int = 0) -> PartitionResponse:
+    call = FakeCall(9, "admin", 0)
+    asked = TopicRequest(name=TopicName(topic), partition_indexes=(i32(index),))
+    answer = k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(asked,)))
+    if answer is None:
+        world.pass_ms(0)
+        told: Any = call.answer
+    else:
+        told = answer
+    assert told.topics[0].name == topic
+    found: PartitionResponse = told.topics[0].partitions[0]
+    assert found.partition_index == index
+    return found
+
+
+def test_producers_are_told_with_their_open_transactions() -> None:
+    world = ReplicatedWorld()
+    write(world, marker(0, producer=8, epoch=2, coordinator=6))
+    open_transaction(world, producer=7, epoch=1)
+    found = describe(world)
+    assert found.error_code == OK
+    assert [
+        (
+            int(one.producer_id),
+            int(one.producer_epoch),
+            int(one.last_sequence),
+            int(one.last_timestamp),
+            int(one.coordinator_epoch),
+            int(one.current_txn_start_offset),
+        )
+        for one in found.active_producers
+    ] == [(8, 2, -1, START_MS, 6, -1), (7, 1, 2, START_MS, -1, 1)]
+
+
+def test_a_follower_tells_of_its_producers() -> None:
+    world = ReplicatedWorld()
+    open_transaction(world)
+    world.elsewhere()
+    assert describe(world).error_code is ErrorCode.not_leader_or_follower
+    world.broker.partitions.follow("events", world.partition.topic_id, 0, world.partition.log, 2, 1)
+    found = describe(world)
+    assert [int(one.current_txn_start_offset) for one in found.active_producers] == [0]
+
+
+def test_partitions_that_do_not_exist() -> None:
+    world = ReplicatedWorld()
+    for topic, index in (("events", 9), ("nowhere", 0)):
+        found = describe(world, topic, index)
+        assert (found.error_code, found.active_producers) == (UNKNOWN, ())
+    found = describe(world, "a/b")
+    assert found.error_code is ErrorCode.invalid_topic_exception
+    assert "a/b" in (found.error_message or "")
+
+
+def test_many_producers_are_told_in_slices() -> None:
+    world = ReplicatedWorld()
+    for producer in range(SLICE_UNITS // k61_describe_producers.UNITS_PER_PRODUCER + 1):
+        open_transaction(world, producer=producer)
+    call = FakeCall(9, "admin", 0)
+    asked = TopicRequest(name=TopicName("events"), partition_indexes=(i32(0),))
+    assert k61_describe_producers.handle(world.broker, call, DescribeProducersRequest(topics=(asked,))) is None
+    world.pass_ms(0)
+    answer: Any = call.answer
+    assert len(answer.topics[0].partitions[0].active_producers) == len(world.partition.log.producers.by_id)

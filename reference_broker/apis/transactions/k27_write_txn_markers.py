@@ -1,0 +1,110 @@
+"""WriteTxnMarkers: ends transactions in the partitions that this node leads.
+
+* The coordinator of a transaction asks for it. Kafka's admin tools do so to abort one that hangs.
+* The answer comes when all replicas in sync have the markers, or have not got them in time.
+* A marker of an older coordinator is refused: TRANSACTION_COORDINATOR_FENCED.
+* All results of one producer ID come together, as in Kafka. A later marker's result replaces that of an earlier one.
+* The markers of many partitions are written in slices.
+
+Version notes:
+* v2: a marker tells its transaction version. Before that the rules of versions 0 and 1 hold.
+
+KIPs: 98, 664, 890, 1228.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from kio.schema.types import ProducerId, TopicName
+from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+from kio.static.primitive import i32
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call, contained
+from reference_broker.apis.parts import HasMarkers, HasOutside
+from reference_broker.apis.sliced import Sliced, contained_slices, respond_in_slices
+from reference_broker.log.lookup import Work
+from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.transactions.markers.marker import Marker, TopicPartition
+from reference_broker.transactions.markers.writing import Written
+from reference_broker.wire.errors import Error, ErrorCode
+
+UNITS_PER_NAME = 3
+"""What it costs to tell of a partition, in microseconds."""
+
+
+class Needs(HasMarkers, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse | None:
+    """Every partition of every marker gets its own error code. One that fails does not stop the others."""
+    errors: dict[int, dict[TopicPartition, Error]] = {}
+    missing = len(body.markers)
+    if not missing:
+        return WriteTxnMarkersResponse(markers=())
+
+    def write() -> Slices:
+        work = Work()
+        for each in body.markers:
+            yield from broker.markers.writing(_marker(each), _partitions(each), contained(call, told_of(each)), work)
+            if work.spend(UNITS_PER_NAME):
+                yield
+
+    def told_of(each: WritableTxnMarker) -> Written:
+        def told(found: dict[TopicPartition, Error]) -> None:
+            nonlocal missing
+            if found:
+                errors.setdefault(each.producer_id, {}).update(found)
+            missing -= 1
+            if not missing:
+                run_slices(broker.outside, respond_in_slices(call, _response(errors)))
+
+        return told
+
+    run_slices(broker.outside, contained_slices(call, write()))
+    return None
+
+
+API = Api.of(WriteTxnMarkersRequest, handle)
+
+
+def _marker(each: WritableTxnMarker) -> Marker:
+    return Marker(
+        int(each.producer_id),
+        int(each.producer_epoch),
+        int(each.coordinator_epoch),
+        each.transaction_result,
+        int(each.transaction_version),
+    )
+
+
+def _partitions(each: WritableTxnMarker) -> Iterator[TopicPartition]:
+    for topic in each.topics:
+        for index in topic.partition_indexes:
+            yield topic.name, int(index)
+
+
+def _response(errors: dict[int, dict[TopicPartition, Error]]) -> Sliced[WriteTxnMarkersResponse]:
+    work = Work()
+    markers = []
+    for producer_id, found in errors.items():
+        topics: dict[str, list[WritableTxnMarkerPartitionResult]] = {}
+        for (topic, index), error in found.items():
+            result = WritableTxnMarkerPartitionResult(partition_index=i32(index), error_code=ErrorCode(error))
+            topics.setdefault(topic, []).append(result)
+            if work.spend(UNITS_PER_NAME):
+                yield
+        told = []
+        for name, results in topics.items():
+            told.append(WritableTxnMarkerTopicResult(name=TopicName(name), partitions=tuple(results)))
+            if work.spend(UNITS_PER_NAME):
+                yield
+        markers.append(WritableTxnMarkerResult(producer_id=ProducerId(producer_id), topics=tuple(told)))
+    return WriteTxnMarkersResponse(markers=tuple(markers))

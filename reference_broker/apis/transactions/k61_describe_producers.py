@@ -1,0 +1,107 @@
+"""DescribeProducers: what a partition's replica remembers of its producers.
+
+* The leader and each follower answer, so that a tool may look at any replica.
+* An open transaction tells its first offset. A tool finds those that hang by them.
+* Many producers are told in slices. Each slice tells what is true then.
+
+KIPs: 664.
+"""
+
+from typing import Protocol
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kio.schema.types import ProducerId
+from kio.static.primitive import i32, i64
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasOutside
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.records.fetch_reading import LooksUpPartitions, led_partition
+from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.log.lookup import Work
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.topic_names import name_problem
+from reference_broker.wire.errors import Error, ErrorCode
+
+UNITS_PER_NAME = 3
+UNITS_PER_PRODUCER = 5
+"""What it costs to tell of a producer, in microseconds."""
+ANY_EPOCH = -1
+
+
+class Needs(LooksUpPartitions, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeProducersRequest) -> DescribeProducersResponse | None:
+    """Every partition gets its own error code."""
+    return answer_in_slices(broker, call, _answered(broker, body))
+
+
+API = Api.of(DescribeProducersRequest, handle)
+
+
+def _answered(broker: Needs, body: DescribeProducersRequest) -> Sliced[DescribeProducersResponse]:
+    work = Work()
+    topics = []
+    for topic in body.topics:
+        problem = name_problem(topic.name)
+        partitions = []
+        for index in topic.partition_indexes:
+            if problem is not None:
+                told = _refused(int(index), ErrorCode.invalid_topic_exception, problem)
+            else:
+                told = yield from _told_of(broker, topic.name, int(index), work)
+            partitions.append(told)
+            if work.spend(UNITS_PER_NAME):
+                yield
+        topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
+        if work.spend(UNITS_PER_NAME):
+            yield
+    return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _told_of(broker: Needs, topic: str, index: int, work: Work) -> Sliced[PartitionResponse]:
+    log = _log_of(broker, topic, index)
+    if isinstance(log, Error):
+        return _refused(index, log)
+    known = log.producers.by_id
+    producers = []
+    for producer_id in tuple(known):
+        producer = known.get(producer_id)
+        if producer is not None:
+            producers.append(
+                ProducerState(
+                    producer_id=ProducerId(producer_id),
+                    producer_epoch=i32(producer.producer_epoch),
+                    last_sequence=i32(producer.last_sequence),
+                    last_timestamp=i64(producer.last_timestamp_ms),
+                    coordinator_epoch=i32(producer.coordinator_epoch),
+                    current_txn_start_offset=i64(producer.current_txn_first_offset),
+                )
+            )
+        if work.spend(UNITS_PER_PRODUCER):
+            yield
+    return PartitionResponse(partition_index=i32(index), error_code=ErrorCode.none, active_producers=tuple(producers))
+
+
+def _log_of(broker: Needs, topic: str, index: int) -> PartitionLog | Error:
+    found = led_partition(broker, topic, index, ANY_EPOCH)
+    if not isinstance(found, Error):
+        return found.log
+    image = broker.controller.image.topics.get(topic)
+    followed = None if image is None else broker.partitions.followed.get((image.topic_id, index))
+    return found if followed is None else followed.log
+
+
+def _refused(index: int, error: Error, message: str | None = None) -> PartitionResponse:
+    return PartitionResponse(
+        partition_index=i32(index), error_code=ErrorCode(error), error_message=message, active_producers=()
+    )

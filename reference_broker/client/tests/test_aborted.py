@@ -1,0 +1,84 @@
+"""What a read_committed consumer drops, and what it asks for."""
+
+from struct import pack
+from typing import Any
+
+import pytest
+
+from reference_broker.client.aborted import READ_COMMITTED
+from reference_broker.client.consumer import ConsumerState
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.node_lane import FetchSettings, NodeLane
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.records.builder import build
+from reference_broker.records.control import ControlType, control_record
+from reference_broker.records.record import Record
+from reference_broker.wire.fetch import AbortedTransaction, PartitionData
+
+FOO0 = TopicPartition("foo", 0)
+NODE = NodeAddress(1, "one", 9092)
+ONE, TWO = 901, 902
+
+
+def data(offset: int, producer_id: int = -1, count: int = 1) -> bytes:
+    records = [Record(timestamp_ms=1, value=b"v")] * count
+    return build(records, base_offset=offset, producer_id=producer_id, is_transactional=producer_id >= 0)
+
+
+def marker(offset: int, producer_id: int, type_: ControlType) -> bytes:
+    return build(
+        [control_record(type_, pack(">hi", 0, 0), 1)],
+        base_offset=offset,
+        producer_id=producer_id,
+        is_control=True,
+        is_transactional=True,
+    )
+
+
+def read(*batches: bytes, aborted: tuple[tuple[int, int], ...] = (), position: int = 0) -> tuple[list[int], int]:
+    """The first offsets of what is taken, and the position after it. ``aborted`` has producer IDs and first offsets."""
+    state = ConsumerState()
+    state.seek(FOO0, position)
+    named = [AbortedTransaction(*each) for each in aborted]
+    taken = state.take(FOO0, PartitionData(0, 0, 100, aborted_transactions=named, records=b"".join(batches)))
+    return [each.header.base_offset for each in taken], state.positions[FOO0].offset
+
+
+def test_an_aborted_transaction_is_dropped_from_its_first_offset_to_its_marker() -> None:
+    batches = data(0, ONE), data(1), data(2, ONE), marker(3, ONE, ControlType.ABORT), data(4, ONE)
+    assert read(*batches, aborted=((ONE, 0),)) == ([1, 4], 5)
+
+
+def test_what_the_list_does_not_name_is_kept() -> None:
+    batches = data(0, ONE), data(1, TWO), marker(2, TWO, ControlType.COMMIT), marker(3, ONE, ControlType.ABORT)
+    assert read(*batches, aborted=((ONE, 0),)) == ([1], 4)
+    assert read(*batches) == ([0, 1], 4)
+
+
+def test_a_transaction_may_begin_before_the_answer_and_end_behind_it() -> None:
+    assert read(data(5, ONE), data(6, ONE, count=3), aborted=((ONE, 2),), position=5) == ([], 9)
+
+
+def test_a_committed_transaction_before_an_aborted_one_of_the_same_producer_is_kept() -> None:
+    batches = data(0, ONE), marker(1, ONE, ControlType.COMMIT), data(2, ONE), marker(3, ONE, ControlType.ABORT)
+    assert read(*batches, aborted=((ONE, 2),)) == ([0], 4)
+
+
+def test_two_aborted_transactions_of_one_producer_are_two() -> None:
+    end = marker(1, ONE, ControlType.ABORT), marker(5, ONE, ControlType.ABORT)
+    batches = data(0, ONE), end[0], data(2, ONE), marker(3, ONE, ControlType.COMMIT), data(4, ONE), end[1]
+    assert read(*batches, aborted=((ONE, 4), (ONE, 0))) == ([2], 6)
+
+
+def test_a_marker_before_the_position_ends_its_transaction_too() -> None:
+    """A broker may begin its answer before the position. What follows the marker is another transaction."""
+    batches = data(0, ONE), marker(1, ONE, ControlType.ABORT), data(2, ONE)
+    assert read(*batches, aborted=((ONE, 0),), position=2) == ([2], 3)
+
+
+@pytest.mark.parametrize(("settings", "level"), [({}, 0), ({"read_committed": True}, READ_COMMITTED)])
+def test_fetches_and_list_offsets_say_what_is_wanted(settings: dict[str, Any], level: int) -> None:
+    lane = NodeLane(FetchSettings(**settings))
+    listing: Any = lane.list_offsets(NODE, {FOO0: 0}).body
+    fetching: Any = lane.fetch(NODE, {})[0].body
+    assert (int(listing.isolation_level), fetching.isolation_level) == (level, level)

@@ -1,0 +1,139 @@
+"""Which producers' transactions a partition is about to begin (KIP-890, Kafka's VerificationStateEntry).
+
+The first batch of a transaction in a partition waits until the transaction's coordinator has said that it knows the
+partition. Meanwhile the transaction may end: a marker comes, or the producer is fenced. Then the coordinator's word is
+stale. So each wait has a guard, an object of its own, and the append must bring the guard that the partition still has.
+What is written voids it: a batch of the transaction, since it is open from then on, or a marker, since it is over.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from reference_broker.log.producer_state import Producer
+from reference_broker.records.batch import BatchHeader, InvalidRecords
+from reference_broker.wire.errors import ErrorCode
+
+
+class Batch(Protocol):
+    """What counts of a transactional batch. The node's own have no sequence (-1)."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def base_sequence(self) -> int: ...
+
+
+@dataclass(slots=True, eq=False)
+class Guard:
+    """One wait. It is equal to no other one.
+
+    ``lowest_sequence`` is the lowest first sequence of the batches of ``epoch`` that wait. No later batch may be
+    written before it, or it would be out of order for ever (KAFKA-14920). ``raises_epoch`` says that the producer
+    speaks version 2 of transactions: each one has an epoch of its own, and begins with sequence 0.
+    """
+
+    lowest_sequence: int
+    epoch: int
+    raises_epoch: bool
+    since_ms: int
+
+    def wait(self, sequence: int, epoch: int) -> None:
+        """One more batch waits."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+
+@dataclass(slots=True)
+class Verification:
+    """Of one partition. ``is_demanded`` is the broker setting ``transaction.partition.verification.enable``. ``guards``
+    are the waits, by producer ID."""
+
+    is_demanded: bool = False
+    guards: dict[int, Guard] = field(default_factory=dict)
+
+    def begin(self, known: Producer | None, batch: Batch, *, raises_epoch: bool, wall_ms: int) -> Guard | None:
+        """A transactional batch of a producer is to be appended. Returns the guard of its wait, or None if the
+        transaction is open here already. Raises InvalidRecords (INVALID_PRODUCER_EPOCH) for an older epoch."""
+        _check_epoch(known, batch)
+        if _is_open(known, batch):
+            return None
+        guard = self.guards.get(batch.producer_id)
+        if guard is None:
+            guard = Guard(batch.base_sequence, batch.producer_epoch, raises_epoch, wall_ms)
+            self.guards[batch.producer_id] = guard
+        else:
+            guard.wait(batch.base_sequence, batch.producer_epoch)
+        return guard
+
+    def check_client(self, known: Producer | None, header: BatchHeader, guard: Guard | None) -> None:
+        """Judges a client's transactional batch that is to be appended now. A retry is judged elsewhere. Raises
+        InvalidRecords with one of these errors:
+
+        - INVALID_PRODUCER_EPOCH: the epoch is older than the known one.
+        - INVALID_TXN_STATE: the transaction is not open here, and the guard is not that of the wait for it.
+        - OUT_OF_ORDER_SEQUENCE_NUMBER: an earlier batch still waits, or a transaction of version 2 of a producer
+          without batches does not begin with sequence 0.
+        """
+        if known is not None and known.retried(header) is not None:
+            return
+        self.check(known, header, guard)
+        there = self.guards.get(header.producer_id)
+        if there is not None:
+            _check_sequence(known, header, there)
+
+    def check(self, known: Producer | None, batch: Batch, guard: Guard | None) -> None:
+        """Judges a transactional batch of the node itself, which has no sequence. Raises InvalidRecords as
+        ``check_client`` does."""
+        if _is_open(known, batch):
+            return
+        _check_epoch(known, batch)
+        if self.is_demanded and (guard is None or guard is not self.guards.get(batch.producer_id)):
+            raise InvalidRecords(
+                ErrorCode.invalid_txn_state, f"producer {batch.producer_id} has no verified transaction here"
+            )
+
+    def written(self, header: BatchHeader) -> None:
+        """A transactional batch or a marker of a producer is in the log. A marker of version 2 may have the epoch of a
+        wait, because that is the next transaction. Then the wait goes on."""
+        guard = self.guards.get(header.producer_id)
+        if guard is None:
+            return
+        is_of_the_next = guard.raises_epoch and header.is_control and header.producer_epoch == guard.epoch
+        if not is_of_the_next:
+            del self.guards[header.producer_id]
+
+    def expire(self, wall_ms: int, expiration_ms: int) -> None:
+        """Forgets the waits that nothing came of."""
+        for producer_id in [one for one, guard in self.guards.items() if wall_ms - guard.since_ms >= expiration_ms]:
+            del self.guards[producer_id]
+
+
+def _is_open(known: Producer | None, batch: Batch) -> bool:
+    """A newer epoch's transaction is another one."""
+    return known is not None and known.current_txn_first_offset >= 0 and known.producer_epoch == batch.producer_epoch
+
+
+def _check_epoch(known: Producer | None, batch: Batch) -> None:
+    if known is not None and batch.producer_epoch < known.producer_epoch:
+        raise InvalidRecords(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {batch.producer_id} has epoch {known.producer_epoch}, but the batch has epoch "
+            f"{batch.producer_epoch}",
+        )
+
+
+def _check_sequence(known: Producer | None, header: BatchHeader, there: Guard) -> None:
+    first = header.base_sequence
+    begins_late = there.raises_epoch and first != 0 and (known is None or not known.marks)
+    if begins_late or first > there.lowest_sequence:
+        expected = 0 if begins_late else there.lowest_sequence
+        raise InvalidRecords(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {header.producer_id} begins a transaction with sequence {first}, but {expected} comes first",
+        )

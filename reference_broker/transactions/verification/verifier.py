@@ -1,0 +1,201 @@
+"""Asks transaction coordinators whether partitions may be written to (AddPartitionsToTxn, KIP-890).
+
+One request at a time goes to each coordinator. What comes up meanwhile goes together with the next one. The rules are
+those of Kafka's AddPartitionsToTxnManager.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias
+
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse, AddPartitionsToTxnResult
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i16, i32
+
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.channels import Channel
+from reference_broker.ports.node_ports import Ports
+from reference_broker.ports.timing import later
+from reference_broker.transactions.verification.question import Errors, Question, Told, verdict_of
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+REQUEST_TIMEOUT_MS = 30_000
+"""As Kafka's ``request.timeout.ms``."""
+MOST_ITEMS = 10_000
+"""A request names at most so many transactions, topics and partitions, or a single transaction."""
+
+ServeLocally: TypeAlias = Callable[[int, object, Callable[[object], None]], None]
+"""Serves a request of this node itself: (API key, body, what is told the answer)."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    question: Question
+    told: Told
+    since_us: int
+
+
+@dataclass(slots=True)
+class _Coordinator:
+    """``waiting`` are the questions for the next request, by transactional ID."""
+
+    node_id: int
+    waiting: dict[str, _Asked] = field(default_factory=dict)
+    is_busy: bool = False
+
+
+class Verifier:
+    """``image`` returns the metadata as this node knows it."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        serve_locally: ServeLocally,
+        metrics: Metrics,
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._image = image
+        self._serve_locally = serve_locally
+        self._coordinators: dict[int, _Coordinator] = {}
+        self._failures = metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
+        self._time_ms = metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
+
+    def ask(self, question: Question, told: Told) -> None:
+        """Calls ``told`` once, with the partitions that may not be written to, maybe at once. Their errors are those of
+        the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if it did
+        not answer.
+
+        Of two questions for one transactional ID that wait, the one of the older epoch is told INVALID_PRODUCER_EPOCH.
+        If both have the same epoch, the producer asks again, and the first one is told NETWORK_EXCEPTION.
+        """
+        node_id = self._coordinator_of(question.transactional_id)
+        asked = _Asked(question, told, self._ports.now().mono_us)
+        if node_id is None:
+            self._tell(asked, question.all(ErrorCode.coordinator_not_available))
+            return
+        coordinator = self._coordinators.setdefault(node_id, _Coordinator(node_id))
+        earlier = coordinator.waiting.get(question.transactional_id)
+        if earlier is not None and earlier.question.producer_epoch > question.producer_epoch:
+            self._tell(asked, question.all(ErrorCode.invalid_producer_epoch))
+            return
+        coordinator.waiting.pop(question.transactional_id, None)
+        coordinator.waiting[question.transactional_id] = asked
+        if earlier is not None:
+            is_fenced = earlier.question.producer_epoch < question.producer_epoch
+            error = ErrorCode.invalid_producer_epoch if is_fenced else ErrorCode.network_exception
+            self._tell(earlier, earlier.question.all(error))
+        self._send(coordinator)
+
+    def _coordinator_of(self, transactional_id: str) -> int | None:
+        image = self._image()
+        topic = image.topics.get(TRANSACTION_TOPIC)
+        if topic is None:
+            return None
+        leader = topic.partitions[partition_of(transactional_id, len(topic.partitions))].leader
+        broker = image.brokers.get(leader)
+        return None if broker is None or broker.fenced else leader
+
+    def _send(self, coordinator: _Coordinator) -> None:
+        if coordinator.is_busy or not coordinator.waiting:
+            return
+        coordinator.is_busy = True
+        asked = _next_of(coordinator.waiting)
+        for each in asked:
+            del coordinator.waiting[each.question.transactional_id]
+        body = AddPartitionsToTxnRequest(transactions=tuple(_transaction(each.question) for each in asked))
+        replied = partial(self._replied, coordinator, asked)
+        failed = partial(self._answered, coordinator, asked, [ErrorCode.network_exception] * len(asked))
+        key = ApiKey.ADD_PARTITIONS_TO_TXN
+        if coordinator.node_id == self._node_id:
+            later(self._ports, 0, lambda: self._serve_locally(key, body, replied))
+            return
+        self._ports.send(
+            coordinator.node_id,
+            Channel.VERIFICATION,
+            key,
+            VERSIONS[key][1],
+            body,
+            REQUEST_TIMEOUT_MS,
+            replied,
+            failed,
+        )
+
+    def _replied(self, coordinator: _Coordinator, asked: list[_Asked], answer: object) -> None:
+        assert isinstance(answer, AddPartitionsToTxnResponse), f"a question was answered by {type(answer).__name__}"
+        error = known_error(answer.error_code)
+        if error:
+            # Producers are not told what brokers may not do among themselves.
+            is_denied = error is ErrorCode.cluster_authorization_failed
+            found: list[Error | AddPartitionsToTxnResult] = [ErrorCode.invalid_txn_state if is_denied else error]
+            self._answered(coordinator, asked, found * len(asked))
+            return
+        results = {one.transactional_id: one for one in answer.results_by_transaction}
+        nothing = ErrorCode.network_exception
+        told = [results.get(TransactionalId(each.question.transactional_id), nothing) for each in asked]
+        self._answered(coordinator, asked, told)
+
+    def _answered(
+        self, coordinator: _Coordinator, asked: list[_Asked], found: Iterable[Error | AddPartitionsToTxnResult]
+    ) -> None:
+        """The next request leaves first, since telling may lead to the next questions."""
+        coordinator.is_busy = False
+        self._send(coordinator)
+        for each, one in zip(asked, found, strict=True):
+            question = each.question
+            self._tell(each, question.all(one) if isinstance(one, Error) else _errors(question, one))
+
+    def _tell(self, asked: _Asked, errors: Errors) -> None:
+        self._failures.value += len(errors)
+        self._time_ms.record((self._ports.now().mono_us - asked.since_us) // 1000)
+        asked.told(errors)
+
+
+def _next_of(waiting: dict[str, _Asked]) -> list[_Asked]:
+    """What fits into one request, oldest first."""
+    taken: list[_Asked] = []
+    items = 0
+    for asked in waiting.values():
+        items += 1 + 2 * len(asked.question.partitions)
+        if taken and items > MOST_ITEMS:
+            break
+        taken.append(asked)
+    return taken
+
+
+def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
+    topics: dict[str, list[i32]] = {}
+    for name, index in question.partitions:
+        topics.setdefault(name, []).append(i32(index))
+    return AddPartitionsToTxnTransaction(
+        transactional_id=TransactionalId(question.transactional_id),
+        producer_id=ProducerId(question.producer_id),
+        producer_epoch=i16(question.producer_epoch),
+        verify_only=not question.purpose.adds,
+        topics=tuple(
+            AddPartitionsToTxnTopic(name=TopicName(name), partitions=tuple(indexes)) for name, indexes in topics.items()
+        ),
+    )
+
+
+def _errors(question: Question, result: AddPartitionsToTxnResult) -> Errors:
+    """A partition that the coordinator says nothing of was not verified."""
+    said = {
+        (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)
+        for topic in result.topic_results
+        for one in topic.results_by_partition
+    }
+    found = {key: said.get(key, ErrorCode.network_exception) for key in question.partitions}
+    return {key: verdict_of(question.purpose, error) for key, error in found.items() if error}
