@@ -18,9 +18,10 @@ from reference_broker.groups.offsets.commits import Commits
 from reference_broker.groups.storage.loading import OffsetsTaker
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.retention import Retention
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_count
+from reference_broker.groups.storage.topic import partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports

@@ -24,6 +24,10 @@ ELR_FROM = 23
 DIRECTORIES_FROM = 17
 """3.7-IV2. From this version on, partitions say in which log directory each replica is (KIP-858)."""
 
+TRANSACTION_FEATURE = "transaction.version"
+"""At level 1 the coordinator writes the flexible version of its records. At level 2 clients add partitions by writing
+to them, and each end of a transaction raises the producer's epoch (KIP-890)."""
+
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
 """The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
@@ -57,6 +61,11 @@ def sends_metadata_epoch(image: MetadataImage) -> bool:
 def keeps_eligible_leaders(image: MetadataImage) -> bool:
     """Whether level 1 of eligible leader replicas is finalized."""
     return image.features.get(ELR_FEATURE, 0) >= ELR_LEVEL
+
+
+def transaction_version(image: MetadataImage) -> int:
+    """The finalized level of transaction.version, 0 if there is none."""
+    return image.features.get(TRANSACTION_FEATURE, 0)
 
 
 def knows_directories(image: MetadataImage) -> bool:

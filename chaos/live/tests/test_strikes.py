@@ -49,7 +49,7 @@ class World:
             read=lambda node: None,  # noqa: ARG005
         )
         self.roles = crew.roles
-        scenario: Any = SimpleNamespace(faults=faults)
+        scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=()))
         self.strikes = Strikes(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
         self.strikes.plan(0)
 

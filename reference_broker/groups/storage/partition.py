@@ -4,8 +4,8 @@ What is written becomes visible as the high watermark moves, of which the led pa
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
+from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.led_partition import LedPartition
 from reference_broker.coordination.log import CoordinatorLog, KeyAndValue, Written
 from reference_broker.coordination.record_fields import TextTooLong
@@ -22,22 +22,6 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 REMOVED_A_SLICE = 500
 """How many offsets of a deleted group go in one event. They cost some 2 ms."""
-
-_TOLD: Final[Mapping[Error, Error]] = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,
-    ErrorCode.message_too_large: ErrorCode.unknown_server_error,
-}
-
-
-def told_as(error: Error) -> Error:
-    """Returns what the clients of a group are told of an error of the log (CoordinatorOperationExceptionHelper)."""
-    return _TOLD.get(error, error)
 
 
 class OffsetsPartition(LedPartition):

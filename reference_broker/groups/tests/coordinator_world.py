@@ -10,11 +10,11 @@ from reference_broker.coordination.partitioner import partition_of
 from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, FetchedOffset, WantedOffset
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import World
