@@ -33,7 +33,8 @@ class _Snapshots:
     ``made_ms`` what each took that is there. ``is_loading`` says that a download waits to be loaded. A live node is not
     ``seen_from_start``, but from when it takes part in the quorum."""
 
-    seen_from_start: bool = False
+    node: "Node"
+    seen_from_start: bool
     held: dict[_Id, None] = field(default_factory=dict)
     started_us: dict[_Id, int] = field(default_factory=dict)
     made_ms: list[int] = field(default_factory=list)
@@ -54,9 +55,9 @@ class SnapshotMetricsExact(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
-        if event is None:
-            self._nodes[node_id] = _Snapshots(seen_from_start=True)
-        known = self._nodes.setdefault(node_id, _Snapshots())
+        known = self._nodes.get(node_id)
+        if known is None or known.node is not node:
+            known = self._nodes[node_id] = _Snapshots(node, seen_from_start=event is None)
         for effect in effects:
             if type(effect) is not Note:
                 continue

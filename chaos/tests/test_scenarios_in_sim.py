@@ -88,6 +88,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "draft_errors_outside_drafts": "session-epoch-order",
     "session_kept_after_error": "fetch-gap",
     "flags_before_the_session_id": "draft-layout-exact",
+    "drafts_in_the_ranges": "drafts-unnoticed",
     "drafts_not_announced": "drafts-unnoticed",
     "drafts_are_flexible": "draft-layout-exact",
     "incremental_answers_not_marked": "first-answers-exact",
