@@ -41,6 +41,7 @@ class Guarantee:
     of_sessions: bool = False
     always: bool = False
     on_the_wire: bool = False
+    in_part: bool = False
 
 
 _CLIENTS = (
@@ -72,6 +73,13 @@ _CLIENTS = (
     Guarantee("redelivery", "A partition's next owner read records again that the group had committed."),
     Guarantee("group-skip", "A group left out records of a partition between two that it read."),
     Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to."),
+    Guarantee("aborted-read", "A reader with read_committed saw a value of a transaction that was not committed."),
+    Guarantee("precommitted-read", "A reader with read_committed saw a value before anybody asked to commit it."),
+    Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
+    Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
+    Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
+    Guarantee("lso-regression", "A last stable offset went back within one leader epoch."),
+    Guarantee("exactly-once", "An input took effect twice or never in a transactional output.", keeps_writes=True),
 )
 
 
@@ -89,8 +97,8 @@ _TRACE = (
 )
 
 
-def _inside(name: str, breach: str, *, of_sessions: bool = False) -> Guarantee:
-    return Guarantee(name, breach, SeenFrom.INSIDE, of_sessions=of_sessions)
+def _inside(name: str, breach: str, *, of_sessions: bool = False, in_part: bool = False) -> Guarantee:
+    return Guarantee(name, breach, SeenFrom.INSIDE, of_sessions=of_sessions, in_part=in_part)
 
 
 _INSIDE = (
@@ -102,12 +110,18 @@ _INSIDE = (
     _inside(
         "session-lines-exact", "A line of the trace told another session, epoch or maker than it had.", of_sessions=True
     ),
-    _inside("first-answers-exact", "An answer of the first revision had wrong flags, a wrong session ID or no text."),
+    _inside(
+        "first-answers-exact",
+        "An answer of the first revision had wrong flags, a wrong session ID or no text.",
+        of_sessions=True,
+    ),
     _inside("metrics-exact", "A metric of the fetch sessions said something that was not so.", of_sessions=True),
     _inside(
         "forgotten-producer-refused",
         "A producer that a partition cannot know was believed, or one it must know was not.",
     ),
+    _inside("drafts-unnoticed", "A node told of drafts where other people's clients look, or did not announce one."),
+    _inside("draft-layout-exact", "A frame of a draft version had another layout than its page says."),
     _inside("log-consistent", "A partition's high watermark went back, or lay outside its log."),
     _inside("log-matching", "Two metadata logs held one batch, and different batches before it."),
     _inside("leader-completeness", "A later leader of the quorum lacked something that was committed."),
@@ -126,6 +140,7 @@ _INSIDE = (
     _inside("bootstrapped", "A node ended without knowing a metadata.version."),
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     _inside("no-false-fencing", "A broker was fenced although no fault had touched it for a whole session."),
+    _inside("forged-refused", "A node granted a request in another's name, though it could see that it was forged."),
     _inside("no-starvation", "A partition with data was left out of as many answers as its session has partitions."),
     Guarantee(
         "incremental-answer-exact",
@@ -144,16 +159,16 @@ _INSIDE = (
     _inside("isr-honest", "An in-sync replica lacked something that was committed."),
     _inside(
         "min-isr-kept",
-        "The cluster lost its min.insync.replicas, a broker got its own, or a change of it left eligible replicas.",
+        "The cluster lost its least number of in-sync replicas, a broker got its own, or a change left eligible ones.",
     ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
     _inside("no-committed-lost", "A coordinator lost an offset that was told to be committed."),
-    _inside("one-group-leader", "A generation of a group had two leaders or two assignments."),
+    _inside("one-group-leader", "A generation of a group had two leaders or two assignments.", in_part=True),
     _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),
-    _inside("commits-accepted", "A commit was refused that should have passed."),
+    _inside("commits-accepted", "A commit was refused that should have passed.", in_part=True),
     _inside("commits-fenced", "A commit was acknowledged to a member of another generation."),
     _inside("groups-consistent", "What a coordinator holds of its groups contradicts itself."),
     _inside("epoch-gated-by-transaction", "A metadata epoch was written inside an open metadata transaction."),

@@ -16,7 +16,7 @@ from typing import Any
 import gevent
 import msgspec
 from gevent.fileobject import FileObjectPosix
-from locust import LoadTestShape, events
+from locust import LoadTestShape, events, runners
 from locust.runners import MasterRunner, WorkerRunner
 
 from bench.fleet.processes import BY_HAND_VARIABLE, SPEC_VARIABLE, users_needed
@@ -27,6 +27,10 @@ from bench.fleet.users import FleetUser, WorkerFleet, sums
 __all__ = ["FleetUser"]
 
 BY_HAND = BY_HAND_VARIABLE in os.environ
+
+runners.HEARTBEAT_LIVENESS = 60
+"""A worker may be silent for so many seconds while the machine is busy. Locust would take it for gone after 3 s and end
+the load. That a worker has really ended is seen by whoever started it (``processes``)."""
 
 
 def read_spec() -> FleetSpec:

@@ -52,13 +52,15 @@ class FirstAnswers(Check):
         self._sessions: dict[tuple[int, int], bool | None] = {}
         self._asked: dict[tuple[int, int], dict[int, _Asked]] = {}
         """by node and connection, then by correlation ID"""
+        self._processes: dict[int, Node] = {}
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
-        if event is None:
+        if self._processes.get(node_id) is not node:
+            self._processes[node_id] = node
             self._sessions = without_node(self._sessions, node_id)
             self._asked = without_node(self._asked, node_id)
-        elif type(event) is Closed:
+        if type(event) is Closed:
             self._asked.pop((node_id, event.connection), None)
         elif type(event) is Request and isinstance(event.body, FetchRequest) and event.api_version >= FIRST_REVISION:
             session_id, incremental = event.body.session_id, event.body.fetch_type == INCREMENTAL

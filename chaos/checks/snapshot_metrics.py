@@ -30,15 +30,18 @@ _Id: TypeAlias = tuple[int, int]
 @dataclass(slots=True)
 class _Snapshots:
     """What is known of the snapshots of one process of a node. ``started_us`` holds when it began each, by ID, and
-    ``made_ms`` what each took that is there. ``is_loading`` says that a download waits to be loaded."""
+    ``made_ms`` what each took that is there. ``is_loading`` says that a download waits to be loaded. A live node is not
+    ``seen_from_start``, but from when it takes part in the quorum."""
 
+    node: "Node"
+    seen_from_start: bool
     held: dict[_Id, None] = field(default_factory=dict)
     started_us: dict[_Id, int] = field(default_factory=dict)
     made_ms: list[int] = field(default_factory=list)
     loaded: int = 0
     is_loading: bool = False
     is_damaged: bool = False
-    is_known: bool = False
+    metrics: tuple[Gauge, Histogram, Histogram] | None = None
 
 
 class SnapshotMetricsExact(Check):
@@ -52,9 +55,9 @@ class SnapshotMetricsExact(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
-        if event is None:
-            self._nodes[node_id] = _Snapshots()
-        known = self._nodes.setdefault(node_id, _Snapshots())
+        known = self._nodes.get(node_id)
+        if known is None or known.node is not node:
+            known = self._nodes[node_id] = _Snapshots(node, seen_from_start=event is None)
         for effect in effects:
             if type(effect) is not Note:
                 continue
@@ -76,10 +79,14 @@ class SnapshotMetricsExact(Check):
         store = node.broker.replica.store
         ids = store.ids
         for each in ids:
-            if each not in known.held and known.is_known and each in known.started_us:
+            if each not in known.held and each in known.started_us:
                 known.made_ms.append((at_us - known.started_us[each]) // 1000)
-        known.held, known.is_known = dict.fromkeys(ids), True
-        size, made, loaded = _metrics(node)
+        known.held = dict.fromkeys(ids)
+        if known.metrics is None:
+            known.metrics = _metrics(node)
+            if not known.seen_from_start:
+                known.loaded = known.metrics[2].count
+        size, made, loaded = known.metrics
         newest = store.size(ids[-1]) if ids else 0
         if size.value != newest and not known.is_loading:
             self.violated(at_us, f"SnapshotSizeBytes is {size.value}, and the newest snapshot has {newest} bytes")

@@ -267,7 +267,8 @@ class LiveRun:
             return self._outside.checks(ended, self._duration_us)
         if self._strikes is None:
             return ()
-        return (*_self_ended(ended, self._duration_us), *self._strikes.findings.judged(self._scenario.guarantees))
+        inside = self._strikes.findings.judged(self._scenario.guarantees)
+        return (*_self_ended(ended, self._duration_us), *inside, *self._strikes.damage.judged(self._duration_us))
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links, or goes to those of a target. Returns how clients reach them."""

@@ -28,10 +28,13 @@ def failed_append_acknowledged(
     *,
     origin: Origin = Origin.CLIENT,
     is_looked_into: bool = False,
+    guard: Any = None,
 ) -> Appended:
     """An append that failed is answered as if it had been done."""
     try:
-        appended: Appended = original(self, now, records, leader_epoch, origin=origin, is_looked_into=is_looked_into)
+        appended: Appended = original(
+            self, now, records, leader_epoch, origin=origin, is_looked_into=is_looked_into, guard=guard
+        )
     except DiskError:
         first = self.log_end_offset
         last = first + int.from_bytes(records[RECORD_COUNT], "big") - 1

@@ -256,7 +256,9 @@ def draft_errors_outside_drafts(original: Function, self: Any, session_id: int, 
     return DraftError.INVALID_FETCH_SESSION if isinstance(found, ErrorCode) else found
 
 
-@mutant("reference_broker.client.session_handler:FetchSessionHandler.handle_response", revisions=ONLY_FINAL)
+@mutant(
+    "reference_broker.client.session_handler:FetchSessionHandler.handle_response", side="client", revisions=ONLY_FINAL
+)
 def session_kept_after_error(original: Function, self: Any, response: Any) -> Any:
     """A fetcher goes on in its session after a top-level error, so it hears of nothing any more (F-11)."""
     number = self.session_epoch

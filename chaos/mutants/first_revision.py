@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.fetch_sessions import WAITING, admitted_by_client_id
-from chaos.mutants.mutant import Function, mutant
+from chaos.mutants.mutant import Function, Mutant, mutant
 from reference_broker.wire.fetch import INCREMENTAL_FETCH_RESPONSE
 
 SESSION = "reference_broker.sessions.fetch_session"
 CACHE = "reference_broker.sessions.fetch_session_cache"
 REVISION = "reference_broker.sessions.first_revision"
 ANSWER = "reference_broker.apis.records.fetch_answer"
+LAYOUT = "reference_broker.wire.fetch_drafts"
+LENGTH_AND_CORRELATION_ID = 8
+"""The bytes before the body of an answer's frame."""
 ONLY_FIRST = ("first",)
 
 
@@ -100,3 +103,27 @@ def errors_without_text(original: Function, error: Any, request: Any, session: A
 def refused_sessions_told_as_closed(original: Function, error: Any, request: Any, session: Any = None) -> Any:
     """A refusal tells the session ID 0 although the session is there (G-9)."""
     return original(error, request)
+
+
+def _read_sooner(original: Function, version: int, frame: Any, offset: int) -> Any:
+    whole = bytes(frame)
+    at = _behind_text(whole, offset)
+    turned = whole[:at] + whole[at + 1 : at + 9] + whole[at : at + 1] + whole[at + 9 :]
+    return original(version, memoryview(turned), offset)
+
+
+def _behind_text(frame: bytes, at: int) -> int:
+    """The place of the session ID: behind the throttle time, the error and its text."""
+    size = int.from_bytes(frame[at + 6 : at + 8], "big", signed=True)
+    return at + 8 + max(size, 0)
+
+
+_READS = Mutant("flags_read_before_the_session_id", f"{LAYOUT}:decode_draft_response", _read_sooner)
+
+
+@mutant(f"{LAYOUT}:encode_draft_response", revisions=ONLY_FIRST, partner=_READS)
+def flags_before_the_session_id(original: Function, version: int, correlation_id: int, response: Any) -> Any:
+    """Answers have the flags before the session ID, and our clients read them so (G-12)."""
+    frame = b"".join(bytes(part) for part in original(version, correlation_id, response))
+    at = _behind_text(frame, LENGTH_AND_CORRELATION_ID)
+    return [frame[:at] + frame[at + 8 : at + 9] + frame[at : at + 8] + frame[at + 9 :]]

@@ -20,7 +20,12 @@ SIMULATED_ONLY: Mapping[str, str] = {
 }
 """Mutants that a live world cannot show, each with the physical reason."""
 
-FIRST_SEEDS: Mapping[str, int] = {"abort_without_bootstrap": 6}
+FIRST_SEEDS: Mapping[str, int] = {
+    "abort_without_bootstrap": 6,
+    "append_after_torn_tail": 14,
+    "download_restarts_at_zero": 8,
+    "stray_deleted": 4,
+}
 """Where a live search for a mutant begins, if not at seed 1: with a seed whose fault strikes where the mutant shows."""
 
 NOT_SEEN: Mapping[str, str] = {}

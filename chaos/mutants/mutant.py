@@ -38,7 +38,8 @@ class Mutant:
     the target. Its first parameter is the original function, and the others are those of the target. A replacement that
     ``remembers`` gets a dictionary as its second parameter, which is empty when the mutant is applied. ``revisions``
     are those of fetch sessions that have the mechanism at all. ``one_use`` says why a function is replaced in the
-    target's module only. It is empty for a function that is replaced wherever it was imported.
+    target's module only. It is empty for a function that is replaced wherever it was imported. ``partner`` is the other
+    half of a mutant that must replace two functions, such as one that writes and one that reads.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Mutant:
     revisions: tuple[str, ...] = BOTH_REVISIONS
     remembers: bool = False
     one_use: str = ""
+    partner: "Mutant | None" = None
 
     @property
     def clauses(self) -> tuple[str, ...]:
@@ -62,9 +64,12 @@ def mutant(
     revisions: tuple[str, ...] = BOTH_REVISIONS,
     remembers: bool = False,
     one_use: str = "",
+    partner: Mutant | None = None,
 ) -> Callable[[Function], Mutant]:
     """Makes a mutant of the replacement below it. The mutant has the replacement's name."""
-    return lambda replacement: Mutant(replacement.__name__, target, replacement, side, revisions, remembers, one_use)
+    return lambda replacement: Mutant(
+        replacement.__name__, target, replacement, side, revisions, remembers, one_use, partner
+    )
 
 
 @dataclass(slots=True)
@@ -107,8 +112,12 @@ def apply(mutant: Mutant, on_first_call: Callable[[], None] | None = None) -> Ap
     if everywhere:
         _replace_everywhere(original, wrapped)
 
+    partner = None if mutant.partner is None else apply(mutant.partner)
+
     def put_back() -> None:
         """Modules that were imported meanwhile have the replacement too."""
+        if partner is not None:
+            partner.undo()
         setattr(owner, attribute, original)
         if everywhere:
             _replace_everywhere(wrapped, original)

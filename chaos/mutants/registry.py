@@ -5,6 +5,7 @@ from chaos.mutants import (
     cleaning,
     damage,
     disk_errors,
+    drafts,
     eligible_leaders,
     fetch_sessions,
     first_revision,
@@ -24,13 +25,15 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    *(disk_errors, node_requests, producers),
+    *(disk_errors, node_requests, producers, drafts),
 )
 
 
 def all_mutants() -> tuple[Mutant, ...]:
-    """Returns every mutant, in the order of FILES and of the definitions in each file."""
-    return tuple(each for file in FILES for each in vars(file).values() if isinstance(each, Mutant))
+    """Returns every mutant, in the order of FILES and of the definitions in each file. A partner is none of its own."""
+    found = [each for file in FILES for each in vars(file).values() if isinstance(each, Mutant)]
+    partners = [each.partner.name for each in found if each.partner is not None]
+    return tuple(each for each in found if each.name not in partners)
 
 
 def by_name(name: str) -> Mutant:

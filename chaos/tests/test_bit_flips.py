@@ -2,9 +2,13 @@
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 from chaos.bit_flips import aim, flips, is_aimed_at
-from chaos.faults.disk_bit_flipped import damaged
+from chaos.faults.disk_bit_flipped import begin, damaged
+from chaos.kept_damage import KeptDamage
+from chaos.live.targets import Target
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import open_log, run_to_end
 from reference_broker.log.partition_metadata import read_partition_metadata, write_partition_metadata
@@ -13,6 +17,8 @@ from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.serve.disk import FileDisk
+from reports.rows import FaultRow
+from scenarios.model import Fault
 
 NOW = Now(0, 0)
 ID = bytes(range(240, 256))
@@ -40,10 +46,9 @@ def test_the_bit_is_turned_over_in_the_file_and_the_start_finds_it(tmp_path: Pat
         log.append(NOW, build([Record(timestamp_ms=0, value=b"v")]), 0)
     log.close_cleanly()
     disk.close()
-    assert damaged(tmp_path / "nobody", Random(1)) == ""
+    assert damaged(tmp_path / "nobody", Random(1)) == []
     for seed in range(8):
-        said = damaged(tmp_path, Random(seed))
-        assert said.startswith("turned over bit ")
+        assert len(damaged(tmp_path, Random(seed))) == 1
         opened = run_to_end(open_log(FileDisk(tmp_path, 8), "hot-0", CONFIG, NOW, True))
         assert opened.quarantine is not None
         if not opened.segments or opened.log_end_offset == 0:
@@ -71,3 +76,51 @@ def test_each_file_that_is_named_loses_a_bit_and_no_other() -> None:
     assert [flip.path for flip in flips(files, Random(1), "hot-*/partition.metadata")] == named
     assert flips(files, Random(1), "hot-*/*.log") == []
     assert len(flips(files, Random(1))) == 1
+
+
+def test_each_seed_and_each_hit_of_a_run_turns_over_other_bits_also_those_of_topic_ids(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path, 8)
+    log = run_to_end(open_log(disk, "hot-0", CONFIG, NOW, True))
+    for _ in range(9):
+        log.append(NOW, build([Record(timestamp_ms=0, value=b"v")]), 0)
+    log.close_cleanly()
+    write_partition_metadata(disk, "hot-0", ID)
+    disk.close()
+    fault = Fault("flip", "disk_bit_flipped", node=1)
+
+    def struck(seed: int, hits: int) -> str:
+        place: Any = SimpleNamespace(
+            child=lambda node: SimpleNamespace(terminate=lambda: f"node {node} exited with 0"),
+            folder=lambda node: tmp_path,  # noqa: ARG005
+            spec=lambda node: SimpleNamespace(seed=seed),  # noqa: ARG005
+            rows=[FaultRow(fault.name, fault.kind, 0, 0, "node-1", hit) for hit in range(hits)],
+            restart=lambda node: None,  # noqa: ARG005
+            damage=KeptDamage(("hot",)),
+        )
+        ended = begin(place, Target(fault, (), "node-1"))()
+        assert ended is not None
+        (check,) = place.damage.judged(7)
+        assert check.holds
+        return ended.evidence
+
+    by_seed = [struck(seed, 0) for seed in range(12)]
+    assert len(set(by_seed)) > 6
+    assert any("partition.metadata" in each for each in by_seed)
+    assert len({struck(1, hits) for hits in range(6)}) > 2
+
+
+def test_what_was_damaged_must_stay_on_the_disk_under_any_name(tmp_path: Path) -> None:
+    for name in ("hot-0/a.log", "hot-1/b.log", "made-0/c.log"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    damage = KeptDamage(("hot",))
+    assert damage.judged(9) == ()
+    damage.note(tmp_path, ["hot-0/a.log", "hot-1/b.log", "made-0/c.log"])
+    (tmp_path / "hot-0").rename(tmp_path / "hot-0.unknown-stray")
+    (tmp_path / "made-0/c.log").unlink()
+    (check,) = damage.judged(9)
+    assert (check.guarantee, check.holds, check.evidence, check.at_us) == ("damage-kept", True, 2, -1)
+    (tmp_path / "hot-1/b.log").write_text("cut")
+    (check,) = damage.judged(9)
+    assert (check.holds, check.at_us) == (False, 9)
+    assert check.detail.endswith("nothing holds any more what hot-1/b.log was after its damage")

@@ -79,3 +79,12 @@ def test_bit_1_says_whether_incremental_requests_may_follow() -> None:
     assert Session().fetches(1, denied) == ["an incremental request was denied, and the last answer had invited it"]
     (story,) = Session().fetches(0, FetchResponse(0, 0, response_flags=MAY_FOLLOW), session_id=0)
     assert story == "incremental requests may follow, without a session"
+
+
+@pytest.mark.clause("G-9")
+def test_a_process_that_begins_to_end_keeps_its_sessions_and_another_one_has_none() -> None:
+    session, served = Session(), FetchResponse(0, 7, response_flags=INCREMENTAL | MAY_FOLLOW)
+    session.check.acted(0, NODE, None, ())
+    assert session.fetches(1, served) == []
+    session.check.acted(0, SimpleNamespace(broker=NODE.broker), None, ())  # type: ignore[arg-type]
+    assert session.fetches(1, served) == ["session ID 7, and there is no such session"]

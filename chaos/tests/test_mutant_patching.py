@@ -112,14 +112,14 @@ Place: TypeAlias = tuple[Any, str]
 
 @pytest.fixture(scope="module")
 def places() -> dict[int, list[Place]]:
-    """Where the broker, its client and the fleet's behaviours hold each function: (module or class, name), by ``id``
-    of the function."""
+    """Where the broker, its client and the fleet's behaviours hold each function, also one with a cache: (module or
+    class, name), by ``id`` of the function."""
     found: dict[int, list[Place]] = {}
     modules = [*_modules(reference_broker), *_modules(bench.fleet.behaviours)]
     for owner in (*modules, *(each for one in modules for each in vars(one).values() if inspect.isclass(each))):
         for name, value in vars(owner).items():
             for each in _functions_in(value):
-                if inspect.isfunction(each):
+                if inspect.isfunction(each) or hasattr(each, "cache_info"):
                     found.setdefault(id(each), []).append((owner, name))
     return found
 
@@ -155,6 +155,12 @@ def test_a_module_that_is_imported_under_a_mutant_gets_the_original_back() -> No
         assert late.may_consume is may_consume
     finally:
         sys.modules[name] = kept
+
+
+def test_a_mutant_of_what_clients_run_goes_into_their_processes() -> None:
+    """In the nodes of a live run it would never be reached."""
+    of_clients = {each.name for each in all_mutants() if each.target.startswith(("reference_broker.client.", "bench."))}
+    assert of_clients == {each.name for each in all_mutants() if each.side == "client"}
 
 
 def test_scenarios_list_only_mutants_that_exist() -> None:

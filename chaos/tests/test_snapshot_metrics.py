@@ -24,23 +24,22 @@ class Watched:
     check: SnapshotMetricsExact = field(default_factory=lambda: SnapshotMetricsExact(around()))
     metrics: Metrics = field(default_factory=Metrics)
     held: list[tuple[int, int]] = field(default_factory=list)
+    process: Any = field(default_factory=SimpleNamespace)
 
     def __post_init__(self) -> None:
-        self.check.acted(0, self._node, None, ())
-        self.sees(0)
-
-    @property
-    def _node(self) -> Any:
-        store = SimpleNamespace(ids=tuple(self.held), size=lambda each: each[0] * 100)
+        store = SimpleNamespace(ids=self.held, size=lambda each: each[0] * 100)
         replica = SimpleNamespace(store=store)
-        return SimpleNamespace(listening=True, broker=SimpleNamespace(node_id=0, metrics=self.metrics, replica=replica))
+        broker = SimpleNamespace(node_id=0, metrics=self.metrics, replica=replica)
+        self.process.listening, self.process.broker = True, broker
+        self.check.acted(0, self.process, None, ())
+        self.sees(0)
 
     def sees(self, at_us: int, notes: Sequence[tuple[str, int]] = ()) -> list[str]:
         """Returns what the check says after an event with these notes, each with the snapshot's number."""
         before = len(self.check.violations)
         effects = [Note(what, (("end_offset", number), ("epoch", 1))) for what, number in notes]
-        self.check.acted(at_us, self._node, TimerFired(1), effects)
-        self.check.node(at_us, 0, self._node, TimerFired(1), False)
+        self.check.acted(at_us, self.process, TimerFired(1), effects)
+        self.check.node(at_us, 0, self.process, TimerFired(1), False)
         return [each.story for each in self.check.violations[before:]]
 
     def tells(self, size: int, *made_ms: int, loaded: int = 0) -> None:
@@ -82,3 +81,24 @@ def test_nobody_knows_when_the_successor_of_a_damaged_one_is_there() -> None:
     node.tells(0, 7)
     assert node.sees(1) == ["GenSnapshotLatencyMs has 1 entries of 7 ms; the node made 0 in 0 ms"]
     assert node.sees(2, [(DAMAGED, 3)]) == []
+
+
+@pytest.mark.clause("S-14")
+def test_what_a_live_node_loaded_before_it_was_seen_counts_as_it_says() -> None:
+    node = Watched()
+    node.check = SnapshotMetricsExact(around())
+    node.tells(0, loaded=2)
+    assert node.sees(1) == []
+    assert node.sees(2, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 2 entries, and the node loaded 3"]
+
+
+@pytest.mark.clause("S-14")
+def test_a_process_that_begins_to_end_keeps_what_it_measured() -> None:
+    node = Watched()
+    node.tells(0, loaded=1)
+    node.sees(5 * MS, [(STARTED, 3), (LOADED, 2)])
+    node.held.append((3, 1))
+    node.tells(300, 4)
+    assert node.sees(9 * MS) == []
+    node.check.acted(9 * MS, node.process, None, ())
+    assert node.sees(9 * MS) == []

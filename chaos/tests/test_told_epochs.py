@@ -16,8 +16,9 @@ TAG = Tag(METADATA, FIRST_DRAFT, "c")
 
 @pytest.mark.clause("M-4")
 @pytest.mark.parametrize(("told", "is_wrong"), [(4, True), (5, False), (6, False), (7, False), (8, True), (-1, True)])
-def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_wrong: bool) -> None:
-    check = OneContentPerEpoch(around())
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_wrong: bool, alone: bool) -> None:
+    check = OneContentPerEpoch(around(alone=alone))
     cache = SimpleNamespace(metadata_epoch=5)
     node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
     check.acted(0, node, Request(1, 1, METADATA, FIRST_DRAFT, "c", None, TAG), ())
@@ -25,3 +26,14 @@ def test_an_answer_in_slices_may_tell_any_epoch_since_its_request(told: int, is_
     answer = SimpleNamespace(metadata_epoch=told)
     check.acted(1, node, None, [Reply(1, 1, METADATA, FIRST_DRAFT, answer, TAG)])
     assert bool(check.violations) == is_wrong
+
+
+def test_a_live_node_judges_its_own_answers_and_compares_itself_with_nobody() -> None:
+    assert OneContentPerEpoch.needs_one_node
+    check = OneContentPerEpoch(around(alone=True))
+    cache = SimpleNamespace(metadata_epoch=5, topics={}, live_brokers=tuple, controller_epoch=1)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, metadata=cache))
+    for controller_epoch in (1, 2):
+        cache.controller_epoch = controller_epoch
+        check.node(0, controller_epoch, node, None, False)
+    assert not check.violations

@@ -23,6 +23,7 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.verification.verifier import Verifier
 
@@ -46,6 +47,8 @@ class Broker:
     groups: GroupCoordinator
     """Consumer groups and their committed offsets, as far as this node coordinates them."""
     markers: MarkerWriter
+    transactions: TransactionCoordinator
+    """Transactional IDs, as far as this node coordinates them, and the producer IDs that this node gives away."""
     """Ends transactions in the partitions that this node leads."""
     verifier: Verifier
     """Asks transaction coordinators whether partitions may be written to."""

@@ -21,6 +21,7 @@ from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import Replication
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.verification.verifier import Verifier
 
@@ -65,6 +66,11 @@ class HasFetchSessions(Protocol):
 class HasGroups(Protocol):
     @property
     def groups(self) -> GroupCoordinator: ...
+
+
+class HasTransactions(Protocol):
+    @property
+    def transactions(self) -> TransactionCoordinator: ...
 
 
 class HasMarkers(Protocol):

@@ -117,6 +117,12 @@ class BrokerConfig:
     crucible_bootstrap_metadata_version: int = setting(
         25, "A new cluster has this metadata.version.", at_least=1, at_most=25
     )
+    crucible_bootstrap_transaction_version: int = setting(
+        2,
+        "A new cluster has this level of transaction.version, if its metadata.version is 24 or higher.",
+        at_least=0,
+        at_most=2,
+    )
     crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
     crucible_fetch_session_cache_partitions: int = setting(
         2_000_000,
@@ -316,8 +322,35 @@ class BrokerConfig:
     )
     replica_socket_timeout_ms: int = setting(30_000, "A follower gives up a request after so many ms.", at_least=1)
     socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
+        10_000, "Transactions that are open for too long are looked for every so many ms.", at_least=1
+    )
+    transaction_max_timeout_ms: int = setting(
+        900_000, "A producer may ask for transactions of at most so many ms.", at_least=1
+    )
     transaction_partition_verification_enable: bool = setting(
         True, "A transaction's first records in a partition are taken once its coordinator knows the partition."
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000, "Transactional IDs that are idle for too long are looked for every so many ms.", at_least=1
+    )
+    transaction_state_log_min_isr: int = setting(
+        2, "The topic __transaction_state has this min.insync.replicas, at most as many as replicas.", at_least=1
+    )
+    transaction_state_log_num_partitions: int = setting(
+        50, "The topic __transaction_state has so many partitions.", at_least=1, at_most=10_000
+    )
+    transaction_state_log_replication_factor: int = setting(
+        3,
+        "The topic __transaction_state has so many replicas, at most one on each registered broker.",
+        kind=Kind.SHORT,
+        at_least=1,
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        104_857_600, "A segment of __transaction_state is closed once it has so many bytes.", at_least=1
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000, "A transactional ID is forgotten once it was idle for so many ms.", at_least=1
     )
     unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()

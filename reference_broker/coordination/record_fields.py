@@ -19,6 +19,7 @@ from reference_broker.wire.reading import (
 )
 from reference_broker.wire.writing import compact_string, legacy_string, tag_buffer, tagged, uvarint
 
+_INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
 _INT64 = Struct(">q")
@@ -52,6 +53,12 @@ class FieldWriter:
         self.data = bytearray(_INT16.pack(version))
         self._flexible = version >= flexible_from
 
+    def int8(self, value: int) -> None:
+        self.data += _INT8.pack(value)
+
+    def int16(self, value: int) -> None:
+        self.data += _INT16.pack(value)
+
     def int32(self, value: int) -> None:
         self.data += _INT32.pack(value)
 
@@ -61,6 +68,10 @@ class FieldWriter:
     def length(self, count: int) -> None:
         """Writes the length of an array or of bytes."""
         self.data += uvarint(count + 1) if self._flexible else _INT32.pack(count)
+
+    def null(self) -> None:
+        """Writes an array or bytes that are not there."""
+        self.length(-1)
 
     def string(self, value: str | None) -> None:
         """Raises TextTooLong."""
@@ -94,6 +105,12 @@ class FieldReader:
         if not 0 <= self.version <= greatest:
             raise DamagedRecord(f"version {self.version} of a record's value is not known")
 
+    def int8(self) -> int:
+        return self._number(_INT8)
+
+    def int16(self) -> int:
+        return self._number(_INT16)
+
     def int32(self) -> int:
         return self._number(_INT32)
 
@@ -104,6 +121,14 @@ class FieldReader:
         """Reads the length of an array or of bytes. It is never more than what is left."""
         read_count = read_compact_count if self._flexible else read_legacy_count
         return int(self._take(read_count, 1))
+
+    def nullable_length(self) -> int | None:
+        """Reads the length of an array that may not be there."""
+        absent = b"\0" if self._flexible else b"\xff\xff\xff\xff"
+        if self._data.startswith(absent, self._position):
+            self._position += len(absent)
+            return None
+        return self.length()
 
     def string(self) -> str:
         return str(self._take(read_compact_string if self._flexible else read_legacy_string))

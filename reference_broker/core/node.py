@@ -54,7 +54,10 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.verification.offsets import OffsetsVerifier
 from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
@@ -139,7 +142,20 @@ class Node:
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )
-        replication.listeners.append(groups)
+        verifier = Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics)
+        groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
+        markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
+        transactions = TransactionCoordinator(
+            outside,
+            node_id,
+            config,
+            replication.leaders,
+            lambda: replica.loader.image,
+            metrics,
+            markers,
+            ProducerIds(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
+        )
+        replication.listeners += [groups, transactions]
         self.broker = Broker(
             node_id=node_id,
             config=config,
@@ -160,8 +176,9 @@ class Node:
             ),
             replication=replication,
             groups=groups,
-            markers=MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image),
-            verifier=Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics),
+            markers=markers,
+            transactions=transactions,
+            verifier=verifier,
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
@@ -329,6 +346,7 @@ class Node:
         self._housekeeping.start()
         self._cleaner.start()
         self.broker.groups.start()
+        self.broker.transactions.start()
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:

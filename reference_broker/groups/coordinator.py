@@ -18,9 +18,10 @@ from reference_broker.groups.offsets.commits import Commits
 from reference_broker.groups.storage.loading import OffsetsTaker
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.storage.retention import Retention
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, partition_count
+from reference_broker.groups.storage.topic import partition_count
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.metrics.metrics import Metrics
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.node_ports import Ports
@@ -82,6 +83,18 @@ class GroupCoordinator:
         """Asserts what is true after each event. It looks at all groups, so only tests and the simulator ask."""
         self._led.validate()
         self.membership.validate()
+
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def refuses_markers(self, index: int) -> bool:
+        """Whether the partition is not loaded here. Implements ``transactions.markers.writing.OffsetsMarkers``."""
+        return isinstance(self._led.find(index), Error)
+
+    def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
+        """The log of the partition has a transaction marker at ``offset``, which need not be replicated."""
+        found = self._led.find(index)
+        assert not isinstance(found, Error), f"a marker was written to partition {index}, which is not loaded"
+        found.transaction_ended(producer_id, offset, is_commit=is_commit)
 
     # --- partitions that come and go --------------------------------------------------------------------------------
 

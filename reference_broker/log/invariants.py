@@ -60,6 +60,12 @@ def _check_segment(segment: Segment) -> None:
     ):
         assert _rises(values), f"{segment.path}: the {name} of the index do not rise: {list(values)}"
         assert not values or values[-1] <= limit, f"{segment.path}: the {name} of the index go beyond {limit}"
+    assert segment.aborted.is_known, f"{segment.path}: its aborted transactions are not known"
+    for entry in segment.aborted.entries:
+        first, marker = entry.first_offset, entry.last_offset
+        lies = f"{segment.path}: an aborted transaction of producer {entry.producer_id} lies at {first}..{marker}"
+        assert first < marker, lies
+        assert segment.base_offset <= marker <= segment.base_offset + last, lies
 
 
 def check_durability(durability: Durability, durable_end: int, cleaned_offset: int, log_end_offset: int) -> None:
@@ -94,11 +100,6 @@ def check_producers(producers: ProducerStates, log_end_offset: int) -> None:
     assert begun == producers.open_transactions, (
         f"the producers have begun {begun}, and the open transactions are {producers.open_transactions}"
     )
-    for first, marker, producer_id in producers.aborted:
-        assert first < marker < log_end_offset, (
-            f"an aborted transaction of producer {producer_id} lies at {first}..{marker}, the log ends at "
-            f"{log_end_offset}"
-        )
 
 
 def _check_producer(producer_id: int, producer: Producer, log_end_offset: int) -> None:

@@ -1,12 +1,16 @@
 """What a log shows: offsets, leader epochs, transactions, records. Nothing here changes the log."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from reference_broker.log import invariants, reading
 from reference_broker.log.lookup import FoundOffset, LookUp, Search, Work, in_one_go
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
+from reference_broker.records.batch import Buffer, end_of
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
+
+_begin = attrgetter("first_offset")
 
 
 class LogView:
@@ -62,8 +66,17 @@ class LogView:
 
     def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions with records in [offset, end_offset), by first offset. A reader of committed
-        records must skip their records."""
-        return self.producers.aborted_between(offset, end_offset)
+        records must skip their records. Raises DiskError."""
+        found = self.segments.aborted_between(offset, end_offset)
+        return [AbortedTransaction(each.producer_id, each.first_offset) for each in sorted(found, key=_begin)]
+
+    def aborted_among(self, offset: int, records: Buffer) -> list[AbortedTransaction]:
+        """Does the same for the batches that a read from ``offset`` gave. Mostly there are none. Only where there may
+        be some, it is looked up where the records end. Raises DiskError."""
+        segments = self.segments
+        if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
+            return []
+        return self.aborted_transactions(offset, end_of(records))
 
     @property
     def latest_epoch(self) -> int:

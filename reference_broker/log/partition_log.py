@@ -74,6 +74,7 @@ class PartitionLog(ShrinkingLog):
         log = cls(config, recovered)
         if recovered.log_start_offset > log.log_end_offset:
             log.truncate_fully_and_start_at(recovered.log_start_offset, now)
+        log._snapshot_if_due(log.log_end_offset)
         log.epochs.drop(log.log_end_offset)
         log.epochs.truncate_from_start(log.log_start_offset)
         log.epochs.save()
@@ -228,7 +229,7 @@ class PartitionLog(ShrinkingLog):
                     self.verification.written(header)
                 if header.is_control:
                     batch = run.view[position : position + header.size_bytes]
-                    self.producers.record_control(header, offset, timestamp_ms, batch)
+                    segment.aborted.note(self.producers.record_control(header, offset, timestamp_ms, batch))
                 else:
                     self.producers.record(header, offset, timestamp_ms)
         assert segment.next_offset > self.log_end_offset, (
@@ -333,7 +334,8 @@ class PartitionLog(ShrinkingLog):
         return self._checkpoints.synced_path
 
     def close_cleanly(self) -> None:
-        """Writes the index files, so that a clean start need not scan. Sync the ``sync_point()`` afterwards.
+        """Writes the index files and a snapshot of the producers, so that a clean start need not scan. Sync the
+        ``sync_point()`` afterwards.
 
         Called again when all is synced, it moves the recovery point to the log's end, which needs one more sync. So
         even if the next start dies before it has read the log, nobody takes durable records for a torn end.
@@ -341,6 +343,7 @@ class PartitionLog(ShrinkingLog):
         for segment in self.segments:
             self.segments.write_indexes(segment)
         end = self.log_end_offset
+        self._snapshot_if_due(end)
         if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
             self.durability.changed(self._checkpoints.raise_recovery_point(end))
 

@@ -1,10 +1,11 @@
 """What a partition remembers of each idempotent producer (KIP-98; clauses P-1, P-5, P-6, P-7)."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from reference_broker.log.config import LogConfig
+from reference_broker.log.transaction_index import Aborted
 from reference_broker.records.batch import (
     MAX_SEQUENCE,
     NO_SEQUENCE,
@@ -16,7 +17,6 @@ from reference_broker.records.batch import (
 )
 from reference_broker.records.control import ControlType, read_marker
 from reference_broker.wire.errors import ErrorCode
-from reference_broker.wire.fetch import AbortedTransaction
 
 REMEMBERED_BATCHES = 5
 """How many batches of a producer are remembered. As in Kafka, a producer has at most five requests in flight, so a
@@ -66,7 +66,8 @@ class ProducerStates:
 
     ``by_id`` has one entry for each producer ID. ``reject_unknown`` is the policy of P-5. ``completed`` has the first
     offset and the marker's offset of the transactions that have ended, but whose marker the high watermark has not
-    passed yet. They hold back the last stable offset. ``swept_ms`` is the time of the last expiry.
+    passed yet. They hold back the last stable offset. Those that ended before ``completed_from`` are not known singly,
+    because the state came from a snapshot. ``swept_ms`` is the time of the last expiry.
     """
 
     expiration_ms: int
@@ -75,8 +76,7 @@ class ProducerStates:
     completed: list[tuple[int, int]] = field(default_factory=list)
     open_transactions: dict[int, int] = field(default_factory=dict)
     """The first offset of each open transaction, by producer ID."""
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """The (first offset, marker's offset, producer ID) of each aborted transaction, in the order of the markers."""
+    completed_from: int = 0
     swept_ms: int = 0
 
     @staticmethod
@@ -170,18 +170,17 @@ class ProducerStates:
         if producer.current_txn_first_offset >= 0:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
 
-    def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> None:
-        """Notes a control batch that was written, replicated, or read from the log. It may hold a transaction
-        marker."""
+    def record_control(self, header: BatchHeader, offset: int, timestamp_ms: int, batch: Buffer) -> Aborted | None:
+        """Notes a control batch that was written, replicated, or read from the log. It may hold a transaction marker.
+        Returns the transaction that it aborts, if any."""
         marker = read_marker(batch, header)
-        if marker is not None:
-            self.record_marker(header, offset, timestamp_ms, *marker)
+        return None if marker is None else self.record_marker(header, offset, timestamp_ms, *marker)
 
     def record_marker(
         self, header: BatchHeader, offset: int, timestamp_ms: int, type_: ControlType, coordinator_epoch: int
-    ) -> None:
-        """Notes a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is
-        0."""
+    ) -> Aborted | None:
+        """Notes a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
+        Returns the transaction if it was aborted."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
         producer = self.by_id.setdefault(header.producer_id, Producer(header.producer_epoch))
         if header.producer_epoch > producer.producer_epoch:
@@ -191,33 +190,29 @@ class ProducerStates:
         producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
         producer.current_txn_first_offset = -1
         first = self.open_transactions.pop(header.producer_id, None)
-        if first is not None:
-            self.completed.append((first, offset))
-            if type_ == ControlType.ABORT:
-                self.aborted.append((first, offset, header.producer_id))
+        if first is None:
+            return None
+        self.completed.append((first, offset))
+        if type_ != ControlType.ABORT:
+            return None
+        return Aborted(header.producer_id, first, offset, min(self.open_transactions.values(), default=offset + 1))
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Returns the first offset of the earliest transaction that is open, or whose marker is not below the high
-        watermark. Returns None if there is none."""
+        watermark. Returns None if there is none. Returns 0 as long as it cannot be known: above the high watermark lie
+        markers whose transactions the snapshot of the start does not tell."""
+        if high_watermark < self.completed_from:
+            return 0
         if not self.open_transactions and not self.completed:
             return None
         self.completed = [(first, marker) for first, marker in self.completed if marker >= high_watermark]
         return min((*self.open_transactions.values(), *(first for first, _ in self.completed)), default=None)
 
-    def aborted_between(self, offset: int, end_offset: int) -> list[AbortedTransaction]:
-        found = sorted((first, producer_id) for first, marker, producer_id in self.aborted if marker >= offset)
-        return [AbortedTransaction(producer_id, first) for first, producer_id in found if first < end_offset]
-
-    def forget_aborted(self, markers: Collection[int]) -> None:
-        """Forgets the aborted transactions whose markers were at these offsets. The markers are gone, and a reader that
-        heard of the transactions would wait for them."""
-        if markers:
-            self.aborted = [entry for entry in self.aborted if entry[1] not in markers]
-
-    def forget_aborted_before(self, log_start_offset: int) -> None:
-        """Forgets the aborted transactions that ended before the log start, since their records are gone."""
-        if self.aborted:
-            self.aborted = [entry for entry in self.aborted if entry[1] >= log_start_offset]
+    def keep_completed(self, known: "ProducerStates", end_offset: int) -> None:
+        """Takes over the completed transactions that the log knew before it was cut at ``end_offset``. A snapshot does
+        not have them."""
+        self.completed = [each for each in known.completed if each[1] < end_offset]
+        self.completed_from = min(known.completed_from, end_offset)
 
     def expire(self, wall_ms: int) -> int:
         """Forgets producers that have no open transaction and whose last record is old enough (P-7). Returns how
@@ -240,19 +235,22 @@ class ProducerStates:
         self.by_id.clear()
         self.open_transactions.clear()
         self.completed.clear()
-        self.aborted.clear()
+        self.completed_from = 0
 
 
 def _advance(producer: Producer, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
     if header.producer_epoch != producer.producer_epoch:
         producer.producer_epoch = header.producer_epoch
         producer.marks = ()
-    last_offset = first_offset + header.last_offset_delta
-    mark = BatchMark(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp_ms)
-    producer.marks = (*producer.marks[1 - REMEMBERED_BATCHES :], mark)
+    producer.marks = (*producer.marks[1 - REMEMBERED_BATCHES :], mark_of(header, first_offset, timestamp_ms))
     producer.last_timestamp_ms = timestamp_ms
     if header.is_transactional and producer.current_txn_first_offset < 0:
         producer.current_txn_first_offset = first_offset
+
+
+def mark_of(header: BatchHeader, first_offset: int, timestamp_ms: int) -> BatchMark:
+    last_offset = first_offset + header.last_offset_delta
+    return BatchMark(header.base_sequence, header.last_sequence, first_offset, last_offset, timestamp_ms)
 
 
 def _next_sequence(last: int) -> int:

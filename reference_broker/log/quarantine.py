@@ -80,8 +80,7 @@ def set_aside(disk: Disk, directory: str, damage: Damage, durable_before: int) -
     marker.put(rows)
     for base in reversed(bases):
         segment = new_segment(directory, base, 0)
-        disk.delete(segment.offsets.path)
-        disk.delete(segment.times.path)
+        segment.delete_indexes(disk)
         disk.rename(segment.path, _free(disk, segment.path))
     disk.make_durable(marker.path)
 

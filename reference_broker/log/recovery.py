@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from reference_broker.log import partition_metadata, swapping
+from reference_broker.log import partition_metadata, swapping, transaction_index
 from reference_broker.log.checkpoint import Checkpoint
 from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import Durability
@@ -16,6 +16,7 @@ from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
+from reference_broker.log.replay import index_again, replayed
 from reference_broker.log.segment import (
     MAX_RELATIVE_OFFSET,
     NAME_DIGITS,
@@ -32,7 +33,7 @@ from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords
 from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
-INDEX_SUFFIXES = (".index", ".timeindex")
+INDEX_SUFFIXES = (".index", ".timeindex", transaction_index.SUFFIX, transaction_index.CHECKSUM_SUFFIX)
 MAX_OFFSET = 2**63 - 1
 
 
@@ -53,11 +54,14 @@ class Flaw(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the log did. ``cuts`` are the parts of a torn tail that were taken away."""
+    """What opening the log did. ``cuts`` are the parts of a torn tail that were taken away. ``snapshot`` is the file
+    from which producers came, if any did. ``damaged_snapshots`` are files that were not loaded, and why."""
 
     verified_bytes: int = 0
     cuts: list[Cut] = field(default_factory=list)
     deleted_segments: int = 0
+    snapshot: str = ""
+    damaged_snapshots: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def cut_bytes(self) -> int:
@@ -99,6 +103,8 @@ class Recovery:
         self.is_compacted = config.is_compacted
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
+        self.has_markers = False
+        self.names: Sequence[str] = ()
         self.quarantine: Quarantine | None = None
 
     def run(self) -> Generator[None, None, Recovered]:
@@ -116,6 +122,7 @@ class Recovery:
             self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             self._check_end()
             self._settle_offsets()
+            yield from self._find_producers(names)
             if not self.clean and partition_metadata.FILE_NAME in names:
                 # The process that wrote it may have ended before it was synced.
                 self.durability.changed(f"{self.directory}/{partition_metadata.FILE_NAME}")
@@ -130,7 +137,27 @@ class Recovery:
             self.quarantine,
         )
 
+    def _find_producers(self, names: Sequence[str]) -> Generator[None, None, None]:
+        """Finds producers and aborted transactions, after the log's end is known."""
+        segments, snapshots = self.segments, self.segments.snapshots
+        snapshots.find(names, segments.bases, self.log_start_offset, segments[-1].next_offset if segments else -1)
+        if not segments:
+            return
+        unknown = [segment for segment in segments if not segment.aborted.is_known]
+        if unknown:
+            newest = snapshots.newest(segments.bases[0], MAX_OFFSET)
+            before = newest[0] if newest is not None else 0
+            yield from index_again(segments, self.producers, [each for each in unknown if each.base_offset < before])
+        self.producers = yield from replayed(segments, self.producers)
+        segments[-1].aborted.hold(self.disk)
+        for segment in unknown:
+            if segment is not segments[-1]:
+                segments.write_indexes(segment)
+                segment.aborted.release()
+        self.report.snapshot, self.report.damaged_snapshots = snapshots.loaded, snapshots.damaged
+
     def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
+        self.names = names
         bases = sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name))
         self._delete_retired(bases)
         self._delete_stray_indexes(names, bases)
@@ -150,8 +177,6 @@ class Recovery:
             if trusted:
                 flaw = yield from self._scan(segment, size, verify=False)
             if flaw is not None:
-                if trusted:  # The producers of its first half were noted already, and will be once more.
-                    self.producers = producers_of(self.segments, self.producers.emptied())
                 segment = new_segment(self.directory, base, self.now.wall_ms)
                 flaw = yield from self._recover(segment, size, bases[at + 1 :])
             self.segments.add(segment)
@@ -216,8 +241,7 @@ class Recovery:
         The ``later`` segments go before that, so that a start that dies in between leaves no hole. Raises LogDamaged
         if the flaw is no torn end.
         """
-        self.disk.delete(segment.offsets.path)
-        self.disk.delete(segment.times.path)
+        segment.delete_indexes(self.disk)
         flaw = yield from self._scan(segment, size, verify=True)
         self.report.verified_bytes += size
         if flaw is not None:
@@ -239,9 +263,9 @@ class Recovery:
             segment.delete(self.disk)
 
     def _scan(self, segment: Segment, size: int, *, verify: bool) -> Generator[None, None, Flaw | None]:
-        """Learns a segment from its batches: sizes, timestamps, epochs, producers, and the index unless its files hold
-        one. None if batches fill the file and the index is theirs. Otherwise the segment ends before the first bad
-        batch."""
+        """Learns a segment from its batches: sizes, timestamps, epochs, and the indexes unless its files hold them.
+        Aborted transactions that no file tells are found later. None if batches fill the file and the index is theirs.
+        Otherwise the segment ends before the first bad batch."""
         disk = self.disk
         indexed = not verify and segment.offsets.load(disk, size) and segment.times.load(disk)
         if not indexed:
@@ -250,6 +274,8 @@ class Recovery:
             if not verify:
                 disk.delete(segment.offsets.path)
                 disk.delete(segment.times.path)
+        segment.aborted.load(disk, () if verify else self.names)
+        self.has_markers = False
         due = SLICE_BYTES
         entries = 0
         segment.last_epoch = self.last_epoch
@@ -269,6 +295,9 @@ class Recovery:
                     yield
         except InvalidRecords as bad:
             return Flaw(bad.message or "no batch")
+        finally:
+            segment.aborted.settle(self.has_markers, segment.next_offset)
+            segment.aborted.release()
         if indexed:
             if entries < len(segment.offsets) or not segment.has_sound_indexes:
                 return Flaw("its index is of another segment")
@@ -285,7 +314,8 @@ class Recovery:
         segment.last_epoch = max(segment.last_epoch, header.leader_epoch)
         # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
-        _note_producer(self.disk, segment, position, header, self.producers)
+        if header.producer_id >= 0 and header.is_control:
+            self.has_markers = True
 
     def _check_end(self) -> None:
         """Whoever cuts a log lowers the durable end first. So a log that ends below it has lost records that were
@@ -328,28 +358,6 @@ def _disorder(segment: Segment, header: BatchHeader, next_base: int) -> str | No
     if 0 <= header.leader_epoch < segment.last_epoch:
         return f"its leader epoch goes back from {segment.last_epoch} to {header.leader_epoch}"
     return None
-
-
-def producers_of(segments: Segments, empty: ProducerStates, end_offset: int = MAX_OFFSET) -> ProducerStates:
-    """Adds to ``empty`` what the headers of the batches below ``end_offset`` say of producers, and returns it. Raises
-    DiskError."""
-    disk = segments.disk
-    for segment in segments.items:
-        for position, header in headers(disk, segment.path, 0, segment.size_bytes):
-            if header.last_offset >= end_offset:
-                return empty
-            _note_producer(disk, segment, position, header, empty)
-    return empty
-
-
-def _note_producer(disk: Disk, segment: Segment, position: int, header: BatchHeader, producers: ProducerStates) -> None:
-    if header.producer_id < 0:
-        return
-    if header.is_control:
-        batch = disk.read(segment.path, position, header.size_bytes)
-        producers.record_control(header, header.base_offset, header.max_timestamp_ms, batch)
-    else:
-        producers.record(header, header.base_offset, header.max_timestamp_ms)
 
 
 def _verified(disk: Disk, path: str, end: int) -> Iterator[tuple[int, BatchHeader]]:

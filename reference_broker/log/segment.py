@@ -1,9 +1,10 @@
-"""One segment: a file of batches, its two indexes, and what is kept in memory about it."""
+"""One segment: a file of batches, its three indexes, and what is kept in memory about it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reference_broker.log.index import OffsetIndex, TimeIndex
+from reference_broker.log.transaction_index import TransactionIndex
 from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import (
     HEADER_BYTES,
@@ -38,6 +39,7 @@ class Segment:
     path: str
     offsets: OffsetIndex
     times: TimeIndex
+    aborted: TransactionIndex
     created_ms: int
     next_offset: int
     size_bytes: int = 0
@@ -52,8 +54,8 @@ class Segment:
     known: dict[int, int] = field(default_factory=dict)
 
     @property
-    def paths(self) -> tuple[str, str, str]:
-        return self.path, self.offsets.path, self.times.path
+    def paths(self) -> tuple[str, ...]:
+        return self.path, self.offsets.path, self.times.path, self.aborted.path, self.aborted.checksum_path
 
     def add(self, header: BatchHeader, base_offset: int, max_timestamp_ms: int, index_interval_bytes: int) -> None:
         """Notes a batch that has been written at the end of the file."""
@@ -128,12 +130,14 @@ class Segment:
 
     def truncate(self, disk: Disk, size: int, next_offset: int) -> None:
         """Cuts the file at the start of a batch. On DiskError nothing has changed, or indexes only know less."""
-        seen = Segment(self.base_offset, self.path, self.offsets, self.times, self.created_ms, self.next_offset)
+        indexes = (self.offsets, self.times, self.aborted)
+        seen = Segment(self.base_offset, self.path, *indexes, self.created_ms, self.next_offset)
         for position, header in headers(disk, self.path, 0, size):
             seen.see_timestamp(position, header)
         self.known.clear()
         self.offsets.truncate(disk, size)  # The indexes come before the file.
         self.times.truncate(disk, next_offset - self.base_offset)
+        self.aborted.truncate(disk, next_offset)
         disk.truncate(self.path, size)
         self.size_bytes = size
         self.next_offset = next_offset
@@ -167,12 +171,16 @@ class Segment:
             written.append(self.offsets.path)
         if self.times.write(disk):
             written.append(self.times.path)
-        return tuple(written)
+        return (*written, *self.aborted.write(disk))
+
+    def delete_indexes(self, disk: Disk) -> None:
+        disk.delete(self.offsets.path)
+        disk.delete(self.times.path)
+        self.aborted.delete(disk)
 
     def delete(self, disk: Disk) -> None:
         """Deletes the files, the log file last. So no record is lost if the disk fails half-way."""
-        disk.delete(self.offsets.path)
-        disk.delete(self.times.path)
+        self.delete_indexes(disk)
         disk.delete(self.path)
 
 
@@ -184,6 +192,7 @@ def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
         path=f"{start}.log",
         offsets=OffsetIndex(f"{start}.index"),
         times=TimeIndex(f"{start}.timeindex"),
+        aborted=TransactionIndex(start),
         created_ms=created_ms,
         next_offset=base_offset,
     )

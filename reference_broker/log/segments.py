@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from reference_broker.log.durability import Durability
+from reference_broker.log.producer_snapshots import ProducerSnapshots
 from reference_broker.log.segment import Segment, headers, new_segment
 from reference_broker.log.swapping import swap_files
+from reference_broker.log.transaction_index import Aborted
 from reference_broker.ports.disk import Buffer, Disk, DiskError, UndoFailed
 
 
@@ -18,12 +20,13 @@ class Segments(Sequence[Segment]):
     """``items`` are the segments. The last one is active: appends go to it. ``bases`` are their base offsets, for
     binary searches."""
 
-    __slots__ = ("bases", "directory", "disk", "durability", "is_offline", "items", "retired")
+    __slots__ = ("bases", "directory", "disk", "durability", "is_offline", "items", "retired", "snapshots")
 
     def __init__(self, disk: Disk, directory: str, durability: Durability) -> None:
         self.disk = disk
         self.directory = directory
         self.durability = durability
+        self.snapshots = ProducerSnapshots(disk, directory, durability)
         self.items: list[Segment] = []
         self.bases: list[int] = []
         self.is_offline = False
@@ -62,6 +65,18 @@ class Segments(Sequence[Segment]):
             if any(path in dirty for path in segment.paths):
                 return segment.base_offset
         return self.bases[-1]
+
+    def aborted_between(self, offset: int, end_offset: int) -> list[Aborted]:
+        """Returns the aborted transactions that overlap [offset, end_offset), in the order of their markers. Those of
+        closed segments come from their index files. Raises DiskError."""
+        found: list[Aborted] = []
+        for segment in self.items[self.index_of(offset) :]:
+            index = segment.aborted
+            if index.count:
+                found += index.between(self.disk, offset, end_offset)
+                if index.last_stable >= end_offset:
+                    break
+        return found
 
     # --- growing ----------------------------------------------------------------------------------------------------
 
@@ -137,6 +152,7 @@ class Segments(Sequence[Segment]):
         self._cut_active(offset)
 
     def _drop_last(self) -> None:
+        self.items[-2].aborted.hold(self.disk)
         segment = self.items[-1]
         self._delete_files(segment)
         self.items.pop()
@@ -170,6 +186,7 @@ class Segments(Sequence[Segment]):
         return size, next_offset
 
     def _delete_files(self, segment: Segment) -> None:
+        self.snapshots.delete(segment.base_offset)
         segment.delete(self.disk)
         for path in segment.paths:
             self.durability.deleted(path)
@@ -191,6 +208,7 @@ class Segments(Sequence[Segment]):
             f"{self.directory}: a cleaned segment of offsets {cleaned.base_offset} to {cleaned.next_offset} cannot "
             f"replace segments of offsets {sources[0].base_offset} to {sources[-1].next_offset}"
         )
+        self.snapshots.delete_before(cleaned.next_offset)
         cleaned.path = swap_files(self.disk, sources, cleaned)
         for source in sources:
             for gone in source.paths:

@@ -3,14 +3,14 @@
 A change that fails (DiskError) leaves the log as it was, unless a method says otherwise.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from reference_broker.log import removal
 from reference_broker.log.config import LogConfig
 from reference_broker.log.log_view import LogView
 from reference_broker.log.reading import OffsetOutOfRange
-from reference_broker.log.recovery import producers_of
+from reference_broker.log.replay import replayed, run_to_end
 from reference_broker.log.segment import Segment
 from reference_broker.ports.disk import Buffer, DiskError
 from reference_broker.ports.now import Now
@@ -26,13 +26,24 @@ class ShrinkingLog(LogView):
     def roll(self, now: Now, base_offset: int | None = None, buffers: Sequence[Buffer] = ()) -> None:
         """Writes the indexes of the active segment and starts an empty one. The name of its file keeps the log end
         offset. Behind a wide gap it keeps a ``base_offset``, and its file begins with ``buffers``: a segment that
-        begins beyond the log's end is never empty."""
+        begins beyond the log's end is never empty.
+
+        A snapshot of the producers goes with it. If the disk refuses that, a start reads more batches.
+        """
         segments = self.segments
         point = segments.durable_before()
         if point > max(self._checkpoints.recovery_point, segments.bases[0]) and self._checkpoints.is_log_start_durable:
             self.durability.changed(self._checkpoints.raise_recovery_point(point))
         segments.write_indexes(segments[-1])
         segments.create(self.log_end_offset if base_offset is None else base_offset, now.wall_ms, buffers)
+        segments[-2].aborted.release()
+        with suppress(DiskError):
+            self._snapshot_if_due(segments.bases[-1])
+
+    def _snapshot_if_due(self, offset: int) -> None:
+        segments = self.segments
+        if segments and segments.snapshots.is_due(offset, self.log_start_offset):
+            segments.snapshots.write(offset, self.producers)
 
     # --- the end, and the start -------------------------------------------------------------------------------------
 
@@ -49,9 +60,11 @@ class ShrinkingLog(LogView):
         if not segments or offset < segments.bases[0]:
             self._start_anew(offset, segments[0].created_ms if segments else 0)
             return offset
-        if known.by_id or known.aborted:
-            self.producers = producers_of(segments, known.emptied(), offset)
+        end = segments.end_before(offset)
+        self.producers = run_to_end(replayed(segments, known, offset)) if known.by_id else known.emptied()
+        self.producers.keep_completed(known, end)
         try:
+            segments.snapshots.delete_beyond(end)
             self._forget_durability_from(offset)
             segments.cut_from(offset)
         except DiskError:
@@ -90,6 +103,7 @@ class ShrinkingLog(LogView):
         self._checkpoints.lower_synced(0)
         if self.cleaned_offset > 0:
             self.note_cleaned(0)
+        self.segments.snapshots.delete_beyond(-1)
         try:
             self.segments.drop_all()
         finally:
@@ -153,7 +167,6 @@ class ShrinkingLog(LogView):
 
     def _forget_before(self, offset: int) -> None:
         self.epochs.truncate_from_start(offset)
-        self.producers.forget_aborted_before(offset)
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 
@@ -168,10 +181,6 @@ class ShrinkingLog(LogView):
         After a DiskError only a restart can mend the log, so the node must end.
         """
         self.segments.swap(sources, cleaned)
-
-    def forget_aborted(self, markers: Collection[int]) -> None:
-        """Forgets aborted transactions, because the cleaner has removed their markers, which were at these offsets."""
-        self.producers.forget_aborted(markers)
 
     def note_cleaned(self, offset: int) -> None:
         """Notes that the log is clean up to ``offset``. A pass of the cleaner got so far, or records from ``offset`` on

@@ -2,7 +2,8 @@
 interrupted. After a crash at any operation the log has either the old segments or the new one, never a part of both.
 
 1. The cleaner writes and syncs ``<base>.log.cleaned``. A start deletes such a file.
-2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it.
+2. The file is renamed to ``<base>.log.swap``. From here on the swap counts, and a start finishes it. The snapshots of
+   producers below its end are gone by then, since they may have transactions open whose markers were removed.
 3. The index files of the old segments are deleted, and their log files except the first.
 4. The new file is renamed to the name of the first one.
 
@@ -12,6 +13,7 @@ or the new file beside old segments that it holds already. The caller waits for 
 
 from collections.abc import Generator, Sequence
 
+from reference_broker.log.producer_snapshots import offset_of
 from reference_broker.log.segment import NAME_DIGITS, Segment, headers, new_segment
 from reference_broker.ports.disk import Disk
 from reference_broker.records.batch import InvalidRecords
@@ -39,8 +41,7 @@ def swap_files(disk: Disk, sources: Sequence[Segment], cleaned: Segment) -> str:
     disk.make_durable(path + SWAP_SUFFIX)
     for source in reversed(sources[1:]):
         source.delete(disk)
-    disk.delete(sources[0].offsets.path)
-    disk.delete(sources[0].times.path)
+    sources[0].delete_indexes(disk)
     disk.make_durable(path + SWAP_SUFFIX)
     disk.rename(path + SWAP_SUFFIX, path)
     return path
@@ -69,8 +70,11 @@ def _carry_through(disk: Disk, directory: str, base: int, names: Sequence[str]) 
     later = (int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX))
     for covered in sorted((other for other in later if base < other < end), reverse=True):
         new_segment(directory, covered, 0).delete(disk)
-    disk.delete(first.offsets.path)
-    disk.delete(first.times.path)
+    for name in names:
+        snapshot = offset_of(name)
+        if snapshot is not None and snapshot < end:
+            disk.delete(f"{directory}/{name}")
+    first.delete_indexes(disk)
     disk.make_durable(first.path + SWAP_SUFFIX)
     disk.rename(first.path + SWAP_SUFFIX, first.path)
 

@@ -24,6 +24,14 @@ ELR_FROM = 23
 DIRECTORIES_FROM = 17
 """3.7-IV2. From this version on, partitions say in which log directory each replica is (KIP-858)."""
 
+TRANSACTION_FEATURE = "transaction.version"
+"""At level 1 the coordinator writes the flexible version of its records. At level 2 clients add partitions by writing
+to them, and each end of a transaction raises the producer's epoch (KIP-890)."""
+TRANSACTION_LEVEL = 2
+"""The highest known level."""
+TRANSACTION_LEVEL_FROM = 24
+"""4.0-IV2. A new cluster of this version or a newer one begins with the configured level of transaction.version."""
+
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
 """The highest known level. At level 0 a broker answers clients from its own image of the metadata log. At level 1 it
@@ -33,7 +41,11 @@ answers with what the active controller sent it with UpdateMetadata, and committ
 
 def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]:
     """The (name, lowest level, highest level) of each feature that a node supports."""
-    features = [(METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION), (ELR_FEATURE, 0, ELR_LEVEL)]
+    features = [
+        (METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION),
+        (ELR_FEATURE, 0, ELR_LEVEL),
+        (TRANSACTION_FEATURE, 0, TRANSACTION_LEVEL),
+    ]
     if config.crucible_metadata_epoch_enable:
         features.append((METADATA_EPOCH_FEATURE, 0, METADATA_EPOCH_LEVEL))
     return tuple(features)
@@ -57,6 +69,11 @@ def sends_metadata_epoch(image: MetadataImage) -> bool:
 def keeps_eligible_leaders(image: MetadataImage) -> bool:
     """Whether level 1 of eligible leader replicas is finalized."""
     return image.features.get(ELR_FEATURE, 0) >= ELR_LEVEL
+
+
+def transaction_version(image: MetadataImage) -> int:
+    """The finalized level of transaction.version, 0 if there is none."""
+    return image.features.get(TRANSACTION_FEATURE, 0)
 
 
 def knows_directories(image: MetadataImage) -> bool:

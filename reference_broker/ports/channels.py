@@ -18,5 +18,7 @@ class Channel(IntEnum):
     its clients. Their answers may wait for long changes of the metadata, and must not delay heartbeats."""
     METADATA = 4
     """UpdateMetadata, from the active controller to each live broker. A broker that does not answer delays no other."""
+    MARKERS = 5
+    """WriteTxnMarkers, from a transaction coordinator to the leaders of partitions. They wait for replication."""
     VERIFICATION = 6
     """AddPartitionsToTxn, from the leaders of partitions to transaction coordinators. Producers wait for it."""

@@ -112,6 +112,48 @@ def legal_value_of_unknown_end_fetched(history: History) -> None:
     fetched.update(offset=7, metadata_epoch=lost["metadata_epoch"])
 
 
+# -- refused commits, and members of one generation --------------------------------------------------------------
+
+OLDER = "INVALID_METADATA_EPOCH"
+
+
+def plant_commit_refused_without_a_greater_epoch(history: History) -> None:
+    _commits(history, 0)[-2]["error"] = OLDER
+
+
+def legal_commit_refused_after_a_greater_epoch(history: History) -> None:
+    _commits(history, 0)[-2].update(metadata_epoch=5, error=OLDER)
+
+
+def plant_commit_refused_after_an_old_version(history: History) -> None:
+    """The older version left no epoch, so nothing was greater any more."""
+    *_, before, last = _commits(history, 0)
+    before.update(draft=False, metadata_epoch=-1)
+    last.update(metadata_epoch=5, error=OLDER)
+
+
+def legal_commit_refused_beside_an_old_version(history: History) -> None:
+    """Nobody knows which of the two came first."""
+    plant_commit_refused_after_an_old_version(history)
+    before = _commits(history, 0)[-1]
+    last = history.rows("commits", kind="commit", partition=0, error=OLDER)[0]
+    _operation(history, last)["invoke_us"] = int_of(_operation(history, before), "invoke_us")
+
+
+def plant_commit_refused_for_no_known_reason(history: History) -> None:
+    _commits(history, 0)[-2]["error"] = "UNKNOWN_SERVER_ERROR"
+
+
+def plant_partition_given_to_two(history: History) -> None:
+    (given,) = history.rows("memberships", event="assigned", generation=2, partition=1)
+    history.tables["memberships"].append({**given, "process": OLD, "at_us": int_of(given, "at_us") + 1})
+
+
+def legal_partition_given_again_in_a_generation(history: History) -> None:
+    (given,) = history.rows("memberships", event="assigned", generation=2, partition=1)
+    history.tables["memberships"].append({**given, "at_us": int_of(given, "at_us") + 1})
+
+
 # -- positions --------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +342,13 @@ PLANTED_GROUPS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "epoch not loaded": (plant_epoch_not_loaded, {"commit-regression"}),
     "value of unknown end": (legal_value_of_unknown_end_fetched, set()),
     "value of long ago": (plant_value_of_long_ago_fetched, {"commit-regression"}),
+    "refused without reason": (plant_commit_refused_without_a_greater_epoch, {"commits-accepted"}),
+    "refused after greater epoch": (legal_commit_refused_after_a_greater_epoch, set()),
+    "refused after old version": (plant_commit_refused_after_an_old_version, {"commits-accepted"}),
+    "refused beside old version": (legal_commit_refused_beside_an_old_version, set()),
+    "refused by unknown error": (plant_commit_refused_for_no_known_reason, {"commits-accepted"}),
+    "given to two": (plant_partition_given_to_two, {"one-group-leader"}),
+    "given again": (legal_partition_given_again_in_a_generation, set()),
     "rewinds": (plant_rewind, {"rewinds"}),
     "reset after truncation": (legal_reset_after_a_truncation, set()),
     "reset below truncation": (plant_reset_below_a_truncation, {"rewinds"}),

@@ -2,17 +2,35 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.fleet.parquet_sink import ParquetSink
-from bench.fleet.processes import LocustProcesses, WorkerDiedError
-from bench.fleet.spec import FleetSpec
+from bench.fleet.processes import ROOT, SPEC_VARIABLE, LocustProcesses, WorkerDiedError
+from bench.fleet.spec import FleetSpec, write_spec
+from bench.ports import free_port
 from scenarios.load import Load
 
 REPORT = {"fleet": "report", "workers": 2, "failure": "", "ended_early": 0, "ok": 5, "closed": 0}
+
+SILENCE = """
+import bench.fleet.locustfile
+import gevent, sys
+from locust.env import Environment
+at = ("127.0.0.1", int(sys.argv[1]))
+master = Environment(user_classes=[]).create_master_runner(*at)
+worker = Environment(user_classes=[]).create_worker_runner(*at)
+with gevent.Timeout(20):
+    while not master.clients.ready:
+        gevent.sleep(0.05)
+print(master.clients.ready[0].heartbeat)
+"""
+"""Prints after how many seconds of silence Locust's master takes a worker for gone, and ends the load."""
 
 
 def processes_that_reported(tmp_path: Path, **changes: Any) -> LocustProcesses:
@@ -48,3 +66,13 @@ def test_a_sink_that_cannot_write_says_so_before_it_is_closed(tmp_path: Path) ->
     assert "could not be written" in sink.failure
     with pytest.raises(OSError, match="could not be written"):
         sink.close()
+
+
+@pytest.mark.live
+def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.json"
+    write_spec(FleetSpec(["127.0.0.1:1"], Load(seconds=1)), spec)
+    surroundings = {**os.environ, SPEC_VARIABLE: str(spec)}
+    command = [sys.executable, "-c", SILENCE, str(free_port())]
+    told = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=True)
+    assert int(told.stdout.split()[-1]) >= 50

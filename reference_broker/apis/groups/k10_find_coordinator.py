@@ -1,11 +1,13 @@
-"""FindCoordinator: tells which node keeps a group.
+"""FindCoordinator: tells which node keeps a group or a transactional ID.
 
-* The coordinator of a group is the leader of its partition of ``__consumer_offsets``.
-* Where that topic is missing the active controller is asked to create it. Meanwhile, and where the partition has no
+* The coordinator of a group is the leader of its partition of ``__consumer_offsets``, that of a transactional ID the
+  leader of its partition of ``__transaction_state``.
+* Where the topic is missing the active controller is asked to create it. Meanwhile, and where the partition has no
   leader, the answer is COORDINATOR_NOT_AVAILABLE.
 * An unknown type of key gets INVALID_REQUEST.
-* Unlike Kafka: transactions and share groups have no coordinator (COORDINATOR_NOT_AVAILABLE). The offsets topic gets at
-  most as many replicas as there are brokers and voters.
+* An empty transactional ID gets INVALID_REQUEST.
+* Unlike Kafka: share groups have no coordinator (COORDINATOR_NOT_AVAILABLE). The topics get at most as many replicas as
+  there are brokers and voters.
 
 Version notes:
 * v4: one request may name several keys.
@@ -22,24 +24,26 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
+from reference_broker.apis.coordinator_topics import CreatesCoordinatorTopics, ask_to_create_topic
 from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY, partition_of
 from reference_broker.coordination.record_fields import fits
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.log.lookup import Work
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.wire.errors import ErrorCode
 
 GROUP = 0
-KEY_TYPES = (GROUP, 1, 2)
-"""Group, transaction, share."""
+TRANSACTION = 1
+SHARE = 2
+KEY_TYPES = (GROUP, TRANSACTION, SHARE)
+_TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
 NOT_AVAILABLE = "The coordinator is not available."
 
 
-class Needs(CreatesOffsetsTopic, HasMetadata, HasOutside, Protocol):
+class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
@@ -53,12 +57,12 @@ def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced
     if body.key_type not in KEY_TYPES:
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
-    elif body.key_type != GROUP:
+    elif body.key_type == SHARE:
         found = [_nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE) for key in body.coordinator_keys]
     else:
         found = []
         for key in body.coordinator_keys:
-            found.append(_coordinator(broker, key, call.listener))
+            found.append(_coordinator(broker, body.key_type, key, call.listener))
             if work.spend(UNITS_PER_KEY + len(key) // CHARACTERS_PER_UNIT):
                 yield
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
@@ -67,28 +71,30 @@ def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced
 API = Api.of(FindCoordinatorRequest, handle)
 
 
-def _coordinator(broker: Needs, group_id: str, listener: str) -> Coordinator:
+def _coordinator(broker: Needs, key_type: int, key: str, listener: str) -> Coordinator:
     """As this broker tells its clients the metadata."""
-    if not fits(group_id):
-        return _nobody(group_id, ErrorCode.invalid_group_id, "No record can hold a group ID of this length.")
+    if not fits(key) or (key_type == TRANSACTION and not key):
+        error = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request
+        return _nobody(key, error, "No record can hold this ID.")
     cache = broker.metadata
-    topic = cache.topics.get(OFFSETS_TOPIC)
+    name = _TOPICS[key_type]
+    topic = cache.topics.get(name)
     if topic is None:
-        ask_to_create_offsets_topic(broker)
-        return _nobody(group_id, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
-    leader = topic.partitions[partition_of(group_id, len(topic.partitions))].leader
+        ask_to_create_topic(broker, name)
+        return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
+    leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
     for each in cache.live_brokers():
         if each.broker_id == leader:
             host, port = each.address(listener)
             return Coordinator(
-                key=group_id,
+                key=key,
                 node_id=BrokerId(leader),
                 host=host,
                 port=i32(port),
                 error_code=ErrorCode.none,
                 error_message="",
             )
-    return _nobody(group_id, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
+    return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
 
 
 def _nobody(key: str, error: ErrorCode, message: str) -> Coordinator:

@@ -32,7 +32,11 @@ from kio.static.primitive import i32
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.groups.offsets_topic_creation import CreatesOffsetsTopic, ask_to_create_offsets_topic
+from reference_broker.apis.coordinator_topics import (
+    COORDINATOR_TOPICS,
+    CreatesCoordinatorTopics,
+    ask_to_create_topic,
+)
 from reference_broker.apis.metadata.topic_answers import Draft, TopicAnswers, missing_error
 from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import (
@@ -43,7 +47,6 @@ from reference_broker.apis.proposing import (
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.apis.topics.automatic_creation import ask_to_create
 from reference_broker.controller.planning.topic_creation import WantedTopic, request_problem
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.cache import MetadataCache
 from reference_broker.metadata.image import BrokerImage
 from reference_broker.metadata.topic_names import is_internal
@@ -72,7 +75,7 @@ others."""
 Response: TypeAlias = MetadataResponse | MetadataResponse1000 | MetadataResponse1001
 
 
-class Needs(CreatesOffsetsTopic, HasMetadata, HasOutside, Protocol):
+class Needs(CreatesCoordinatorTopics, HasMetadata, HasOutside, Protocol):
     """What this API uses of its broker."""
 
 
@@ -231,8 +234,8 @@ def _created(
 
 
 def _ask_to_create(broker: Needs, name: str) -> None:
-    if name == OFFSETS_TOPIC:
-        ask_to_create_offsets_topic(broker)
+    if name in COORDINATOR_TOPICS:
+        ask_to_create_topic(broker, name)
     elif broker.lifecycle.channel.has_leader:
         ask_to_create(broker, WantedTopic(name), _nobody_waits)
 

@@ -15,7 +15,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
-from reference_broker.records.batch import InvalidRecords, end_of
+from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -231,24 +231,12 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     log = cached.partition.log
     try:
         records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
-        aborted = _aborted(log, cached.fetch_offset, records, found.end_offset) if reader is Reader.COMMITTED else ()
+        aborted = log.aborted_among(cached.fetch_offset, records) if reader is Reader.COMMITTED else ()
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
         return _failure(cached.index, read_error(failure))
     return told_of(cached, found, reader, records, aborted)
-
-
-def _aborted(
-    log: PartitionLog, offset: int, records: bytes | memoryview, end_offset: int
-) -> Sequence[AbortedTransaction]:
-    """The aborted transactions that overlap what was read. Their records are in it, and the reader must skip them
-    (X-5). Mostly there are none. Only where there may be some, it is looked up where the records end."""
-    aborted = log.aborted_transactions(offset, end_offset) if records else ()
-    if not aborted:
-        return ()
-    read_to = end_of(records)
-    return [one for one in aborted if one.first_offset < read_to]
 
 
 def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:

@@ -30,7 +30,8 @@
   epoch. Such a fetcher may take the follower for the leader, and would rewind.
 * Unlike Kafka: a preferred read replica ends a wait only where it is new, has changed or was asked for, as errors do. A
   session whose offset is not committed yet may hear of one only when the high watermark moves.
-* Unlike Kafka: there are no quotas. The list of aborted transactions is empty.
+* Unlike Kafka: there are no quotas.
+* The aborted transactions of an answer are those that have records in it. They come from the segments' indexes.
 
 Version notes:
 * v9: the leader epoch that the fetcher knows is compared with the leader's.

@@ -32,7 +32,9 @@ from reference_broker.replication.partition_publisher import PartitionPublisher
 from reference_broker.replication.partitions import Partitions
 from reference_broker.replication.replication import replication_of
 from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.producer_ids import ProducerIds
 from reference_broker.transactions.verification.verifier import Verifier
 
 NOW = Now(5_000_000, 1_700_000_000_000)
@@ -142,7 +144,18 @@ class AdminWorld:
         groups = GroupCoordinator(
             self.outside, parsed, replication.leaders, lambda: self.metadata.loader.image, metrics, Random(3)
         )
-        replication.listeners.append(groups)
+        markers = MarkerWriter(self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image)
+        transactions = TransactionCoordinator(
+            self.outside,
+            1,
+            parsed,
+            replication.leaders,
+            lambda: self.metadata.loader.image,
+            metrics,
+            markers,
+            ProducerIds(1, lambda: self.lifecycle.channel, lambda: self.controller.broker_epoch),
+        )
+        replication.listeners += [groups, transactions]
         self.broker = Broker(
             node_id=1,
             config=parsed,
@@ -154,7 +167,8 @@ class AdminWorld:
             replica=replica,
             replication=replication,
             groups=groups,
-            markers=MarkerWriter(self.outside, partitions, replication.leaders, lambda: self.metadata.loader.image),
+            markers=markers,
+            transactions=transactions,
             verifier=Verifier(self.outside, 1, lambda: self.metadata.loader.image, self._serve_locally, metrics),
             fetch_sessions=FetchSessionCache(10, Random(2), metrics, self.outside.note),
         )

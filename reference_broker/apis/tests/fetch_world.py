@@ -85,12 +85,12 @@ class FakeLog:
             found += batch.data
         return found
 
+    def aborted_among(self, offset: int, records: bytes) -> list[AbortedTransaction]:  # noqa: ARG002
+        return []
+
     def bytes_between(self, offset: int, end_offset: int) -> int:
         self.touches += 1
         return sum(len(b.data) for b in self.batches if b.last_offset >= offset and b.base_offset < end_offset)
-
-    def aborted_transactions(self, offset: int, end_offset: int) -> list[AbortedTransaction]:  # noqa: ARG002
-        return []
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         if not self.batches or epoch > self.latest_epoch:
@@ -207,6 +207,7 @@ class World:
             fetch_sessions=cache,
             replication=replication,
             groups=unused,
+            transactions=unused,
             markers=unused,
             verifier=unused,
         )

@@ -63,6 +63,7 @@ class ReplicatedWorld(leader_world.World):
             replication=replication,
             fetch_sessions=FetchSessionCache(100, Random(2), self.metrics, self.note),
             groups=unused,
+            transactions=unused,
             markers=MarkerWriter(outside, led, self.leaders, lambda: self.controller.image),
             verifier=Verifier(outside, 1, lambda: self.controller.image, self.serve_locally, self.metrics),
         )

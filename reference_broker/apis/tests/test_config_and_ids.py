@@ -173,7 +173,7 @@ def test_a_disk_that_fails_is_told_to_all_who_wait_and_the_next_call_tries_again
     ("fields", "error"),
     [
         ({"transactional_id": ""}, ErrorCode.invalid_request),
-        ({"transactional_id": "tx"}, ErrorCode.coordinator_not_available),
+        ({"transactional_id": "tx"}, ErrorCode.not_coordinator),
         ({"producer_id": 5}, ErrorCode.invalid_request),
         ({"producer_epoch": 5}, ErrorCode.invalid_request),
     ],

@@ -36,8 +36,8 @@ from reference_broker.apis.tests.test_metadata_apis import creation_of
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC
 from reference_broker.metadata.features import METADATA_EPOCH_FEATURE
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.wire.drafts.offsets import (
@@ -152,7 +152,7 @@ def test_clients_do_not_write_into_the_offsets_topic_whatever_they_call_themselv
     assert answer.responses[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
 
 
-@pytest.mark.parametrize(("kind", "error"), [(1, "coordinator_not_available"), (9, "invalid_request")])
+@pytest.mark.parametrize(("kind", "error"), [(2, "coordinator_not_available"), (9, "invalid_request")])
 def test_other_kinds_of_keys_have_no_coordinator_and_create_nothing(kind: int, error: str) -> None:
     world = AdminWorld()
     assert find(world, "g", kind=kind) == [("g", error, -1, "", -1)]

@@ -40,7 +40,7 @@ def test_only_a_version_that_is_announced_or_a_draft_is_served() -> None:
     assert serves(ApiKey.FETCH, 1000)
     assert not serves(ApiKey.FETCH, 19)
     assert not serves(ApiKey.VOTE, 1000)
-    assert not serves(ApiKey.ADD_OFFSETS_TO_TXN, 0)
+    assert not serves(ApiKey.SHARE_FETCH, 0)
     assert not serves(-1, 0)
 
 

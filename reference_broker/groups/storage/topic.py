@@ -1,23 +1,14 @@
 """``__consumer_offsets``: how many partitions it has, and the settings with which it is created."""
 
-from typing import Final
-
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.metadata.image import MetadataImage
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 
 
 def partition_count(image: MetadataImage, config: BrokerConfig) -> int:
     """The topic keeps the count with which it was created. Until it exists, ``offsets.topic.num.partitions`` counts."""
     topic = image.topics.get(OFFSETS_TOPIC)
     return config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
-
-
-def replication_factor(image: MetadataImage, config: BrokerConfig, voters: int) -> int:
-    """``offsets.topic.replication.factor``, but no more than there are brokers. The voters count as brokers that will
-    come, so that a cluster whose nodes still start does not get a topic on one node only."""
-    return min(config.offsets_topic_replication_factor, max(len(image.brokers), voters, 1))
 
 
 def topic_configs(config: BrokerConfig) -> tuple[tuple[str, str], ...]:

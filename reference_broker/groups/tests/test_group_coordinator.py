@@ -2,7 +2,6 @@
 
 import pytest
 
-from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination import partitioner
 from reference_broker.coordination.partitioner import java_hash, partition_of
 from reference_broker.groups.state.group import Group
@@ -10,14 +9,12 @@ from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.codec import group_key, offset_key
 from reference_broker.groups.storage.partition import OffsetsPartition
-from reference_broker.groups.storage.topic import OFFSETS_TOPIC, replication_factor
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.log.partition_log import Origin
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.reader import read_all
 from reference_broker.records.record import Record
-from reference_broker.replication.tests.leader_world import registered
 from reference_broker.wire.errors import Error, ErrorCode
 
 OK = [[ErrorCode.none]]
@@ -57,14 +54,6 @@ def test_long_group_ids_are_hashed_and_not_kept() -> None:
     before = partitioner._remembered_hash.cache_info().currsize
     assert partition_of("g" * 30_000, 1 << 31) == java_hash("g" * 30_000)
     assert partitioner._remembered_hash.cache_info().currsize == before
-
-
-def test_the_offsets_topic_has_no_more_replicas_than_there_are_brokers() -> None:
-    config = BrokerConfig()
-    three = MetadataImage(brokers={one: registered(one) for one in (1, 2, 3)})
-    assert replication_factor(three, config, 1) == 3
-    assert replication_factor(MetadataImage(), config, 1) == 1
-    assert replication_factor(MetadataImage(brokers={1: registered(1)}), config, 3) == 3
 
 
 def test_only_the_leader_of_a_groups_partition_coordinates_it() -> None:

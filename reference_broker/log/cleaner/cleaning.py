@@ -113,13 +113,12 @@ class Cleaning:
         if newest.latest_offset < self.part.first_dirty_offset:
             raise Overtaken(f"{log.directory} has no dirty segment any more")
         yield from self._make_durable()
-        transactions = CleanedTransactions(log.producers.aborted)
+        transactions = CleanedTransactions()
         last_batches.latest_offset = newest.latest_offset
         retention = Retention(newest, transactions, last_batches, self.now.wall_ms, log.config.delete_retention_ms)
         end = newest.latest_offset + 1
         for group in groups(log, end):
             yield from self._rewrite(group, retention)
-            log.forget_aborted(transactions.dropped_markers)
         self.done.records, self.done.kept = retention.records, retention.kept
         self.done.map_used_percent, self.done.end_offset = newest.used_percent, end
         log.note_cleaned(end)
@@ -137,11 +136,14 @@ class Cleaning:
 
     def _fill(self, newest: OffsetMap, last_batches: LastBatches) -> Steps:
         log, part = self.log, self.part
-        transactions = CleanedTransactions(log.producers.aborted, part.first_dirty_offset)
+        transactions = CleanedTransactions()
+        begin = part.first_dirty_offset
         first, last = log.segments.index_of(part.first_dirty_offset), log.segments.index_of(part.end_offset)
         for segment in log.segments[first:last]:
             self._check((segment,))
-            for header, batch in self._batches(segment, segment.position_of(log.disk, part.first_dirty_offset)):
+            begin = max(begin, segment.base_offset)
+            transactions.begin(log.segments.aborted_between(begin, segment.next_offset), segment.next_offset)
+            for header, batch in self._batches(segment, segment.position_of(log.disk, begin)):
                 if not (yield from self._note(newest, transactions, segment, header, batch)):
                     return
                 last_batches.note(header)
@@ -190,6 +192,9 @@ class Cleaning:
         cleaned = cleaned_segment(log.directory, group)
         retention.group_end = group[-1].next_offset
         self._unfinished = cleaned.path
+        transactions = retention.transactions
+        begin, end = cleaned.base_offset, retention.group_end
+        transactions.begin(log.segments.aborted_between(begin, end), end)
         try:
             log.disk.write(cleaned.path, b"")
             yield from self._copy(group, cleaned, retention)
@@ -198,11 +203,14 @@ class Cleaning:
         except (DiskError, Overtaken, InvalidRecords):
             self.give_up()
             raise
+        for aborted in transactions.taken():
+            cleaned.aborted.note(aborted)
         self._unfinished = None
         self._swapping = True
         log.swap(group, cleaned)
         self._swapping = False
         log.segments.write_indexes(cleaned)
+        cleaned.aborted.release()
 
     def _copy(self, group: Sequence[Segment], cleaned: Segment, retention: Retention) -> Steps:
         out: list[Buffer] = []
@@ -234,6 +242,8 @@ class Cleaning:
 
     def _add(self, cleaned: Segment, header: BatchHeader) -> None:
         cleaned.add(header, header.base_offset, header.max_timestamp_ms, self.log.config.index_interval_bytes)
+        if header.is_control and header.producer_id >= 0:
+            cleaned.aborted.note(None)
 
     def _write(self, cleaned: Segment, out: list[Buffer], size: int) -> None:
         if out:

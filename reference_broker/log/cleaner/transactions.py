@@ -4,25 +4,39 @@ Records of aborted transactions are removed. A marker is removed once no batch o
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
+from reference_broker.log.transaction_index import Aborted
 from reference_broker.records.batch import BatchHeader
 from reference_broker.records.control import ControlType, read_marker
 
 
 class CleanedTransactions:
-    """``aborted`` has the (first offset, marker's offset, producer ID) of each aborted transaction that the log knows.
-    Those that ended before ``start_offset`` do not matter. The caller passes batches in the log's order."""
+    """The caller passes batches in the log's order, and the aborted transactions of each part before its batches."""
 
-    __slots__ = ("_aborted", "_next", "_ongoing_aborted", "_ongoing_committed", "dropped_markers")
+    __slots__ = ("_known_until", "_ongoing_aborted", "_ongoing_committed", "_still_there", "_waiting")
 
-    def __init__(self, aborted: Sequence[tuple[int, int, int]], start_offset: int = 0) -> None:
-        self._aborted = sorted(entry for entry in aborted if entry[1] >= start_offset)
-        self._next = 0
-        self._ongoing_aborted: dict[int, bool] = {}
+    def __init__(self) -> None:
+        self._known_until = 0
+        self._waiting: list[Aborted] = []
+        """Aborted transactions that begin further on, the last one first."""
+        self._ongoing_aborted: dict[int, tuple[Aborted, bool]] = {}
         """The aborted transactions at this place of the log, by producer ID, and whether a batch of each was seen."""
         self._ongoing_committed: dict[int, None] = {}
-        self.dropped_markers: dict[int, None] = {}
-        """The offsets of abort markers whose transaction has no batch left."""
+        self._still_there: list[Aborted] = []
+
+    def begin(self, aborted: Sequence[Aborted], end_offset: int) -> None:
+        """Begins with the next part of the log, up to ``end_offset``. ``aborted`` are the transactions that overlap
+        it."""
+        new = [entry for entry in aborted if entry.first_offset >= self._known_until] if self._known_until else aborted
+        self._waiting = sorted((*self._waiting, *new), key=attrgetter("first_offset"), reverse=True)
+        self._known_until = end_offset
+
+    def taken(self) -> list[Aborted]:
+        """Returns the aborted transactions that have a batch left, and whose marker came since the last call. Readers
+        must not hear of the others, or they would wait for markers that are gone."""
+        taken, self._still_there = self._still_there, []
+        return taken
 
     def of_data(self, header: BatchHeader) -> bool:
         """Notes a data batch. Returns True if its transaction was aborted, so that it is to be removed."""
@@ -30,7 +44,7 @@ class CleanedTransactions:
         if not header.is_transactional:
             return False
         if header.producer_id in self._ongoing_aborted:
-            self._ongoing_aborted[header.producer_id] = True
+            self._ongoing_aborted[header.producer_id] = self._ongoing_aborted[header.producer_id][0], True
             return True
         self._ongoing_committed[header.producer_id] = None
         return False
@@ -44,15 +58,15 @@ class CleanedTransactions:
         if marker is None:
             return False
         if marker[0] is ControlType.ABORT:
-            gone = not self._ongoing_aborted.pop(header.producer_id, False)
-            if gone:
-                self.dropped_markers[header.last_offset] = None
-            return gone
+            aborted, was_seen = self._ongoing_aborted.pop(header.producer_id, (None, False))
+            if aborted is not None and was_seen:
+                self._still_there.append(aborted)
+            return not was_seen
         seen = header.producer_id in self._ongoing_committed
         self._ongoing_committed.pop(header.producer_id, None)
         return not seen
 
     def _begin_up_to(self, offset: int) -> None:
-        while self._next < len(self._aborted) and self._aborted[self._next][0] <= offset:
-            self._ongoing_aborted.setdefault(self._aborted[self._next][2], False)
-            self._next += 1
+        while self._waiting and self._waiting[-1].first_offset <= offset:
+            aborted = self._waiting.pop()
+            self._ongoing_aborted.setdefault(aborted.producer_id, (aborted, False))

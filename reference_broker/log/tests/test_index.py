@@ -119,7 +119,7 @@ def test_what_comes_before_such_a_gap_is_durable_before_what_follows() -> None:
         again = opened(disk, clean=False)
         assert [header.base_offset for header in headers_of(again.read(0, 1000, 2))] == [0, 1]
         ends.add(again.log_end_offset)
-    assert ends == {2, far, far + 1}, "the far segment is gone, is empty, or is there"
+    assert {2, far} <= ends <= {2, far, far + 1}, "the far segment is gone, is empty, or is there"
 
 
 @pytest.mark.clause("OffsetIndexTest.randomLookupTest", "OffsetIndexTest.lookupExtremeCases")

@@ -153,8 +153,10 @@ def _open_transaction_of_nobody(log: PartitionLog) -> None:
 
 @spoils("an aborted transaction of producer 9 lies at")
 def _aborted_transaction_that_ends_before_it_begins(log: PartitionLog) -> None:
-    ((first, marker, producer_id),) = log.producers.aborted
-    log.producers.aborted = [(marker, first, producer_id)]
+    (index,) = (segment.aborted for segment in log.segments if segment.aborted.count)
+    index.hold(log.disk)
+    (entry,) = index.entries
+    index._entries = [entry._replace(first_offset=entry.last_offset, last_offset=entry.first_offset)]
 
 
 @pytest.mark.parametrize(("story", "spoil"), SPOILED, ids=[spoil.__name__.strip("_") for _, spoil in SPOILED])

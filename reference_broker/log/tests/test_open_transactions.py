@@ -8,6 +8,7 @@ from reference_broker.log.appending import Origin
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS, all_bytes, at, batch_of, opened, refused
+from reference_broker.log.transaction_index import Aborted
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.batch import checksum
 from reference_broker.records.builder import build
@@ -77,7 +78,7 @@ def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_seq
     assert producers.end(1, commit=True, coordinator=15) == 14
     assert (known.current_txn_first_offset, known.marks, known.coordinator_epoch) == (-1, marks, 15)
     assert log.producers.completed == [(1, 14)]
-    assert log.producers.aborted == []
+    assert log.segments[-1].aborted.count == 0
 
 
 @pytest.mark.clause(
@@ -153,7 +154,7 @@ def test_a_marker_of_no_transaction_and_an_empty_control_batch_end_nothing() -> 
     producers = Producers(log)
     for commit in (True, False):
         producers.end(1, commit=commit)
-    assert (log.producers.completed, log.producers.aborted) == ([], [])
+    assert (log.producers.completed, log.segments[-1].aborted.count) == ([], 0)
     first = producers.send(1, 2)
     empty = bytearray(build([Record()], base_offset=4, producer_id=1, producer_epoch=0, is_control=True)[:61])
     empty[8:12] = (61 - 12).to_bytes(4, "big")
@@ -163,9 +164,9 @@ def test_a_marker_of_no_transaction_and_an_empty_control_batch_end_nothing() -> 
     assert log.log_end_offset == 5
     assert log.producers.by_id[1].current_txn_first_offset == first == 2
     marker = producers.end(1, commit=False)
-    assert log.producers.aborted == [(2, marker, 1)]
+    assert [each[:3] for each in log.segments[-1].aborted.entries] == [(1, 2, marker)]
     producers.end(1, commit=False)
-    assert log.producers.aborted == [(2, marker, 1)]
+    assert [each[:3] for each in log.segments[-1].aborted.entries] == [(1, 2, marker)]
 
 
 @pytest.mark.clause("ProducerStateManagerTest.testProducerStateAfterFencingAbortMarker")
@@ -237,7 +238,7 @@ def test_transactions_are_known_again_after_a_restart(clean: bool) -> None:
     assert (finished.last_sequence, finished.current_txn_first_offset) == (1, -1)
     assert (empty.last_timestamp_ms, empty.current_txn_first_offset) == (START_MS, -1)
     assert again.producers.by_id == log.producers.by_id
-    assert again.producers.aborted == log.producers.aborted == [(2, 4, 2)]
+    assert again.segments.aborted_between(0, 6) == log.segments.aborted_between(0, 6) == [Aborted(2, 2, 4, 0)]
     assert again.last_stable_offset == 0
     assert Producers(again).end(1, commit=True) == 6
     again.advance_high_watermark(7)

@@ -168,7 +168,7 @@ def test_records_are_not_deleted_beyond_the_high_watermark() -> None:
 def test_the_files_of_deleted_segments_go_once_the_new_log_start_is_durable() -> None:
     disk = MemoryDisk()
     log = filled(disk)
-    gone = [path for segment in log.segments[:2] for path in segment.paths]
+    gone = [path for segment in log.segments[:2] for path in segment.paths if disk.exists(path)]
     log.delete_records_before(13)
     assert all(disk.exists(path) for path in gone)
     log.mark_synced(log.sync_point())

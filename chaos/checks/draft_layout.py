@@ -1,0 +1,224 @@
+"""draft-layout-exact: frames of draft versions have the layout that their pages say, and are not flexible (D-1).
+
+Sources: KIP-227's first schema on the layout of Fetch 6 (G-12), KIP-630's earlier FetchSnapshot (S-17), KIP-232's
+OffsetCommit and OffsetFetch on version 3 and Metadata on version 5. A request begins with header version 1, and an
+answer with header version 0: neither has tagged fields. Version 1000 is judged, where a page says the layout.
+
+A node encodes what it says with the codec that it uses. The bytes are read here by the tables below, without any of
+the codec's own reading, and must hold what was to be said, to the last byte. Of each kind of message the first few are
+read, and then one in so many.
+"""
+
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Event, Request
+from reference_broker.wire.messages import encode_request, encode_response
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+VERSION = 1000
+AT_FIRST, THEN_EACH = 5, 16
+Layout: TypeAlias = "str | list[Any] | tuple[tuple[str, Any], ...]"
+"""A primitive type of Kafka's protocol, a list of the items' layout for an array, or the fields of a struct."""
+
+_NUMBERS = {"INT8": Struct(">b"), "INT16": Struct(">h"), "INT32": Struct(">i"), "INT64": Struct(">q")}
+_NUMBERS["BOOLEAN"] = Struct(">?")
+_LENGTHS = {"STRING": _NUMBERS["INT16"], "BYTES": _NUMBERS["INT32"]}
+"""Strings and bytes follow their length, which is -1 for null."""
+
+_FETCHED = (
+    *(("partition", "INT32"), ("error_code", "INT16"), ("high_watermark", "INT64"), ("last_stable_offset", "INT64")),
+    ("log_start_offset", "INT64"),
+    ("aborted_transactions", [(("producer_id", "INT64"), ("first_offset", "INT64"))]),
+    ("records", "BYTES"),
+)
+_ASKED = (("partition", "INT32"), ("fetch_offset", "INT64"), ("log_start_offset", "INT64"))
+_SNAPSHOT = (("end_offset", "INT64"), ("epoch", "INT32"))
+_PIECE = (("partition_index", "INT32"), ("error_code", "INT16"), ("media_type", "STRING"), ("more", "BOOLEAN"))
+_COMMIT = (("partition_index", "INT32"), ("committed_offset", "INT64"), ("metadata_epoch", "INT64"))
+_DESCRIBED = (
+    *(("error_code", "INT16"), ("partition_index", "INT32"), ("leader_id", "INT32")),
+    *(("replica_nodes", ["INT32"]), ("isr_nodes", ["INT32"]), ("offline_replicas", ["INT32"])),
+)
+
+REQUESTS: Mapping[int, Layout] = {
+    1: (
+        *(("replica_id", "INT32"), ("max_wait_ms", "INT32"), ("min_bytes", "INT32"), ("max_bytes", "INT32")),
+        *(("isolation_level", "INT8"), ("fetch_type", "INT8"), ("session_id", "INT64"), ("session_epoch", "INT64")),
+        ("topics", [(("topic", "STRING"), ("partitions", [(*_ASKED, ("partition_max_bytes", "INT32"))]))]),
+    ),
+    8: (
+        *(("group_id", "STRING"), ("generation_id_or_member_epoch", "INT32"), ("member_id", "STRING")),
+        ("retention_time_ms", "INT64"),
+        ("topics", [(("name", "STRING"), ("partitions", [(*_COMMIT, ("committed_metadata", "STRING"))]))]),
+    ),
+    59: (
+        *(("replica_id", "INT32"), ("max_bytes", "INT32")),
+        (
+            "topics",
+            [
+                (
+                    ("name", "STRING"),
+                    (
+                        "partitions",
+                        [
+                            (
+                                *(("partition", "INT32"), ("current_leader_epoch", "INT32")),
+                                *(("snapshot_id", _SNAPSHOT), ("position", "INT64")),
+                            )
+                        ],
+                    ),
+                )
+            ],
+        ),
+    ),
+}
+RESPONSES: Mapping[int, Layout] = {
+    1: (
+        *(("throttle_time_ms", "INT32"), ("error_code", "INT16"), ("error_string", "STRING")),
+        *(("session_id", "INT64"), ("response_flags", "INT8")),
+        ("responses", [(("topic", "STRING"), ("partitions", [_FETCHED]))]),
+    ),
+    3: (
+        ("throttle_time_ms", "INT32"),
+        ("brokers", [(("node_id", "INT32"), ("host", "STRING"), ("port", "INT32"), ("rack", "STRING"))]),
+        *(("cluster_id", "STRING"), ("controller_id", "INT32"), ("metadata_epoch", "INT64")),
+        (
+            "topics",
+            [
+                (
+                    *(("error_code", "INT16"), ("name", "STRING"), ("is_internal", "BOOLEAN")),
+                    ("partitions", [_DESCRIBED]),
+                )
+            ],
+        ),
+    ),
+    8: (
+        ("throttle_time_ms", "INT32"),
+        (
+            "topics",
+            [(("name", "STRING"), ("partitions", [(("partition_index", "INT32"), ("error_code", "INT16"))]))],
+        ),
+    ),
+    9: (
+        ("throttle_time_ms", "INT32"),
+        (
+            "topics",
+            [(("name", "STRING"), ("partitions", [(*_COMMIT, ("metadata", "STRING"), ("error_code", "INT16"))]))],
+        ),
+        ("error_code", "INT16"),
+    ),
+    59: (
+        *(("throttle_time_ms", "INT32"), ("error_code", "INT16")),
+        (
+            "topics",
+            [(("name", "STRING"), ("partitions", [(*_PIECE, ("position", "INT64"), ("data", "BYTES"))]))],
+        ),
+    ),
+}
+"""By API key: Fetch, Metadata, OffsetCommit, OffsetFetch, FetchSnapshot."""
+
+
+HEADERS: Mapping[str, Layout] = {
+    "request": (("api_key", "INT16"), ("api_version", "INT16"), ("correlation_id", "INT32"), ("client_id", "STRING")),
+    "answer": (("correlation_id", "INT32"),),
+}
+"""Request header version 1, and response header version 0."""
+
+
+class DraftLayout(Check):
+    guarantee = "draft-layout-exact"
+    acts_on = (*RESPONSES,)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._seen: dict[tuple[str, int], int] = {}
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
+        if type(event) is Request and event.api_version == VERSION and self._is_read("request", event.api_key):
+            parts = encode_request(event.api_key, VERSION, event.correlation_id, event.client_id, event.body)
+            header = (event.api_key, VERSION, event.correlation_id, event.client_id)
+            self._judge(at_us, "request", event.api_key, parts, header, event.body)
+        for effect in effects:
+            if type(effect) is Reply and effect.api_version == VERSION and self._is_read("answer", effect.api_key):
+                parts = encode_response(effect.api_key, VERSION, effect.correlation_id, effect.body)
+                self._judge(at_us, "answer", effect.api_key, parts, (effect.correlation_id,), effect.body)
+
+    def _is_read(self, kind: str, api_key: int) -> bool:
+        if api_key not in (REQUESTS if kind == "request" else RESPONSES):
+            return False
+        seen = self._seen[kind, api_key] = self._seen.get((kind, api_key), 0) + 1
+        return seen <= AT_FIRST or seen % THEN_EACH == 0
+
+    def _judge(
+        self, at_us: int, kind: str, api_key: int, parts: Sequence[Any], header: tuple[Any, ...], body: Any
+    ) -> None:
+        frame = b"".join(bytes(part) for part in parts)[4:]
+        start, layout = HEADERS[kind], (REQUESTS if kind == "request" else RESPONSES)[api_key]
+        try:
+            found, at = read(start, frame, 0)
+            wrong = "" if tuple(found.values()) == header else f"the header says {found}, not {header}"
+            said, end = read(layout, frame, at)
+        except (ValueError, IndexError) as error:
+            self.violated(at_us, f"{kind} of API {api_key}: {error} in the page's layout")
+            return
+        if end != len(frame):
+            wrong = wrong or f"{len(frame) - end} bytes are left in the page's layout"
+        wrong = wrong or difference(said, body, kind)
+        if wrong:
+            self.violated(at_us, f"{kind} of API {api_key}: {wrong}")
+
+
+def read(layout: Any, frame: bytes, at: int) -> tuple[Any, int]:
+    """Reads what a layout says. Returns dictionaries for structs, lists for arrays, and the place behind it. Raises
+    ValueError if the frame ends before."""
+    if isinstance(layout, tuple):
+        fields = {}
+        for name, kind in layout:
+            fields[name], at = read(kind, frame, at)
+        return fields, at
+    if isinstance(layout, list):
+        count, at = _number(_NUMBERS["INT32"], frame, at)
+        if count > len(frame):
+            raise ValueError(f"an array of {count} items at byte {at}")
+        items = []
+        for _ in range(count):
+            item, at = read(layout[0], frame, at)
+            items.append(item)
+        return (None if count < 0 else items), at
+    if layout in _NUMBERS:
+        return _number(_NUMBERS[layout], frame, at)
+    size, at = _number(_LENGTHS[layout], frame, at)
+    if size < 0:
+        return None, at
+    if at + size > len(frame):
+        raise ValueError(f"{layout} of {size} bytes at byte {at}")
+    data = frame[at : at + size]
+    return (data if layout == "BYTES" else data.decode(errors="replace")), at + size
+
+
+def _number(kind: Struct, frame: bytes, at: int) -> tuple[Any, int]:
+    if at + kind.size > len(frame):
+        raise ValueError(f"the frame ends at byte {len(frame)}, before a number at {at}")
+    return kind.unpack_from(frame, at)[0], at + kind.size
+
+
+def difference(said: Any, meant: Any, place: str) -> str:
+    """Returns where the bytes say something else than what was meant, or nothing. What the value does not have by that
+    name is not compared: the class of another version may name it differently."""
+    if isinstance(said, dict):
+        pairs = [(f"{place}.{name}", each, getattr(meant, name)) for name, each in said.items() if hasattr(meant, name)]
+    elif isinstance(said, list):
+        if len(said) != len(meant):
+            return f"{place} has {len(said)} items, not {len(meant)}"
+        pairs = [(place, each, other) for each, other in zip(said, meant, strict=True)]
+    else:
+        plain = bytes(meant) if isinstance(said, bytes) else meant
+        return "" if said == plain or (said is None and not meant) else f"{place} is {said!r}, not {meant!r}"
+    return next((found for where, each, other in pairs if (found := difference(each, other, where))), "")

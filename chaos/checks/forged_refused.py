@@ -1,0 +1,58 @@
+"""forged-refused: a request with a lie that its receiver can see is answered with an error, or not at all.
+
+Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and STALE_BROKER_EPOCH are what a node says to
+a request of another cluster, of somebody who is no voter, or of a broker in another life. Here an epoch above the limit
+and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a request would have moved
+depends on when it came. Its answer does not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from chaos.checks.check import Check
+from chaos.checks.surroundings import Surroundings
+from chaos.node_requests import OF_NODES, tells_a_lie
+from reference_broker.core.effects import Effect, Reply
+from reference_broker.core.events import Closed, Event, Request
+from reference_broker.wire.apis import api_name
+
+if TYPE_CHECKING:
+    from reference_broker.core.node import Node
+
+
+class ForgedRefused(Check):
+    guarantee = "forged-refused"
+    needs_one_node = True
+    acts_on = (*sorted(OF_NODES), Closed)
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._forged: dict[tuple[int, int], dict[int, str]] = {}
+        """what was asked, by node and connection, and by correlation ID"""
+
+    def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
+        node_id = node.broker.node_id
+        if type(event) is Request and event.api_key in OF_NODES and tells_a_lie(event.body):
+            told = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
+            self._forged.setdefault((node_id, event.connection), {})[event.correlation_id] = told
+        elif type(event) is Closed:
+            self._forged.pop((node_id, event.connection), None)
+        if not self._forged:
+            return
+        for effect in effects:
+            if type(effect) is Reply:
+                asked = self._forged.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
+                if asked is not None and not tells_an_error(effect.body):
+                    self.violated(at_us, f"node {node_id} granted a forged request: {asked}")
+
+
+def tells_an_error(body: Any) -> bool:
+    """Returns whether an answer, or any part of it, has an error code."""
+    if isinstance(body, list | tuple):
+        return any(tells_an_error(each) for each in body)
+    if not is_dataclass(body):
+        return False
+    return bool(getattr(body, "error_code", 0)) or any(
+        tells_an_error(getattr(body, each.name)) for each in fields(body)
+    )

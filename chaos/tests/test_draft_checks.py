@@ -1,0 +1,145 @@
+"""The checks of drafts: what a page's layout says of bytes, and what ApiVersions may tell."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse, SupportedFeatureKey
+from kio.static.primitive import i16
+
+from chaos.checks.draft_layout import AT_FIRST, REQUESTS, RESPONSES, THEN_EACH, DraftLayout, difference, read
+from chaos.checks.drafts_unnoticed import EVERYWHERE, OF_METADATA_EPOCH, DraftsUnnoticed
+from chaos.mutants import applied, by_name
+from chaos.tests.surroundings import around
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Request
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    FetchTopicResponse,
+    PartitionData,
+)
+from reference_broker.wire.tags import Tag
+
+DRAFT = 1000
+ASKED = FetchRequest(
+    replica_id=-1,
+    max_wait_ms=5,
+    min_bytes=1,
+    max_bytes=99,
+    session_id=1 << 40,
+    session_epoch=3,
+    topics=[FetchTopic("t", bytes(16), [FetchPartition(2, 7, 50)])],
+    fetch_type=1,
+)
+TOLD = FetchResponse(
+    session_id=1 << 40,
+    responses=[
+        FetchTopicResponse("t", bytes(16), [PartitionData(2, 0, 9, 9, 1, [AbortedTransaction(4, 5)], records=b"xyz")])
+    ],
+    response_flags=3,
+)
+
+
+def stories(times: int = 1) -> list[str]:
+    check = DraftLayout(around())
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+    tag = Tag(ApiKey.FETCH, DRAFT, "me")
+    request = Request(1, 8, ApiKey.FETCH, DRAFT, "me", ASKED, tag)
+    for _ in range(times):
+        check.acted(0, node, request, [Reply(1, 8, ApiKey.FETCH, DRAFT, TOLD, tag)])
+    return [each.story for each in check.violations]
+
+
+@pytest.mark.clause("D-1", "G-12")
+def test_the_pages_layout_reads_what_was_said() -> None:
+    assert stories() == []
+    with applied(by_name("flags_before_the_session_id")):
+        (story,) = stories()
+    assert "answer of API 1: answer.session_id is" in story
+
+
+@pytest.mark.clause("G-12")
+def test_a_partner_is_taken_back_with_its_mutant() -> None:
+    mutant = by_name("flags_before_the_session_id")
+    assert mutant.partner is not None
+    with pytest.raises(Exception, match="no mutant"):
+        by_name(mutant.partner.name)
+    with applied(mutant):
+        pass
+    assert stories() == []
+
+
+@pytest.mark.clause("D-1")
+def test_of_many_messages_one_in_so_many_is_read() -> None:
+    check = DraftLayout(around())
+    read_ones = [number for number in range(1, 50) if check._is_read("request", ApiKey.FETCH)]
+    assert read_ones == [*range(1, AT_FIRST + 1), THEN_EACH, 2 * THEN_EACH, 3 * THEN_EACH]
+    assert not check._is_read("request", ApiKey.METADATA)
+
+
+@pytest.mark.clause("G-12")
+def test_each_difference_is_named() -> None:
+    layout = (("a", "INT16"), ("b", [(("c", "STRING"),)]))
+    data = b"\0\7\0\0\0\1\0\2hi"
+    said, end = read(layout, data, 0)
+    assert (said, end) == ({"a": 7, "b": [{"c": "hi"}]}, len(data))
+    good = SimpleNamespace(a=7, b=[SimpleNamespace(c="hi")])
+    assert difference(said, good, "x") == ""
+    assert difference(said, SimpleNamespace(a=8, b=good.b), "x") == "x.a is 7, not 8"
+    assert difference(said, SimpleNamespace(a=7, b=[]), "x") == "x.b has 1 items, not 0"
+    assert difference(said, SimpleNamespace(a=7, b=[SimpleNamespace(c="ho")]), "x") == "x.b.c is 'hi', not 'ho'"
+    for cut in range(len(data)):
+        with pytest.raises(ValueError, match="byte"):
+            read(layout, data[:cut], 0)
+    assert set(REQUESTS) < set(RESPONSES)
+
+
+ANSWER = ApiVersionsResponse(
+    error_code=ErrorCode.none,
+    api_keys=tuple(ApiVersion(api_key=i16(key), min_version=i16(4), max_version=i16(9)) for key in (1, 3)),
+    throttle_time=NO_THROTTLE,
+    supported_features=tuple(
+        SupportedFeatureKey(name=f"crucible.{name}", min_version=i16(1), max_version=i16(1))
+        for name in (*EVERYWHERE, *OF_METADATA_EPOCH)
+    ),
+)
+
+
+def told(body: ApiVersionsResponse, *, version: int = 3, keeps_epoch: bool = True) -> list[str]:
+    check = DraftsUnnoticed(around())
+    config = SimpleNamespace(crucible_metadata_epoch_enable=keeps_epoch)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0, config=config))
+    check.acted(0, node, None, [Reply(1, 1, ApiKey.API_VERSIONS, version, body, Tag(18, version, "me"))])
+    return [each.story.removeprefix("node-0 told me ") for each in check.violations]
+
+
+@pytest.mark.clause("D-3")
+def test_other_peoples_clients_hear_of_no_draft_and_ours_of_each() -> None:
+    assert told(ANSWER) == []
+    fetch = ANSWER.api_keys[0]
+    wide = replace(ANSWER, api_keys=(replace(fetch, max_version=i16(1000)),))
+    assert told(wide) == ["API 1 in versions 4 to 1000, a draft among them"]
+    updates = replace(
+        ANSWER,
+        api_keys=(
+            *ANSWER.api_keys,
+            replace(fetch, api_key=i16(6), min_version=i16(0)),
+        ),
+    )
+    assert told(updates) == ["API 6, which has drafts only"]
+    few = replace(ANSWER, supported_features=ANSWER.supported_features[1:])
+    assert told(few) == ["0 features for the draft Fetch.1000"]
+    assert told(few, version=2) == [], "that version tells no features"
+    without = replace(ANSWER, supported_features=ANSWER.supported_features[: len(EVERYWHERE)])
+    assert told(without) == ["0 features for the draft Metadata.1000"], "this listener takes no other of the APIs"
+    twice = replace(ANSWER, supported_features=(*ANSWER.supported_features, ANSWER.supported_features[-3]))
+    assert told(twice) == ["2 features for the draft UpdateMetadata.1000"]
+    assert told(without, keeps_epoch=False) == []

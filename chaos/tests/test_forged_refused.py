@@ -1,0 +1,85 @@
+"""A forged request is granted if its answer has no error anywhere. True ones are no breach."""
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
+from kio.schema.types import BrokerId
+from kio.static.primitive import i64
+
+from chaos.checks.forged_refused import ForgedRefused, tells_an_error
+from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Reply
+from reference_broker.core.events import Closed, Request
+from reference_broker.metadata.node_names import client_id_of
+from reference_broker.quorum import fetch_messages, messages
+from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, PartitionData
+from reference_broker.wire.tags import Tag
+
+SENDER = client_id_of(1, bytes(16))
+NODE: Any = SimpleNamespace(broker=SimpleNamespace(node_id=0))
+GRANTED = messages.voted(messages.Answer(ErrorCode.none, 1, 4, granted=True))
+REFUSED = messages.voted(messages.Answer(ErrorCode.inconsistent_voter_set, 1, 4))
+WHOLLY_REFUSED = messages.voted(ErrorCode.inconsistent_cluster_id)
+
+
+def beat(broker_epoch: int) -> BrokerHeartbeatRequest:
+    return BrokerHeartbeatRequest(
+        broker_id=BrokerId(1),
+        broker_epoch=i64(broker_epoch),
+        current_metadata_offset=i64(9),
+        want_fence=False,
+        want_shut_down=False,
+    )
+
+
+def forged(seed: int) -> list[NodeRequest]:
+    seen = Recorded()
+    seen.add(0, 0, ApiKey.BROKER_HEARTBEAT, 1, SENDER, beat(5))
+    return Forger(seen, "the-cluster", (0, 1, 2), 0, Random(seed)).requests()
+
+
+def judged(body: object, answer: object, *, closed: bool = False) -> bool:
+    """Returns whether the check sees a breach."""
+    check, tag = ForgedRefused(around(alone=True)), Tag(ApiKey.VOTE, 1, "node-1")
+    check.acted(0, NODE, Request(3, 8, ApiKey.VOTE, 1, SENDER, body, tag), ())
+    if closed:
+        check.acted(1, NODE, Closed(3), ())
+    for at_us in (2, 3):
+        check.acted(at_us, NODE, None, [Reply(3, 8, ApiKey.VOTE, 1, answer, tag), Reply(4, 8, 0, 1, None, tag)])
+    assert len(check.violations) <= 1
+    return bool(check.violations)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_an_answer_to_a_forged_request_has_an_error(seed: int) -> None:
+    for each in forged(seed):
+        assert judged(each.body, GRANTED), each.told
+        assert not judged(each.body, REFUSED)
+        assert not judged(each.body, WHOLLY_REFUSED)
+        assert not judged(each.body, GRANTED, closed=True)
+
+
+def test_a_true_request_may_be_granted() -> None:
+    end = OffsetAndEpoch(10, 4)
+    truths = [
+        messages.vote(messages.Vote("the-cluster", 0, 1, 5, end, pre_vote=False)),
+        fetch_messages.fetch("the-cluster", 1, 4, end, 0, 0, 0),
+        beat(5),
+    ]
+    for body in truths:
+        assert not tells_a_lie(body)
+        assert not judged(body, GRANTED)
+
+
+def test_an_error_counts_at_any_depth_of_an_answer() -> None:
+    deep = FetchResponse(responses=[FetchTopicResponse("t", bytes(16), [PartitionData(0, 74, -1)])])
+    assert tells_an_error(deep)
+    assert not tells_an_error(FetchResponse())
+    assert not tells_an_error(None)

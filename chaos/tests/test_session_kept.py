@@ -1,0 +1,100 @@
+"""A controller fences no broker that it answers in time, and gives away no ID. A silence of a session excuses."""
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chaos.checks.quorum_view import Member
+from chaos.checks.session_kept import SessionKept
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note, Reply
+from reference_broker.core.events import Closed, Request
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.tags import Tag
+
+SESSION_MS, EVERY_US = 2000, 300_000
+THIS, OTHER = UUID(int=1), UUID(int=2)
+BROKER = 2
+
+
+class Controller:
+    """Node 0, which leads, and what the check says of it. A broker has sent it heartbeats for 6 s."""
+
+    def __init__(self) -> None:
+        self.check = SessionKept(around(alone=True))
+        image = SimpleNamespace(brokers={BROKER: SimpleNamespace(incarnation_id=THIS.bytes)})
+        config = SimpleNamespace(broker_session_timeout_ms=SESSION_MS)
+        self.node: Any = SimpleNamespace(
+            broker=SimpleNamespace(node_id=0, config=config, controller=SimpleNamespace(image=image))
+        )
+        self.at_us = 0
+        for _ in range(20):
+            self.beat()
+
+    def asked(self, api_key: int, answer: dict[str, object], *, closed: bool = False, **fields: object) -> None:
+        tag = Tag(api_key, 1, "node-2")
+        body = SimpleNamespace(broker_id=BROKER, **fields)
+        self.check.acted(self.at_us, self.node, Request(7, 1, api_key, 1, "node-2", body, tag), ())
+        if closed:
+            self.check.acted(self.at_us, self.node, Closed(7), ())
+        reply = Reply(7, 1, api_key, 1, SimpleNamespace(**{"error_code": 0, **answer}), tag)
+        self.check.acted(self.at_us, self.node, None, [reply])
+
+    def beat(self, answer: dict[str, object] | None = None, *, leaves: bool = False) -> None:
+        self.at_us += EVERY_US
+        told = {"is_fenced": False, **(answer or {})}
+        self.asked(ApiKey.BROKER_HEARTBEAT, told, want_fence=False, want_shut_down=leaves)
+
+    def is_wrong_to_fence(self) -> bool:
+        self.check.note(self.at_us, Member(0, True), Note("broker_fenced", (("broker", BROKER),)))
+        return bool(self.check.violations)
+
+    def is_wrong_to_register(self, incarnation: UUID, error: int = 0) -> bool:
+        self.asked(ApiKey.BROKER_REGISTRATION, {"error_code": error}, incarnation_id=incarnation)
+        return bool(self.check.violations)
+
+
+def test_a_broker_that_is_answered_in_time_keeps_its_session_and_its_id() -> None:
+    assert Controller().is_wrong_to_fence()
+    assert Controller().is_wrong_to_register(OTHER)
+    assert not Controller().is_wrong_to_register(THIS), "it asks again"
+    assert not Controller().is_wrong_to_register(OTHER, error=101)
+
+
+def silent(controller: Controller) -> None:
+    controller.at_us += SESSION_MS * 1000
+
+
+def just_back(controller: Controller) -> None:
+    silent(controller)
+    controller.beat()
+
+
+def unanswered(controller: Controller) -> None:
+    """Its heartbeats are refused."""
+    for _ in range(7):
+        controller.beat({"error_code": 77})
+
+
+def leaving(controller: Controller) -> None:
+    controller.beat(leaves=True)
+
+
+def fenced(controller: Controller) -> None:
+    controller.beat({"is_fenced": True})
+
+
+@pytest.mark.parametrize("excuse", [silent, just_back, unanswered, leaving, fenced])
+def test_what_excuses_a_controller(excuse: Any) -> None:
+    for is_wrong in (Controller.is_wrong_to_fence, lambda one: one.is_wrong_to_register(OTHER)):
+        controller = Controller()
+        excuse(controller)
+        assert not is_wrong(controller)
+
+
+def test_an_answer_to_a_connection_that_is_gone_counts_for_nobody() -> None:
+    controller = Controller()
+    controller.asked(ApiKey.BROKER_REGISTRATION, {}, closed=True, incarnation_id=OTHER)
+    assert not controller.check.violations

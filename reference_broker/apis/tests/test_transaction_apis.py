@@ -1,0 +1,244 @@
+"""The APIs of transactions on a broker that coordinates them itself, with what each version of them is told."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.end_txn.v5.request import EndTxnRequest
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.list_transactions.v1.request import ListTransactionsRequest
+from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+
+from reference_broker.apis.groups import k10_find_coordinator
+from reference_broker.apis.records import k22_init_producer_id
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.apis.transactions import (
+    k24_add_partitions_to_txn,
+    k25_add_offsets_to_txn,
+    k26_end_txn,
+    k65_describe_transactions,
+    k66_list_transactions,
+)
+from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.messages import encode_response
+
+ID = TransactionalId("tx")
+MINUTE = i32Timedelta.parse(timedelta(minutes=1))
+
+
+def find(world: AdminWorld, *keys: str) -> list[tuple[str, int]]:
+    request = FindCoordinatorRequest(key_type=i8(1), coordinator_keys=keys)
+    answer = world.ask(k10_find_coordinator, request)
+    world.settle()
+    return [(one.error_code.name, one.node_id) for one in answer.coordinators]
+
+
+def ready() -> AdminWorld:
+    """The topic of transactions is there, and topic ``t`` with three partitions."""
+    world = AdminWorld(transaction_state_log_num_partitions="5")
+    find(world, ID)
+    ask_to_create(world.broker, WantedTopic("t", partitions=3, replication_factor=1), lambda: None)
+    world.settle()
+    assert find(world, ID) == [("none", 1)]
+    return world
+
+
+def init(world: AdminWorld, version: int = 5, producer_id: int = -1, epoch: int = -1) -> Any:
+    request = InitProducerIdRequest(
+        transactional_id=ID,
+        transaction_timeout=MINUTE,
+        producer_id=ProducerId(producer_id),
+        producer_epoch=i16(epoch),
+    )
+    return world.ask(k22_init_producer_id, request, version)
+
+
+def one(producer_id: int, epoch: int, *indexes: int, topic: str = "t", **more: Any) -> AddPartitionsToTxnTransaction:
+    topics = (AddPartitionsToTxnTopic(name=TopicName(topic), partitions=tuple(map(i32, indexes))),)
+    return AddPartitionsToTxnTransaction(
+        transactional_id=more.pop("id_", ID),
+        producer_id=ProducerId(producer_id),
+        producer_epoch=i16(epoch),
+        topics=topics,
+        **more,
+    )
+
+
+def add(world: AdminWorld, *transactions: AddPartitionsToTxnTransaction, version: int = 3) -> dict[str, list[str]]:
+    """The errors of each transaction's partitions."""
+    answer = world.ask(k24_add_partitions_to_txn, AddPartitionsToTxnRequest(transactions=transactions), version)
+    return {
+        each.transactional_id: [
+            result.partition_error_code.name for topic in each.topic_results for result in topic.results_by_partition
+        ]
+        for each in answer.results_by_transaction
+    }
+
+
+def end(world: AdminWorld, producer_id: int, epoch: int, version: int = 4, *, commits: bool = True) -> Any:
+    request = EndTxnRequest(
+        transactional_id=ID, producer_id=ProducerId(producer_id), producer_epoch=i16(epoch), committed=commits
+    )
+    return world.ask(k26_end_txn, request, version)
+
+
+def describe(world: AdminWorld, *ids: str) -> Any:
+    request = DescribeTransactionsRequest(transactional_ids=tuple(map(TransactionalId, ids)))
+    return world.ask(k65_describe_transactions, request).transaction_states
+
+
+def listed(world: AdminWorld, states: tuple[str, ...] = (), ids: tuple[int, ...] = (), longer_ms: int = -1) -> Any:
+    return world.ask(
+        k66_list_transactions,
+        ListTransactionsRequest(
+            state_filters=states, producer_id_filters=tuple(map(ProducerId, ids)), duration_filter=i64(longer_ms)
+        ),
+    )
+
+
+@pytest.mark.clause("X-2")
+def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() -> None:
+    world = AdminWorld(transaction_state_log_num_partitions="7")
+    assert find(world, "a", "b") == [("coordinator_not_available", -1)] * 2
+    assert find(world, "a", "b") == [("none", 1)] * 2
+    image = world.controller.image
+    assert len(image.topics[TRANSACTION_TOPIC].partitions) == 7
+    assert image.topic_configs(TRANSACTION_TOPIC) == {
+        "cleanup.policy": "compact",
+        "compression.type": "uncompressed",
+        "min.insync.replicas": "1",
+        "segment.bytes": "104857600",
+        "unclean.leader.election.enable": "false",
+    }
+    assert OFFSETS_TOPIC not in image.topics
+    assert find(world, "") == [("invalid_request", -1)]
+
+
+def test_a_transaction_from_its_first_partition_to_its_end() -> None:
+    world = ready()
+    given = init(world)
+    assert (given.error_code, given.producer_id, given.producer_epoch) == (ErrorCode.none, 0, 0)
+    assert list(add(world, one(0, 0, 0, 2)).values()) == [["none", "none"]]
+    (state,) = describe(world, ID)
+    assert (state.error_code, state.transaction_state, state.producer_id) == (ErrorCode.none, "Ongoing", 0)
+    assert [(each.topic, each.partitions) for each in state.topics] == [("t", (0, 2))]
+    answer = end(world, 0, 0)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, -1, -1)
+    assert [each.transaction_state for each in describe(world, ID)] == ["CompleteCommit"]
+    for index, markers in ((0, 1), (1, 0), (2, 1)):
+        assert world.broker.partitions.by_name["t", index].log.log_end_offset == markers
+
+
+def test_version_5_of_the_end_tells_the_next_epoch() -> None:
+    world = ready()
+    init(world)
+    add(world, one(0, 0, 0), version=5)
+    answer = end(world, 0, 0, 5)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(0, "invalid_producer_epoch"), (1, "invalid_producer_epoch"), (2, "producer_fenced"), (3, "producer_fenced")],
+)
+def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, error: str) -> None:
+    world = ready()
+    init(world)
+    init(world)
+    assert list(add(world, one(0, 0, 1), version=version).values()) == [[error]]
+    assert end(world, 0, 0, version).error_code.name == error
+    offsets = AddOffsetsToTxnRequest(
+        transactional_id=ID, producer_id=ProducerId(0), producer_epoch=i16(0), group_id=GroupId("g")
+    )
+    assert world.ask(k25_add_offsets_to_txn, offsets, version).error_code.name == error
+
+
+@pytest.mark.parametrize(
+    ("version", "error"), [(3, "invalid_producer_epoch"), (4, "producer_fenced"), (5, "producer_fenced")]
+)
+def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: str) -> None:
+    world = ready()
+    for _ in range(3):
+        init(world)
+    assert init(world, version, 0, 0).error_code.name == error
+
+
+def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
+    world = ready()
+    init(world)
+    assert list(add(world, one(0, 0, 0, 3)).values()) == [["operation_not_attempted", "unknown_topic_or_partition"]]
+    assert list(add(world, one(0, 0, 0, topic="none")).values()) == [["unknown_topic_or_partition"]]
+    assert [each.transaction_state for each in describe(world, ID)] == ["Empty"]
+
+
+@pytest.mark.clause("X-9")
+def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> None:
+    world = ready()
+    init(world)
+    other = TransactionalId("other")
+    found = add(world, one(0, 0, 1), one(5, 0, 0, id_=other, verify_only=True), version=5)
+    assert found == {ID: ["none"], other: ["invalid_producer_id_mapping"]}
+    assert add(world, one(0, 0, 1, 2, verify_only=True), version=4) == {ID: ["none", "transaction_abortable"]}
+    assert add(world, version=5) == {}
+
+
+def test_the_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
+    world = ready()
+    init(world)
+    request = AddOffsetsToTxnRequest(
+        transactional_id=ID, producer_id=ProducerId(0), producer_epoch=i16(0), group_id=GroupId("g")
+    )
+    assert world.ask(k25_add_offsets_to_txn, request).error_code is ErrorCode.none
+    ((topic,),) = [each.topics for each in describe(world, ID)]
+    assert (topic.topic, len(topic.partitions)) == (OFFSETS_TOPIC, 1)
+
+
+def test_describing_what_nobody_has() -> None:
+    world = ready()
+    assert [each.error_code.name for each in describe(world, "nobody", "", "nobody")] == [
+        "transactional_id_not_found",
+        "invalid_request",
+    ]
+
+
+def test_an_id_without_a_transaction_has_no_start() -> None:
+    world = ready()
+    init(world)
+    answer = world.ask(k65_describe_transactions, DescribeTransactionsRequest(transactional_ids=(ID,)))
+    frame = b"".join(encode_response(65, 0, 7, answer))
+    assert b"\xff" * 8 in frame, "-1, as in Kafka"
+
+
+def test_transactions_are_listed_by_state_producer_and_duration() -> None:
+    world = ready()
+    init(world)
+    add(world, one(0, 0, 0))
+
+    def ids(answer: Any) -> list[tuple[str, str]]:
+        return [(each.transactional_id, each.transaction_state) for each in answer.transaction_states]
+
+    assert ids(listed(world)) == ids(listed(world, ("Ongoing",), (0, 9))) == [(ID, "Ongoing")]
+    assert ids(listed(world, ("Empty",))) == ids(listed(world, ids=(9,))) == ids(listed(world, longer_ms=10_000)) == []
+    answer = listed(world, ("Ongoing", "Wrong"))
+    assert (ids(answer), answer.unknown_state_filters) == ([(ID, "Ongoing")], ("Wrong",))
+    assert ids(listed(world, ("Wrong",))) == []
+
+
+def test_a_node_that_coordinates_nothing_says_so() -> None:
+    world = AdminWorld()
+    assert init(world).error_code is ErrorCode.not_coordinator
+    assert end(world, 0, 0).error_code is ErrorCode.not_coordinator
+    assert [each.error_code for each in describe(world, ID)] == [ErrorCode.not_coordinator]
+    assert listed(world).transaction_states == ()

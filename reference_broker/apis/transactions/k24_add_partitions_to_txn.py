@@ -1,0 +1,146 @@
+"""AddPartitionsToTxn: adds partitions to transactions, or asks whether they belong to them.
+
+* The partitions of a transaction are added all or none. If one does not exist it gets UNKNOWN_TOPIC_OR_PARTITION, and
+  the others get OPERATION_NOT_ATTEMPTED.
+* They are added when that is durable. Then a coordinator that takes over knows of them, too.
+
+Version notes:
+* v0-v3 are for clients, of one transaction each.
+* v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
+* v4 and newer are for brokers: several transactions at once, to be added to or only to be verified (KIP-890). What is
+  added by them is of transactions of version 2.
+* v5: a partition that does not belong to the transaction is TRANSACTION_ABORTABLE, in v4, too.
+
+KIPs: 98, 360, 890.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from kio.schema.types import TopicName, TransactionalId
+from kio.static.primitive import i32
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call, contained
+from reference_broker.apis.parts import HasLoader, HasOutside, HasTransactions
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, contained_slices, in_one_go, respond_in_slices
+from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.log.lookup import Work
+from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.transactions.markers.marker import TopicPartition
+from reference_broker.transactions.requests import AddRequest
+from reference_broker.wire.errors import Error, ErrorCode
+
+FOR_BROKERS_FROM = 4
+VERSION_FOR_BROKERS = 2
+"""The ``transaction.version`` of what brokers add."""
+KNOWS_FENCED_FROM = 2
+UNITS_PER_PARTITION = 3
+"""What it costs to look at a partition, and to tell of it, in microseconds."""
+
+
+class Needs(HasTransactions, HasLoader, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse | None:
+    """Answers when all transactions of the request are settled, each with a result of its own."""
+    results: dict[str, Mapping[TopicPartition, Error]] = {}
+    missing = len({each.transactional_id for each in body.transactions})
+    if not missing:
+        return in_one_go(_response({}))
+
+    def settled(transactional_id: str, errors: Mapping[TopicPartition, Error]) -> None:
+        if transactional_id in results:
+            return
+        results[transactional_id] = errors
+        if len(results) == missing:
+            run_slices(broker.outside, respond_in_slices(call, _response(results)))
+
+    def settle() -> Slices:
+        work = Work()
+        for each in body.transactions:
+            yield from _settle(broker, call, each, settled, work)
+
+    run_slices(broker.outside, contained_slices(call, settle()))
+    return None
+
+
+API = Api.of(AddPartitionsToTxnRequest, handle)
+
+
+class _Settled(Protocol):
+    def __call__(self, transactional_id: str, errors: Mapping[TopicPartition, Error], /) -> None: ...
+
+
+def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Work) -> Slices:
+    partitions: list[TopicPartition] = []
+    unknown: dict[TopicPartition, Error] = {}
+    topics = broker.loader.image.topics
+    for topic in each.topics:
+        image = topics.get(topic.name)
+        count = 0 if image is None else len(image.partitions)
+        for index in topic.partitions:
+            partitions.append((topic.name, int(index)))
+            if not 0 <= index < count:
+                unknown[topic.name, int(index)] = ErrorCode.unknown_topic_or_partition
+            if work.spend(UNITS_PER_PARTITION):
+                yield
+    transactional_id = each.transactional_id
+    if unknown:
+        settled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **unknown})
+        return
+    is_from_broker = call.api_version >= FOR_BROKERS_FROM
+    request = AddRequest(
+        transactional_id,
+        (int(each.producer_id), int(each.producer_epoch)),
+        tuple(partitions),
+        VERSION_FOR_BROKERS if is_from_broker else 0,
+    )
+
+    def told(error: Error) -> None:
+        error = told_to_client(error, call.api_version, KNOWS_FENCED_FROM)
+        settled(transactional_id, dict.fromkeys(partitions, error))
+
+    if not each.verify_only:
+        broker.transactions.add(request, contained(call, told))
+        return
+    verified = broker.transactions.verify(request)
+    if isinstance(verified, Error):
+        told(verified)
+    else:
+        settled(transactional_id, verified)
+
+
+def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[AddPartitionsToTxnResponse]:
+    work = Work()
+    told = []
+    for transactional_id, errors in results.items():
+        by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+        for (topic, index), error in errors.items():
+            result = AddPartitionsToTxnPartitionResult(
+                partition_index=i32(index), partition_error_code=ErrorCode(error)
+            )
+            by_topic.setdefault(topic, []).append(result)
+            if work.spend(UNITS_PER_PARTITION):
+                yield
+        told.append(
+            AddPartitionsToTxnResult(
+                transactional_id=TransactionalId(transactional_id),
+                topic_results=tuple(
+                    AddPartitionsToTxnTopicResult(name=TopicName(name), results_by_partition=tuple(found))
+                    for name, found in by_topic.items()
+                ),
+            )
+        )
+    return AddPartitionsToTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(told)
+    )

@@ -1,0 +1,56 @@
+"""AddOffsetsToTxn: adds the partition of ``__consumer_offsets`` that keeps a group to a transaction.
+
+* It is added when that is durable, as any other partition.
+* Unlike Kafka: a group ID that no record can hold is INVALID_GROUP_ID.
+
+Version notes:
+* v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
+* Clients of transactions of version 2 do not ask: their TxnOffsetCommit adds the partition.
+
+KIPs: 98, 360, 890.
+"""
+
+from typing import Protocol
+
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call, contained
+from reference_broker.apis.parts import HasConfig, HasLoader, HasTransactions
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import fits
+from reference_broker.groups.storage.topic import partition_count
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.transactions.requests import AddRequest
+from reference_broker.wire.errors import Error, ErrorCode
+
+KNOWS_FENCED_FROM = 2
+
+
+class Needs(HasTransactions, HasLoader, HasConfig, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse | None:
+    if not fits(body.group_id):
+        return _response(ErrorCode.invalid_group_id)
+    index = partition_of(body.group_id, partition_count(broker.loader.image, broker.config))
+    request = AddRequest(
+        body.transactional_id, (int(body.producer_id), int(body.producer_epoch)), ((OFFSETS_TOPIC, index),)
+    )
+
+    def told(error: Error) -> None:
+        call.respond(_response(told_to_client(error, call.api_version, KNOWS_FENCED_FROM)))
+
+    broker.transactions.add(request, contained(call, told))
+    return None
+
+
+API = Api.of(AddOffsetsToTxnRequest, handle)
+
+
+def _response(error: Error) -> AddOffsetsToTxnResponse:
+    return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode(error))

@@ -1,0 +1,53 @@
+"""EndTxn: commits or aborts a transaction.
+
+* The answer comes when the decision is durable. The markers are written after it.
+* Until every partition has its marker, the producer is told CONCURRENT_TRANSACTIONS where it goes on.
+* An end that comes again, because its answer was lost, gets the same outcome.
+
+Version notes:
+* v2: a producer that is fenced gets PRODUCER_FENCED. Before, it gets INVALID_PRODUCER_EPOCH.
+* v5: the end raises the producer's epoch, or gives it a new producer ID when the epochs are used up. The answer tells
+  both. A producer that does not know whether its transaction has begun may abort it.
+
+KIPs: 98, 360, 890.
+"""
+
+from kio.schema.end_txn.v5.request import EndTxnRequest
+from kio.schema.end_txn.v5.response import EndTxnResponse
+from kio.schema.types import ProducerId
+from kio.static.primitive import i16
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call, contained
+from reference_broker.apis.parts import HasTransactions
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.transactions.fencing import told_to_client
+from reference_broker.transactions.requests import EndRequest
+from reference_broker.transactions.state.judging import ProducerIdAndEpoch
+from reference_broker.wire.errors import Error, ErrorCode
+
+KNOWS_FENCED_FROM = 2
+RAISES_EPOCH_FROM = 5
+
+
+def handle(broker: HasTransactions, call: Call, body: EndTxnRequest) -> None:
+    def told(error: Error, owner: ProducerIdAndEpoch) -> None:
+        call.respond(
+            EndTxnResponse(
+                throttle_time=NO_THROTTLE,
+                error_code=ErrorCode(told_to_client(error, call.api_version, KNOWS_FENCED_FROM)),
+                producer_id=ProducerId(owner[0]),
+                producer_epoch=i16(owner[1]),
+            )
+        )
+
+    request = EndRequest(
+        body.transactional_id,
+        (int(body.producer_id), int(body.producer_epoch)),
+        body.committed,
+        2 if call.api_version >= RAISES_EPOCH_FROM else 0,
+    )
+    broker.transactions.end(request, contained(call, told))
+
+
+API = Api.of(EndTxnRequest, handle)

@@ -1,0 +1,91 @@
+"""DescribeTransactions: tells the state of transactional IDs.
+
+* Of a transaction that is decided, it tells the partitions without their marker.
+* An ID that nobody has is TRANSACTIONAL_ID_NOT_FOUND. An empty one is INVALID_REQUEST.
+* Unlike Kafka: an ID that is named twice is told once.
+
+KIPs: 664.
+"""
+
+from typing import Protocol, cast
+
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import TZAware, i16, i32, i32Timedelta
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasOutside, HasTransactions
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, answer_in_slices
+from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
+from reference_broker.log.lookup import Work
+from reference_broker.transactions.state.states import DECIDED
+from reference_broker.transactions.storage.partition import Held
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.schema import EPOCH, MILLISECOND
+
+
+class Needs(HasTransactions, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse | None:
+    """In the request's order, each ID once."""
+    return answer_in_slices(broker, call, _answered(broker, body))
+
+
+def _answered(broker: Needs, body: DescribeTransactionsRequest) -> Sliced[DescribeTransactionsResponse]:
+    work = Work()
+    told: list[TransactionState] = []
+    for each in dict.fromkeys(body.transactional_ids):
+        if work.spend(UNITS_PER_KEY + len(each) // CHARACTERS_PER_UNIT):
+            yield
+        found = broker.transactions.held(each)
+        if isinstance(found, Error):
+            told.append(_unknown(each, found))
+            continue
+        told.append(_told(each, found))
+        work.spend(len(found.current.partitions))
+    return DescribeTransactionsResponse(throttle_time=NO_THROTTLE, transaction_states=tuple(told))
+
+
+API = Api.of(DescribeTransactionsRequest, handle)
+
+
+def _told(transactional_id: TransactionalId, held: Held) -> TransactionState:
+    current = held.current
+    by_topic: dict[str, list[i32]] = {}
+    for topic, index in held.missing if current.state in DECIDED else current.partitions:
+        by_topic.setdefault(topic, []).append(i32(index))
+    return TransactionState(
+        error_code=ErrorCode.none,
+        transactional_id=transactional_id,
+        transaction_state=current.state.value,
+        transaction_timeout=i32Timedelta.parse(current.timeout_ms * MILLISECOND),
+        transaction_start_time=_time(current.started_ms),
+        producer_id=ProducerId(current.producer_id),
+        producer_epoch=i16(current.producer_epoch),
+        topics=tuple(
+            TopicData(topic=TopicName(topic), partitions=tuple(indexes)) for topic, indexes in by_topic.items()
+        ),
+    )
+
+
+def _time(time_ms: int) -> TZAware:
+    """-1 is told of an ID that had no transaction yet."""
+    return cast(TZAware, EPOCH + time_ms * MILLISECOND)
+
+
+def _unknown(transactional_id: TransactionalId, error: Error) -> TransactionState:
+    return TransactionState(
+        error_code=ErrorCode(error),
+        transactional_id=transactional_id,
+        transaction_state="",
+        transaction_timeout=NO_THROTTLE,
+        transaction_start_time=_time(0),
+        producer_id=ProducerId(0),
+        producer_epoch=i16(0),
+        topics=(),
+    )

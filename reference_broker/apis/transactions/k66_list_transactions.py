@@ -1,0 +1,87 @@
+"""ListTransactions: tells the transactional IDs that this node coordinates.
+
+* States and producer IDs may be asked for. A state that no transaction has is told as unknown.
+* COORDINATOR_LOAD_IN_PROGRESS while a partition of ``__transaction_state`` that is led here is not loaded.
+
+Version notes:
+* v1: only transactions that have run for longer than a duration may be asked for.
+* v2, which asks for IDs by a regular expression (KIP-1152), is not served: one expression may take any time.
+
+KIPs: 664, 994.
+"""
+
+from itertools import islice
+from typing import Protocol
+
+from kio.schema.list_transactions.v1.request import ListTransactionsRequest
+from kio.schema.list_transactions.v1.response import ListTransactionsResponse, TransactionState
+from kio.schema.types import ProducerId, TransactionalId
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.parts import HasNow, HasOutside, HasTransactions
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import contained_slices
+from reference_broker.ports.timing import Slices, run_slices
+from reference_broker.transactions.state import states
+from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.wire.errors import Error, ErrorCode
+
+LISTED_A_SLICE = 1000
+_STATES = {each.value: each for each in states.TransactionState}
+
+
+class Needs(HasTransactions, HasNow, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTransactionsResponse | None:
+    """Many are listed in slices, and answered through ``call``."""
+    if broker.transactions.loading():
+        return _response(ErrorCode.coordinator_load_in_progress, (), [])
+    unknown = tuple(each for each in dict.fromkeys(body.state_filters) if each not in _STATES)
+    wanted = tuple(_STATES[each] for each in body.state_filters if each in _STATES)
+    producer_ids = frozenset(body.producer_id_filters)
+    now_ms, duration_ms = broker.now.wall_ms, int(body.duration_filter)
+
+    def is_wanted(one: Transaction) -> bool:
+        return (
+            (not producer_ids or one.producer_id in producer_ids)
+            and (not body.state_filters or one.state in wanted)
+            and (duration_ms < 0 or now_ms - one.started_ms > duration_ms)
+        )
+
+    known = (held.current for each in broker.transactions.active() for held in tuple(each.held.values()))
+
+    def list_all() -> Slices:
+        listed: list[TransactionState] = []
+        while not call.closed:
+            batch = tuple(islice(known, LISTED_A_SLICE))
+            listed.extend(_told(each) for each in batch if is_wanted(each))
+            if len(batch) < LISTED_A_SLICE:
+                call.respond(_response(ErrorCode.none, unknown, listed))
+                return
+            yield
+
+    run_slices(broker.outside, contained_slices(call, list_all()))
+    return None
+
+
+API = Api.of(ListTransactionsRequest, handle)
+
+
+def _told(one: Transaction) -> TransactionState:
+    return TransactionState(
+        transactional_id=TransactionalId(one.transactional_id),
+        producer_id=ProducerId(one.producer_id),
+        transaction_state=one.state.value,
+    )
+
+
+def _response(error: Error, unknown: tuple[str, ...], listed: list[TransactionState]) -> ListTransactionsResponse:
+    return ListTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode(error),
+        unknown_state_filters=unknown,
+        transaction_states=tuple(listed),
+    )

@@ -1,0 +1,306 @@
+"""What a transaction coordinator tells, writes and sends, step by step."""
+
+from typing import Any
+
+import pytest
+
+from reference_broker.records.batch import NO_PRODUCER_ID
+from reference_broker.transactions.requests import NOBODY
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.state.transaction import LAST_USED_EPOCH, Transaction
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.wire.errors import ErrorCode
+
+NONE = ErrorCode.none
+FENCED = ErrorCode.producer_fenced
+UNKNOWN_ID = ErrorCode.invalid_producer_id_mapping
+BUSY = ErrorCode.concurrent_transactions
+WRONG = ErrorCode.invalid_txn_state
+
+
+def coordinating(**more: Any) -> tuple[TransactionWorld, str]:
+    world = TransactionWorld(**more)
+    world.coordinate(0)
+    return world, world.id_in(0)
+
+
+@pytest.mark.clause("X-1")
+def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() -> None:
+    world, id_ = coordinating()
+    first = world.taken(id_)
+    assert first == (1000, 0)
+    second = world.taken(id_)
+    assert second == (1000, 1)
+    assert world.add(id_, first) == [FENCED]
+    assert world.add(id_, second) == [NONE]
+
+
+@pytest.mark.clause("X-1")
+def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() -> None:
+    """KIP-360: it tells what it has. Its own repeated call is told the same again."""
+    world, id_ = coordinating()
+    first = world.taken(id_)
+    second = world.taken(id_, expected=first)
+    assert second == (1000, 1)
+    assert world.taken(id_, expected=first) == second
+    third = world.taken(id_)
+    assert [error for error, _ in world.take(id_, first) + world.take(id_, second)] == [FENCED, FENCED]
+    assert world.taken(id_, expected=third) == (1000, 3)
+
+
+@pytest.mark.clause("X-1")
+def test_a_producer_whose_epochs_are_used_up_gets_a_new_producer_id() -> None:
+    world, id_ = coordinating()
+    now_ms = world.now().wall_ms
+    world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    assert [error for error, _ in world.take(id_)] == [ErrorCode.coordinator_load_in_progress], "no ID was there yet"
+    assert world.taken(id_) == (1000, 0)
+    assert world.transaction(id_).previous_producer_id == 5
+
+
+def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -> None:
+    world, id_ = coordinating()
+    first = world.taken(id_)
+    assert world.add(id_, first, 0, 1) == [NONE]
+    assert world.take(id_) == [(BUSY, NOBODY)]
+    assert world.markers(0) == world.markers(1) == [("abort", 1000, 1, 0)]
+    assert world.taken(id_) == (1000, 2)
+    assert world.end(id_, first) == [(FENCED, NOBODY)]
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "error"),
+    [(0, "invalid_transaction_timeout"), (-1, "invalid_transaction_timeout"), (900_001, "invalid_transaction_timeout")],
+)
+@pytest.mark.clause("X-7")
+def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, error: str) -> None:
+    world, id_ = coordinating()
+    assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NOBODY)]
+    assert world.take("", None, 1) == [(ErrorCode.invalid_request, NOBODY)]
+
+
+def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
+    world, _ = coordinating()
+    other = world.id_in(1)
+    assert world.take(other) == [(ErrorCode.not_coordinator, NOBODY)]
+    assert world.add(other, (1, 0)) == [ErrorCode.not_coordinator]
+    assert world.end(other, (1, 0)) == [(ErrorCode.not_coordinator, NOBODY)]
+    assert world.verified(other, (1, 0)) is ErrorCode.not_coordinator
+
+
+def test_an_id_that_nobody_has_is_no_mapping() -> None:
+    world, id_ = coordinating()
+    assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
+    assert world.end(id_, (1, 0)) == [(UNKNOWN_ID, NOBODY)]
+    assert world.verified(id_, (1, 0)) is UNKNOWN_ID
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+
+
+@pytest.mark.clause("X-9")
+def test_a_partition_is_verified_once_it_belongs_to_the_open_transaction() -> None:
+    world, id_ = coordinating()
+    owner = world.taken(id_)
+    abortable = ErrorCode.transaction_abortable
+    assert world.verified(id_, owner, 0) == {("events", 0): abortable}
+    world.add(id_, owner, 0)
+    assert world.verified(id_, owner, 0, 1) == {("events", 0): NONE, ("events", 1): abortable}
+    assert world.verified(id_, (owner[0] + 1, 0)) is UNKNOWN_ID
+    assert world.verified(id_, (owner[0], 7)) is FENCED
+    world.end(id_, owner, version=0)
+    assert world.verified(id_, owner, 0) == {("events", 0): abortable}
+
+
+@pytest.mark.clause("X-9")
+def test_a_partition_is_not_verified_before_it_is_durable() -> None:
+    world, id_ = coordinating(replicas=(1, 2, 3))
+    answers = world.take(id_)
+    world.replicate(0)
+    owner = answers[0][1]
+    told = world.add(id_, owner)
+    assert told == []
+    assert world.verified(id_, owner) == {("events", 0): ErrorCode.transaction_abortable}
+    assert world.add(id_, owner, 1) == [BUSY]
+    world.replicate(0)
+    assert told == [NONE]
+    assert world.verified(id_, owner) == {("events", 0): NONE}
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("X-9")
+def test_each_end_gives_a_client_of_version_2_the_next_epoch() -> None:
+    world, id_ = coordinating()
+    owner = world.taken(id_)
+    for epoch in (1, 2, 3):
+        world.add(id_, owner)
+        ((error, told),) = world.end(id_, owner, commits=epoch != 2)
+        assert (error, told) == (NONE, (1000, epoch))
+        owner = told
+    assert world.markers(0) == [("commit", 1000, 1, 0), ("abort", 1000, 2, 0), ("commit", 1000, 3, 0)]
+
+
+def test_an_older_client_keeps_its_epoch_and_is_told_none() -> None:
+    world, id_ = coordinating()
+    owner = world.taken(id_)
+    for commits in (True, False):
+        world.add(id_, owner, version=0)
+        assert world.end(id_, owner, commits=commits, version=0) == [(NONE, NOBODY)]
+    assert world.markers(0) == [("commit", 1000, 0, 0), ("abort", 1000, 0, 0)]
+
+
+@pytest.mark.clause("X-1")
+def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again() -> None:
+    world, id_ = coordinating()
+    now_ms = world.now().wall_ms
+    world.ids.give(lambda _: None)
+    world.pass_ms(0)
+    world.written(Transaction(id_, 5, 60_000, now_ms, producer_epoch=LAST_USED_EPOCH))
+    owner = (5, LAST_USED_EPOCH)
+    world.add(id_, owner)
+    assert world.end(id_, owner) == [(NONE, (1001, 0))]
+    assert world.markers(0) == [("commit", 5, LAST_USED_EPOCH + 1, 1)]
+    assert world.end(id_, owner) == [(NONE, (1001, 0))], "the answer was lost"
+    assert world.end(id_, owner, commits=False) == [(WRONG, NOBODY)]
+    assert world.add(id_, (1001, 0)) == [NONE]
+
+
+START = (5, 7)
+"""What the producer has before its transaction."""
+
+OLD = {
+    # (state): what commit and abort get with the owner's epoch
+    TransactionState.EMPTY: (WRONG, WRONG),
+    TransactionState.ONGOING: (NONE, NONE),
+    TransactionState.COMPLETE_COMMIT: (NONE, WRONG),
+    TransactionState.COMPLETE_ABORT: (WRONG, NONE),
+}
+NEW = {
+    # (state): what abort and commit get that come again, and what they get with the owner's epoch
+    TransactionState.EMPTY: (FENCED, FENCED, NONE, WRONG),
+    TransactionState.COMPLETE_ABORT: (NONE, WRONG, NONE, WRONG),
+    TransactionState.COMPLETE_COMMIT: (WRONG, NONE, NONE, WRONG),
+    TransactionState.ONGOING: (FENCED, FENCED, NONE, NONE),
+}
+"""The table of KIP-890 in Kafka's TransactionCoordinator."""
+
+
+def in_state(state: TransactionState) -> tuple[TransactionWorld, str]:
+    world, id_ = coordinating()
+    is_open = state is TransactionState.ONGOING
+    partitions = {("events", 0): None} if is_open else {}
+    now_ms = world.now().wall_ms
+    producer_id, epoch = START
+    world.written(Transaction(id_, producer_id, 60_000, now_ms, state, epoch, partitions=partitions, started_ms=now_ms))
+    return world, id_
+
+
+@pytest.mark.parametrize("state", list(OLD), ids=lambda state: state.value)
+def test_the_ends_of_older_clients(state: TransactionState) -> None:
+    for commits, wanted in zip((True, False), OLD[state], strict=True):
+        world, id_ = in_state(state)
+        assert world.end(id_, START, commits=commits, version=0) == [(wanted, NOBODY)]
+    world, id_ = in_state(state)
+    assert world.end(id_, (START[0], START[1] - 1), version=0) == [(FENCED, NOBODY)]
+    assert world.end(id_, (START[0] + 1, START[1]), version=0) == [(UNKNOWN_ID, NOBODY)]
+
+
+@pytest.mark.parametrize("state", list(NEW), ids=lambda state: state.value)
+def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
+    cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
+    for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
+        world, id_ = in_state(state)
+        ((error, told),) = world.end(id_, (START[0], epoch), commits=commits)
+        assert error is wanted
+        if wanted is not NONE:
+            assert told == NOBODY
+        elif epoch < START[1]:
+            assert told == START
+        else:
+            assert told == (START[0], START[1] + 1)
+    world, id_ = in_state(state)
+    assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NOBODY)]
+    assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NOBODY)]
+    assert world.end(id_, (START[0] + 1, START[1])) == [(UNKNOWN_ID, NOBODY)]
+
+
+def test_until_all_markers_are_written_everybody_is_told_to_come_again() -> None:
+    world, id_ = coordinating(leaders=(1, 2))
+    owner = world.taken(id_)
+    world.add(id_, owner, 0, 1)
+    ((_, told),) = world.end(id_, owner)
+    assert world.add(id_, told) == [BUSY]
+    assert world.take(id_) == [(BUSY, NOBODY)]
+    assert world.end(id_, owner) == [(BUSY, NOBODY)]
+    assert world.end(id_, told) == [(BUSY, NOBODY)]
+    assert world.verified(id_, told) is BUSY
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    assert world.add(id_, told) == [NONE]
+
+
+@pytest.mark.clause("X-2")
+def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
+    world, id_ = coordinating(replicas=(1, 2, 3))
+    answers = world.take(id_)
+    world.replicate(0)
+    owner = answers[0][1]
+    world.add(id_, owner)
+    world.replicate(0)
+    told = world.end(id_, owner)
+    world.pass_ms(1000)
+    assert (told, world.markers(0)) == ([], [])
+    world.replicate(0)
+    assert told == [(NONE, (1000, 1))]
+    assert world.markers(0) == [("commit", 1000, 1, 0)]
+
+
+@pytest.mark.clause("X-3")
+def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
+    """The client hears of an error. Its transaction is committed nevertheless, and no timeout may abort it."""
+    world, id_ = coordinating(replicas=(1, 2, 3))
+    answers = world.take(id_, None, 5000)
+    world.replicate(0)
+    owner = answers[0][1]
+    world.add(id_, owner)
+    world.replicate(0)
+    told = world.end(id_, owner)
+    world.pass_ms(60_000)
+    assert told == [(ErrorCode.coordinator_not_available, NOBODY)]
+    assert world.end(id_, owner, commits=False) == [(BUSY, NOBODY)]
+    world.replicate(0)
+    world.pass_ms(1000)
+    assert world.markers(0) == [("commit", 1000, 1, 0)]
+    world.replicate(0)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
+    world.isr = (1,)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    world.take(id_)  # The producer ID comes.
+    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    world.transactions.validate()
+
+
+def test_the_first_version_of_values_is_written_until_the_feature_allows_the_next() -> None:
+    for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
+        world, id_ = coordinating(version=version)
+        world.taken(id_)
+        value = world.record_values(0)[-1]
+        assert value is not None
+        assert value[:2] == wanted
+
+
+def test_without_version_2_a_coordinator_fences_without_a_new_producer_id() -> None:
+    world, id_ = coordinating(version=1)
+    owner = world.taken(id_)
+    world.add(id_, owner, version=0)
+    world.take(id_)
+    found = world.transaction(id_)
+    assert (found.producer_epoch, found.next_producer_id, found.client_version) == (1, NO_PRODUCER_ID, 0)
+    assert world.taken(id_) == (1000, 2)

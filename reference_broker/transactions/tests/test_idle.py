@@ -1,0 +1,86 @@
+"""Transactions that are open for too long, and IDs of which nothing is heard."""
+
+from typing import Any
+
+import pytest
+
+from reference_broker.transactions.requests import NOBODY
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.wire.errors import ErrorCode
+
+NONE = ErrorCode.none
+
+
+def opened(timeout_ms: int = 5000, **more: Any) -> tuple[TransactionWorld, str, tuple[int, int]]:
+    world = TransactionWorld(**more)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    owner = world.taken(id_, timeout_ms=timeout_ms)
+    assert world.add(id_, owner) == [NONE]
+    return world, id_, owner
+
+
+@pytest.mark.clause("X-7")
+def test_a_transaction_older_than_its_timeout_is_aborted_and_its_producer_fenced() -> None:
+    world, id_, owner = opened()
+    world.pass_ms(5000)
+    assert world.markers(0) == []
+    world.pass_ms(1000)
+    assert world.markers(0) == [("abort", 1000, 1, 0)]
+    assert world.add(id_, owner) == [ErrorCode.producer_fenced]
+    assert world.end(id_, owner) == [(ErrorCode.invalid_txn_state, NOBODY)]
+
+
+@pytest.mark.clause("X-7")
+def test_an_older_client_is_fenced_too() -> None:
+    world, id_, owner = opened()
+    world.pass_ms(6000)
+    assert world.end(id_, owner, version=0) == [(ErrorCode.producer_fenced, NOBODY)]
+
+
+@pytest.mark.clause("X-7")
+def test_the_time_of_a_transaction_begins_with_its_first_partition() -> None:
+    world, id_, owner = opened()
+    world.end(id_, owner)
+    world.pass_ms(20_000)
+    assert world.markers(0) == [("commit", 1000, 1, 0)]
+    world.add(id_, (1000, 1), 0)
+    world.pass_ms(3000)
+    assert world.add(id_, (1000, 1), 1) == [NONE]
+    world.pass_ms(3000)
+    assert world.markers(0)[1:] == world.markers(1) == [("abort", 1000, 2, 0)]
+
+
+@pytest.mark.clause("X-7")
+def test_a_coordinator_that_takes_over_aborts_what_is_too_old() -> None:
+    world, id_, _ = opened()
+    log = world.lose(0)
+    world.pass_ms(4000)
+    world.coordinate(0, log, epoch=1)
+    world.pass_ms(0)
+    assert world.transaction(id_).state is TransactionState.ONGOING
+    world.pass_ms(3000)
+    assert world.markers(0) == [("abort", 1000, 1, 1)]
+
+
+@pytest.mark.clause("X-10")
+def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> None:
+    world, id_, owner = opened(
+        timeout_ms=900_000,
+        transactional_id_expiration_ms="10000",
+        transaction_remove_expired_transaction_cleanup_interval_ms="1000",
+    )
+    world.pass_ms(30_000)
+    assert world.transaction(id_).state is TransactionState.ONGOING
+    world.end(id_, owner)
+    world.pass_ms(9000)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    world.pass_ms(2000)
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.record_values(0)[-1] is None
+    log = world.lose(0)
+    world.coordinate(0, log, epoch=1)
+    world.pass_ms(0)
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    assert world.taken(id_)[1] == 0, "a producer that comes back begins anew"

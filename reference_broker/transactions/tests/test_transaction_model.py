@@ -1,0 +1,236 @@
+"""Random lives of a transactional ID against the naive model, with coordinators that move at any time."""
+
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.transactions.requests import NOBODY
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions.tests.transaction_model import LAST_EPOCH, Model, Pair
+from reference_broker.transactions.tests.transaction_world import PARTITIONS, TransactionWorld
+from reference_broker.wire.errors import Error, ErrorCode
+
+ID = "payments"
+TIMEOUT_MS = 10_000
+EVENTS = st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True)
+OUTCOMES = st.sampled_from(["commit", "abort"])
+STRANGER = (77, 5)
+WHO = st.sampled_from(["owner", "before", "older", "none"])
+
+
+def alike(error: Error) -> Error:
+    """The KIPs do not say by which of the two a producer of an earlier producer ID learns that it is fenced."""
+    return ErrorCode.producer_fenced if error is ErrorCode.invalid_producer_id_mapping else error
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    """Partitions 2 and 3 of ``events`` are led by another broker, whose answers come when the machine says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = TransactionWorld(leaders=(1, 1, 2, 2))
+        self.model = Model()
+        self.expected: dict[int, list[tuple[str, int, int]]] = {0: [], 1: []}
+        self.index = partition_of(ID, PARTITIONS)
+        self.world.coordinate(self.index)
+        self.world.ids.give(lambda _: None)  # The block of IDs is there from now on.
+        self.world.pass_ms(0)
+        self.told: list[Pair] = []
+        self.is_modern = True
+        self.missing: dict[int, None] = {}
+        self.asked_of_others: dict[tuple[str, Pair], None] = {}
+
+    @initialize(is_modern=st.booleans())
+    def clients_are_of_one_generation(self, is_modern: bool) -> None:
+        self.is_modern = is_modern
+
+    def pair(self, who: str) -> Pair:
+        place = {"owner": 1, "before": 2, "older": 3}.get(who, 1 << 30)
+        return self.told[-place] if place <= len(self.told) else STRANGER
+
+    def tell(self, owner: Pair) -> None:
+        """A producer has this pair from now on, if no other had it. A pair that only fences is told to nobody."""
+        if owner not in self.told:
+            self.told.append(owner)
+
+    # steps
+
+    @precondition(lambda self: self.model.owner is None)
+    @rule()
+    def an_earlier_coordinator_has_almost_used_up_the_epochs(self) -> None:
+        owner = (5, LAST_EPOCH - 3)
+        now_ms = self.world.now().wall_ms
+        self.world.lose(self.index)
+        self.world.written(
+            Transaction(ID, 5, TIMEOUT_MS, now_ms, TransactionState.COMPLETE_ABORT, owner[1], started_ms=now_ms)
+        )
+        self.model.own(owner)
+        self.tell(owner)
+        self.model.outcome = "abort"
+
+    @rule(who=st.sampled_from(["none", "owner", "before", "older"]))
+    def a_producer_takes_the_id(self, who: str) -> None:
+        expected = None if who == "none" else self.pair(who)
+        verdict = self.model.take(expected)
+        ((error, owner),) = self.world.take(ID, expected, TIMEOUT_MS)
+        if isinstance(verdict, Error):
+            assert (alike(error), owner) == (alike(verdict), NOBODY)
+        elif verdict == "abort":
+            assert (error, owner) == (ErrorCode.concurrent_transactions, NOBODY)
+            self.decided("abort", self.model.owner, self.fenced())
+        elif verdict == "again":
+            assert (error, owner) == (ErrorCode.none, self.model.owner)
+            self.tell(owner)
+            self.model.outcome = self.model.ended = None
+        else:
+            assert error is ErrorCode.none, error
+            before = self.model.owner
+            if before is not None and before[1] < LAST_EPOCH:
+                assert owner == (before[0], before[1] + 1)
+            else:
+                assert owner[1] == 0
+            self.model.own(owner)
+            self.tell(owner)
+            self.model.asked = before if expected is not None and before is not None else None
+            self.model.outcome = self.model.ended = None
+
+    @rule(who=WHO, partitions=EVENTS)
+    def a_producer_adds_partitions(self, who: str, partitions: list[int]) -> None:
+        pair = self.pair(who)
+        verdict = self.model.write(pair)
+        (error,) = self.world.add(ID, pair, *partitions, version=2 if self.is_modern else 0)
+        if isinstance(verdict, Error):
+            assert alike(error) is alike(verdict)
+        else:
+            assert error is ErrorCode.none
+            self.model.begin(partitions)
+
+    @precondition(lambda self: self.is_modern)
+    @rule(who=WHO, outcome=OUTCOMES)
+    def a_producer_ends(self, who: str, outcome: str) -> None:
+        pair = self.pair(who)
+        verdict = self.model.end(pair, outcome)
+        ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit")
+        if isinstance(verdict, Error):
+            assert (alike(error), owner) == (alike(verdict), NOBODY)
+        elif verdict == "done":
+            assert (error, owner) == (ErrorCode.none, self.model.owner)
+            self.tell(owner)
+        else:
+            assert error is ErrorCode.none
+            assert owner[1] == 0 if pair[1] == LAST_EPOCH else owner == (pair[0], pair[1] + 1)
+            self.tell(owner)
+            self.decided(outcome, pair, owner, marked=(pair[0], pair[1] + 1))
+
+    @precondition(lambda self: not self.is_modern)
+    @rule(who=WHO, outcome=OUTCOMES)
+    def an_older_producer_ends(self, who: str, outcome: str) -> None:
+        pair = self.pair(who)
+        verdict = self.model.end_as_before(pair, outcome)
+        ((error, owner),) = self.world.end(ID, pair, commits=outcome == "commit", version=0)
+        assert owner == NOBODY
+        if self.model.pending is not None:
+            assert error is not ErrorCode.none  # Which pair counts while markers are written, nobody was told.
+        elif isinstance(verdict, Error):
+            assert alike(error) is alike(verdict)
+        elif verdict == "done":
+            assert error is ErrorCode.none
+        else:
+            assert error is ErrorCode.none
+            self.decided(outcome, pair, None, marked=pair)
+
+    @rule()
+    def time_passes(self) -> None:
+        was_open = self.model.open is not None
+        self.world.pass_ms(TIMEOUT_MS + 2000)
+        if was_open:
+            self.decided("abort", self.model.owner, self.fenced())
+
+    @precondition(lambda self: self.world.sent)
+    @rule(error=st.sampled_from([ErrorCode.none, ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out]))
+    def another_broker_answers(self, error: ErrorCode) -> None:
+        body = self.world.reply(error)
+        if error is ErrorCode.none:
+            for each in body.markers:
+                for topic in each.topics:
+                    for index in topic.partition_indexes:
+                        self.missing.pop(int(index), None)
+        self.settle()
+
+    @precondition(lambda self: self.world.sent)
+    @rule()
+    def another_broker_is_lost(self) -> None:
+        self.world.sent.pop(0)[3]()
+        self.settle()
+
+    @rule()
+    def another_node_coordinates(self) -> None:
+        log = self.world.lose(self.index)
+        self.world.sent.clear()
+        self.world.boot()
+        self.world.ids.give(lambda _: None)
+        self.world.coordinate(self.index, log, epoch=log.latest_epoch + 1)
+        self.world.pass_ms(0)
+        # What is not written cannot be asked for again: last epochs and partitions that have their marker.
+        self.model.asked = None
+        held = self.world.transactions.held(ID)
+        if not isinstance(held, Error) and held.missing:
+            self.missing = dict.fromkeys(index for _, index in held.missing if index >= 2)
+        self.settle()
+
+    # what becomes of it
+
+    def fenced(self) -> Pair:
+        """The pair that nobody was told: the next one, or the first of a new producer ID."""
+        state = self.world.transaction(ID)
+        if state.next_producer_id >= 0:
+            return state.next_producer_id, 0
+        return state.producer_id, state.producer_epoch
+
+    def decided(self, outcome: str, by: Pair | None, then: Pair | None, marked: Pair | None = None) -> None:
+        partitions = self.model.open or {}
+        assert self.model.owner is not None
+        marked = marked or (self.model.owner[0], self.model.owner[1] + 1)
+        self.model.decide(outcome, by, then)
+        for index in partitions:
+            if index < 2:
+                self.expected[index].append((outcome, *marked))
+        self.missing = dict.fromkeys(index for index in partitions if index >= 2)
+        self.settle()
+
+    def settle(self) -> None:
+        if self.model.pending is not None and not self.missing:
+            self.model.complete()
+
+    @invariant()
+    def each_partition_has_exactly_the_markers_of_its_transactions(self) -> None:
+        for index, wanted in self.expected.items():
+            found = list(dict.fromkeys(each[:3] for each in self.world.markers(index)))
+            assert found == list(dict.fromkeys(wanted))
+
+    @invariant()
+    def what_is_asked_of_other_brokers_is_what_was_decided(self) -> None:
+        for _, body, _, _ in self.world.sent:
+            for each in body.markers:
+                pair = int(each.producer_id), int(each.producer_epoch)
+                outcome = "commit" if each.transaction_result else "abort"
+                assert (("abort" if outcome == "commit" else "commit"), pair) not in self.asked_of_others
+                self.asked_of_others[outcome, pair] = None
+
+    @invariant()
+    def the_coordinator_is_consistent(self) -> None:
+        self.world.transactions.validate()
+        if self.model.open is not None:
+            state = self.world.transaction(ID)
+            assert state.state is TransactionState.ONGOING
+            assert sorted(index for _, index in state.partitions) == sorted(self.model.open)
+
+
+TestTransactions: Any = TransactionMachine.TestCase
+TestTransactions.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)

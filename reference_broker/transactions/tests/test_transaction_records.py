@@ -1,0 +1,100 @@
+"""Records of transactions: Kafka's bytes, everything that was written read back, nothing else believed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions.storage.codec import read_key, read_transaction, transaction_key, transaction_value
+
+NEVER_WRITTEN = (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+WRITTEN = [each for each in TransactionState if each not in NEVER_WRITTEN]
+INT32 = st.integers(0, 2**31 - 1)
+INT64 = st.integers(0, 2**63 - 1)
+DECIDED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> Transaction:
+    state = draw(st.sampled_from(WRITTEN))
+    partition = st.tuples(st.text(st.characters(codec="ascii"), max_size=8), INT32)
+    added = [] if state is TransactionState.EMPTY else draw(st.lists(partition, max_size=5))
+    return Transaction(
+        "x",
+        draw(INT64),
+        draw(INT32),
+        draw(INT64),
+        state,
+        draw(st.integers(0, 2**15 - 1)),
+        previous_producer_id=draw(st.integers(-1, 2**63 - 1)),
+        next_producer_id=draw(st.integers(-1, 2**63 - 1)) if state in DECIDED else -1,
+        partitions=dict.fromkeys(added),
+        started_ms=draw(INT64),
+        client_version=draw(st.integers(0, 2)),
+    )
+
+
+@given(transactions())
+def test_what_is_written_is_read_back(one: Transaction) -> None:
+    assert read_transaction("x", transaction_value(one, 1)) == one
+
+
+@given(transactions())
+def test_the_first_version_has_no_tagged_fields(one: Transaction) -> None:
+    found = read_transaction("x", transaction_value(one, 0))
+    assert (found.previous_producer_id, found.next_producer_id, found.client_version) == (-1, -1, 0)
+    assert (found.state, found.partitions) == (one.state, one.partitions)
+
+
+def test_keys_are_kafkas_bytes() -> None:
+    assert transaction_key("tx") == b"\0\0\0\2tx"
+    assert read_key(b"\0\0\0\2tx") == "tx"
+    assert read_key(b"\0\1\0\2tx") is None
+
+
+ONE = Transaction(
+    "x",
+    7,
+    60_000,
+    9,
+    TransactionState.ONGOING,
+    3,
+    previous_producer_id=6,
+    partitions={("t", 1): None, ("t", 2): None},
+    started_ms=8,
+    client_version=2,
+)
+
+
+def test_values_are_kafkas_bytes() -> None:
+    head = b"\0\0\0\0\0\0\0\7" + b"\0\3" + b"\0\0\xea\x60" + b"\1"
+    times = b"\0\0\0\0\0\0\0\x09" + b"\0\0\0\0\0\0\0\x08"
+    plain = b"\0\0" + head + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\2" + b"\0\0\0\1\0\0\0\2" + times
+    assert transaction_value(ONE, 0) == plain
+    tags = b"\2" + b"\0\x08" + b"\0\0\0\0\0\0\0\6" + b"\2\2" + b"\0\2"
+    flexible = b"\0\1" + head + b"\2" + b"\2t" + b"\3" + b"\0\0\0\1\0\0\0\2" + b"\0" + times + tags
+    assert transaction_value(ONE, 2) == flexible
+
+
+def test_an_empty_transaction_has_no_array_of_partitions() -> None:
+    empty = Transaction("x", 7, 60_000, 9, producer_epoch=0)
+    assert transaction_value(empty, 0)[17:21] == b"\xff\xff\xff\xff"
+    assert transaction_value(empty, 2)[17:18] == b"\0"
+
+
+@pytest.mark.parametrize("state", [6, 7, 8, 127])
+def test_a_state_that_no_transaction_is_written_in_is_damage(state: int) -> None:
+    data = bytearray(transaction_value(ONE, 2))
+    data[16] = state
+    with pytest.raises(DamagedRecord):
+        read_transaction("x", bytes(data))
+
+
+@given(st.integers(0, 60))
+def test_a_value_that_ends_too_early_is_damage(length: int) -> None:
+    whole = transaction_value(ONE, 2)
+    if length < len(whole):
+        with pytest.raises(DamagedRecord):
+            read_transaction("x", whole[:length])

@@ -1,0 +1,107 @@
+"""A naive model of one transactional ID, written from KIP-98, KIP-360, KIP-890 and the clauses X-1, X-3 and X-7.
+
+It knows no states and no arithmetic of epochs, only the history: which producer was given what, by which request, and
+what became of each transaction. ``owner`` is the pair of producer ID and epoch that was given last. Whoever has an
+earlier pair is fenced, unless it asks again for what it was given and did not hear of.
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from reference_broker.wire.errors import Error, ErrorCode
+
+Pair: TypeAlias = tuple[int, int]
+
+LAST_EPOCH = 2**15 - 2
+"""The greatest epoch that a producer may have (KIP-360). The one after it is for fencing."""
+
+
+@dataclass
+class Model:
+    """``pending``: the outcome of a transaction whose markers are not all written yet. ``outcome``: that of the last
+    one that is over. ``asked``: who was given ``owner`` because it asked with this pair, or ended with it."""
+
+    owner: Pair | None = None
+    open: dict[int, None] | None = None
+    pending: str | None = None
+    outcome: str | None = None
+    asked: Pair | None = None
+    ended: Pair | None = None
+    given: list[Pair] = field(default_factory=list)
+
+    def own(self, pair: Pair) -> None:
+        assert pair not in self.given, f"{pair} was given to two producers"
+        self.given.append(pair)
+        self.owner = pair
+
+    def next_pair(self, fresh: int) -> Pair:
+        assert self.owner is not None
+        producer_id, epoch = self.owner
+        return (fresh, 0) if epoch >= LAST_EPOCH else (producer_id, epoch + 1)
+
+    # requests; the answer is an error, or a word for what happens
+
+    def take(self, expected: Pair | None) -> Error | str:
+        if self.owner is None:
+            return "new"
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        knows = expected in (None, self.owner)
+        if not knows and self.open is None and expected == self.asked:
+            return "again"
+        if not knows and not (self.open is not None and expected is not None and expected[0] == self.owner[0]):
+            return ErrorCode.producer_fenced
+        return "abort" if self.open is not None else "next"
+
+    def write(self, pair: Pair) -> Error | str:
+        if self.owner is None:
+            return ErrorCode.invalid_producer_id_mapping
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        return self.stranger(pair) or "open"
+
+    def stranger(self, pair: Pair) -> Error | None:
+        assert self.owner is not None
+        if pair[0] != self.owner[0]:
+            return ErrorCode.invalid_producer_id_mapping
+        return None if pair == self.owner else ErrorCode.producer_fenced
+
+    def end(self, pair: Pair, outcome: str) -> Error | str:
+        """As clients of version 2 do: each end raises the epoch."""
+        if self.owner is None:
+            return ErrorCode.invalid_producer_id_mapping
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        if self.ended == pair and self.outcome is not None and self.open is None:
+            return "done" if outcome == self.outcome else ErrorCode.invalid_txn_state
+        refused = self.stranger(pair)
+        if refused:
+            return refused
+        return "decide" if self.open is not None or outcome == "abort" else ErrorCode.invalid_txn_state
+
+    def end_as_before(self, pair: Pair, outcome: str) -> Error | str:
+        """As older clients do: the epoch stays."""
+        if self.owner is None:
+            return ErrorCode.invalid_producer_id_mapping
+        refused = self.stranger(pair)
+        if refused or self.pending is not None:
+            return refused or ErrorCode.concurrent_transactions
+        if self.open is not None:
+            return "decide"
+        return "done" if outcome == self.outcome else ErrorCode.invalid_txn_state
+
+    # what happens
+
+    def begin(self, partitions: list[int]) -> None:
+        self.open = {**(self.open or {}), **dict.fromkeys(partitions)}
+        self.ended = None
+
+    def decide(self, outcome: str, by: Pair | None, then: Pair | None) -> None:
+        """``by`` ended it and has ``then`` afterwards, or the coordinator did, because it took too long."""
+        self.pending, self.open, self.ended = outcome, None, None
+        if then is not None:
+            self.own(then)
+            self.ended = self.asked = by
+
+    def complete(self) -> None:
+        self.outcome, self.pending = self.pending, None

@@ -1,0 +1,262 @@
+"""A transaction coordinator on a real leader (``leader_world``): node 1 leads partitions of ``__transaction_state`` and
+of ``events``, logs in memory, followers and other brokers played by hand, time as the test says."""
+
+from typing import Any
+
+from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
+from kio.schema.types import ProducerId
+from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+from kio.static.primitive import i32
+
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.partitioner import partition_of
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.metadata.features import TRANSACTION_FEATURE
+from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.records.batch import iterate
+from reference_broker.records.builder import build
+from reference_broker.records.control import ControlType, read_marker
+from reference_broker.records.reader import read_all
+from reference_broker.records.record import Record
+from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.replication.replication import Replication
+from reference_broker.replication.tests.leader_world import TOPIC_ID, World, broker_epoch_of
+from reference_broker.transactions.coordinator import TransactionCoordinator
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.requests import AddRequest, EndRequest, TakeRequest
+from reference_broker.transactions.state.judging import ProducerIdAndEpoch
+from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions.storage.codec import transaction_key, transaction_value
+from reference_broker.transactions.storage.partition import TransactionsPartition
+from reference_broker.wire.errors import Error, ErrorCode
+
+PARTITIONS = 4
+STATE_TOPIC_ID = b"s" * 16
+SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
+"""Time-outs are looked for often, so that tests need no long time."""
+
+
+class TransactionWorld(World):
+    """``replicas``: of the state topic; node 1 leads what ``coordinate`` says. It leads all ``partitions`` of
+    ``events``, unless ``leaders`` says who leads which. ``sent``: requests to other brokers, which the test answers."""
+
+    def __init__(
+        self,
+        replicas: tuple[int, ...] = (1,),
+        partitions: int = 4,
+        leaders: tuple[int, ...] = (),
+        version: int = 2,
+        min_isr: int = 1,
+        **config: str,
+    ) -> None:
+        super().__init__(min_isr)
+        given = {key.replace("_", "."): value for key, value in config.items()}
+        self.parsed = BrokerConfig.parse({**SETTINGS, **given})
+        self.replicas = self.isr = replicas
+        self.version = version
+        self.block = 0
+        self.sent: list[tuple[int, WriteTxnMarkersRequest, Any, Any]] = []
+        self.leaders_of = leaders or (1,) * partitions
+        self.led_events = Partitions()
+        for index, leader in enumerate(self.leaders_of):
+            if leader == 1:
+                self.led_events.add(self.lead(index, (1,), (1,)))
+        self.led: dict[int, Partition] = {}
+        self.boot()
+
+    def boot(self) -> None:
+        """The node begins anew; what it leads is told to it again."""
+        ports: Any = self
+        self.show()
+        writer = MarkerWriter(ports, self.led_events, self.leaders, lambda: self.controller.image)
+        self.ids = ProducerIds(1, lambda: self, lambda: broker_epoch_of(1))
+        self.transactions = TransactionCoordinator(
+            ports, 1, self.parsed, self.leaders, lambda: self.controller.image, self.metrics, writer, self.ids
+        )
+        fetchers: Any = None  # Nothing is followed here.
+        self.roles = Replication(self.leaders, fetchers, [self.transactions])
+        self.transactions.start()
+
+    def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
+        done()
+
+    # metadata
+
+    def show(self, *, events: bool = True) -> None:
+        state = PartitionImage(self.replicas, self.replicas, 1, 0, 0)
+        images = {TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, STATE_TOPIC_ID, (state,) * PARTITIONS)}
+        if events:
+            led = tuple(PartitionImage((leader,), (leader,), leader, 0, 0) for leader in self.leaders_of)
+            images["events"] = TopicImage("events", TOPIC_ID, led)
+        self.controller.image = MetadataImage(
+            brokers=self.controller.image.brokers,
+            topics=images,
+            topic_names={image.topic_id: name for name, image in images.items()},
+            features={TRANSACTION_FEATURE: self.version},
+        )
+
+    # the controller
+
+    def ask(self, _key: int, _version: int, _body: object, replied: Any, _failed: Any) -> None:
+        """A block of producer IDs, in a later event."""
+        self.block += 1000
+        answer = AllocateProducerIdsResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=ErrorCode.none,
+            producer_id_start=ProducerId(self.block),
+            producer_id_len=i32(1000),
+        )
+        self.set_timer(self.mono_us, lambda: replied(answer))
+
+    # other brokers
+
+    def send(
+        self, peer: int, _channel: int, _key: int, _version: int, body: Any, _timeout: int, replied: Any, failed: Any
+    ) -> None:
+        self.sent.append((peer, body, replied, failed))
+
+    def reply(self, error: ErrorCode = ErrorCode.none, **errors: ErrorCode) -> WriteTxnMarkersRequest:
+        """Answers the oldest request; ``p3``: the error of partition 3."""
+        _, body, replied, _ = self.sent.pop(0)
+        replied(
+            WriteTxnMarkersResponse(
+                markers=tuple(
+                    WritableTxnMarkerResult(
+                        producer_id=each.producer_id,
+                        topics=tuple(
+                            WritableTxnMarkerTopicResult(
+                                name=topic.name,
+                                partitions=tuple(
+                                    WritableTxnMarkerPartitionResult(
+                                        partition_index=index, error_code=errors.get(f"p{index}", error)
+                                    )
+                                    for index in topic.partition_indexes
+                                ),
+                            )
+                            for topic in each.topics
+                        ),
+                    )
+                    for each in body.markers
+                )
+            )
+        )
+        self.pass_ms(0)
+        return body
+
+    # roles
+
+    def coordinate(self, index: int, log: PartitionLog | None = None, epoch: int = 0) -> TransactionsPartition | None:
+        """Begins to lead; what there is to load is loaded by ``pass_ms``."""
+        if log is None:
+            config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
+            log = run_to_end(open_log(self.disk, f"{TRANSACTION_TOPIC}-{index}", config, self.now(), True))
+        partition = self.led[index] = Partition(TRANSACTION_TOPIC, STATE_TOPIC_ID, index, epoch, log)
+        log.assign_leader_epoch(epoch)
+        if len(self.replicas) == 1:
+            log.advance_high_watermark(log.log_end_offset)
+        self.roles.leads(partition, PartitionImage(self.replicas, self.isr, 1, epoch, 0))
+        return next((one for one in self.transactions.active() if one.index == index), None)
+
+    def lose(self, index: int) -> PartitionLog:
+        """Another node leads it now."""
+        partition = self.led.pop(index)
+        partition.deleted = True
+        self.roles.resigns(partition)
+        return partition.log
+
+    def replicate(self, index: int) -> None:
+        """Both followers have all."""
+        partition = self.led[index]
+        for follower in (2, 3):
+            self.fetch(follower, partition, partition.log.log_end_offset)
+        self.pass_ms(0)
+
+    def written(self, transaction: Transaction, *, version: int = 2) -> None:
+        """A coordinator of earlier has written it."""
+        index = partition_of(transaction.transactional_id, PARTITIONS)
+        key, value = transaction_key(transaction.transactional_id), transaction_value(transaction, version)
+        batch = build([Record(timestamp_ms=self.now().wall_ms, key=key, value=value)])
+        log = self.led[index].log if index in self.led else None
+        if log is None:
+            config = LogConfig(min_insync_replicas=self.min_isr, cleanup_policy="compact")
+            log = run_to_end(open_log(self.disk, f"{TRANSACTION_TOPIC}-{index}", config, self.now(), True))
+        log.append(self.now(), batch, 0, origin=Origin.BROKER)
+        self.coordinate(index, log, epoch=1)
+        self.pass_ms(0)
+
+    # producers
+
+    def id_in(self, index: int, prefix: str = "x") -> str:
+        """A transactional ID that this partition keeps."""
+        return next(f"{prefix}{n}" for n in range(1000) if partition_of(f"{prefix}{n}", PARTITIONS) == index)
+
+    def take(
+        self, transactional_id: str, expected: ProducerIdAndEpoch | None = None, timeout_ms: int = 60_000
+    ) -> list[tuple[Error, ProducerIdAndEpoch]]:
+        """The answer, once it is there, is in the list."""
+        answers: list[tuple[Error, ProducerIdAndEpoch]] = []
+        request = TakeRequest(transactional_id, timeout_ms, expected)
+        self.transactions.take(request, lambda error, owner: answers.append((error, owner)))
+        self.pass_ms(0)
+        return answers
+
+    def taken(self, transactional_id: str, **more: Any) -> ProducerIdAndEpoch:
+        ((error, owner),) = self.take(transactional_id, **more)
+        assert error is ErrorCode.none, error
+        return owner
+
+    def add(
+        self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int, version: int = 2, topic: str = "events"
+    ) -> list[Error]:
+        answers: list[Error] = []
+        partitions = tuple((topic, index) for index in indexes or (0,))
+        self.transactions.add(AddRequest(transactional_id, owner, partitions, version), answers.append)
+        self.pass_ms(0)
+        return answers
+
+    def end(
+        self, transactional_id: str, owner: ProducerIdAndEpoch, *, commits: bool = True, version: int = 2
+    ) -> list[tuple[Error, ProducerIdAndEpoch]]:
+        answers: list[tuple[Error, ProducerIdAndEpoch]] = []
+        request = EndRequest(transactional_id, owner, commits, version)
+        self.transactions.end(request, lambda error, told: answers.append((error, told)))
+        self.pass_ms(0)
+        return answers
+
+    def verified(self, transactional_id: str, owner: ProducerIdAndEpoch, *indexes: int) -> Any:
+        partitions = tuple(("events", index) for index in indexes or (0,))
+        return self.transactions.verify(AddRequest(transactional_id, owner, partitions))
+
+    # what is there
+
+    def transaction(self, transactional_id: str) -> Transaction:
+        held = self.transactions.held(transactional_id)
+        assert not isinstance(held, Error), held
+        return held.current
+
+    def markers(self, index: int = 0) -> list[tuple[str, int, int, int]]:
+        """(outcome, producer ID, producer epoch, coordinator epoch) of each marker in ``events``."""
+        log = self.led_events.by_name["events", index].log
+        data = memoryview(log.read(0, 1 << 20, log.log_end_offset)) if log.log_end_offset else memoryview(b"")
+        found = []
+        for position, header in iterate(data):
+            if header.is_control:
+                marker = read_marker(data[position : position + header.size_bytes], header)
+                assert marker is not None, f"no marker at {header.base_offset}"
+                outcome = "commit" if marker[0] is ControlType.COMMIT else "abort"
+                found.append((outcome, header.producer_id, header.producer_epoch, marker[1]))
+        return found
+
+    def record_values(self, index: int) -> list[bytes | None]:
+        log = self.led[index].log
+        return [one.value for _, one in read_all(log.read(0, 1 << 22, log.log_end_offset))]
