@@ -1,12 +1,15 @@
-"""hanging-transaction: once all is quiet, no last stable offset stands below its high watermark.
+"""hanging-transaction: once all is quiet, no transaction holds back the last stable offset that should have ended.
 
-A transaction of which nobody was told the end may still be open within its timeout and the interval in which its
-coordinator looks for old ones (``transaction.abort.timed.out.transaction.cleanup.interval.ms``, 10 s by default).
+A coordinator aborts what is older than its timeout, and looks for it every
+``transaction.abort.timed.out.transaction.cleanup.interval.ms``. Until then a transaction whose end nobody was told may
+be open.
 """
 
 from chaos.checks.check import Check, History
+from chaos.checks.transactions_seen import transactions
 
 CLEANUP_US = 10_000_000
+"""Kafka's default of that interval."""
 
 
 class HangingTransaction(Check):
@@ -14,12 +17,16 @@ class HangingTransaction(Check):
 
     def end(self, history: History) -> None:
         self.looked_at += len(history.transactions)
-        last_us = max((row.at_us + row.timeout_us for row in history.transactions if row.outcome != "ok"), default=-1)
         for end in history.ends:
-            is_held = 0 <= end.last_stable_offset < end.high_watermark
-            if is_held and (last_us < 0 or end.end_us > last_us + CLEANUP_US):
+            if not 0 <= end.last_stable_offset < end.high_watermark:
+                continue
+            may_be_open = any(
+                each.row.outcome != "ok" and each.row.at_us + each.row.timeout_us + CLEANUP_US >= end.end_us
+                for each in transactions(history)
+            )
+            if not may_be_open:
                 self.violated(
                     end.end_us,
                     f"{end.topic}-{end.partition}: the last stable offset stands at {end.last_stable_offset}, the high "
-                    f"watermark at {end.high_watermark}",
+                    f"watermark at {end.high_watermark}, and no transaction may be open",
                 )

@@ -1,17 +1,28 @@
-"""lost-transaction: of a committed transaction readers with read_committed see something."""
+"""lost-transaction: of each transaction whose commit was acknowledged, readers with read_committed see something.
+
+Where they see some of it and not all, torn-transaction speaks.
+"""
 
 from chaos.checks.check import Check, History
-from chaos.checks.transacted import missing, shown, transacted
+from chaos.checks.transactions_seen import Fate, missing, sightings, transactions
 
 
 class LostTransaction(Check):
     guarantee = "lost-transaction"
 
     def end(self, history: History) -> None:
-        for each in transacted(history):
-            if not each.is_committed or not each.values:
+        if not history.writes_promised:
+            return  # Physical: the only replica lost its power, and nothing had been synced.
+        seen = sightings(history)
+        for each in transactions(history):
+            if each.fate is not Fate.COMMITTED:
                 continue
             self.looked_at += 1
-            gone = missing(each, history)
-            if gone and not any(value in shown(history) for value, _ in each.values):
-                self.violated(each.row.until_us, f"nothing of {each.story} is there, for example {gone[0]}")
+            gone = missing(history, each)
+            if gone and not any(key in seen for key, _ in each.values()):
+                ((topic, partition), writer, sequence), value = gone[0]
+                self.violated(
+                    each.row.until_us,
+                    f"{each.named} was committed, and nobody read any of its values, such as {writer}/{sequence} at "
+                    f"{topic}-{partition} offset {value.offset}",
+                )

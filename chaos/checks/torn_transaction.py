@@ -1,66 +1,89 @@
-"""torn-transaction: a transaction takes effect as a whole or not at all, its offsets included.
+"""torn-transaction: a transaction takes effect whole or not at all.
 
-What is torn inside: some of its values were seen by readers with read_committed, and others are missing. What is torn
-outside: it was committed, and its group is told an older offset than it sent, or it was not, and the group is told one
-that only such transactions sent. Whatever commit may have taken effect meanwhile explains an offset.
+Torn inside: readers with read_committed saw one of its values, and another is missing. This also holds for
+a transaction of which nobody knows whether it was committed.
+
+Torn outside: its values and the group offsets that it sent disagree. A group is told an offset that only a transaction
+sent which was never committed. Or it is told an older offset after a transaction that sent a newer one was committed.
 """
 
 from chaos.checks.check import Check, History
-from chaos.checks.transacted import Transacted, missing, shown, transacted
-from reports.rows import CommitRow
+from chaos.checks.committed import COMMIT, FETCHED, NEVER_US, Asked, asked
+from chaos.checks.transactions_seen import Fate, Transaction, missing, sightings, transactions
+from chaos.checks.values import grouped
 
-Stored = tuple[str, str, int]
+Part = tuple[Transaction, int]
+"""A transaction and the offset that it sent for one partition of a group."""
 
 
 class TornTransaction(Check):
     guarantee = "torn-transaction"
 
     def end(self, history: History) -> None:
-        told = {(each.row.process, each.row.index): each for each in transacted(history)}
-        for each in told.values():
-            if each.is_refuted:
-                continue
-            self.looked_at += each.is_committed
-            gone = missing(each, history)
-            if gone and any(value in shown(history) for value, _ in each.values):
-                self.violated(each.row.until_us, f"{len(gone)} values of {each.story} are missing, as {gone[0]}")
-        self._offsets(history, told)
+        if not history.transactions:
+            return
+        self.looked_at += sum(each.fate is Fate.COMMITTED for each in transactions(history))
+        if history.writes_promised:  # Physical: one replica that lost its power has lost any part of what it had.
+            self._inside(history)
+        self._outside(history)
 
-    def _offsets(self, history: History, told: dict[tuple[str, int], Transacted]) -> None:
-        sent: dict[Stored, list[tuple[CommitRow, Transacted]]] = {}
-        plain: dict[Stored, list[CommitRow]] = {}
-        for row in history.commits:
-            if row.kind == "transaction" and (row.process, row.index) in told:
-                sent.setdefault(_stored(row), []).append((row, told[row.process, row.index]))
-            elif row.kind == "commit":
-                plain.setdefault(_stored(row), []).append(row)
-        for row in history.commits:
-            if row.kind == "fetched" and row.error is None and _stored(row) in sent:
-                self._fetched(history, row, sent[_stored(row)], plain.get(_stored(row), []))
+    def _inside(self, history: History) -> None:
+        seen = sightings(history)
+        for each in transactions(history):
+            there = [key for key, _ in each.values() if key in seen]
+            gone = missing(history, each) if there and each.fate is not Fate.NEVER else []
+            if gone:
+                ((topic, partition), writer, sequence), value = gone[0]
+                self.violated(
+                    each.row.until_us,
+                    f"of {each.named} {len(there)} values were read with read_committed, and {len(gone)} are missing, "
+                    f"such as {writer}/{sequence} at {topic}-{partition} offset {value.offset}",
+                )
 
-    def _fetched(
-        self, history: History, row: CommitRow, sent: list[tuple[CommitRow, Transacted]], plain: list[CommitRow]
-    ) -> None:
-        operation = history.operation_of.get((row.process, row.index))
-        begun_us = row.at_us if operation is None else operation.invoke_us
-        done = [
-            (each.row.at_us, one.offset) for one, each in sent if each.is_committed and each.row.until_us <= begun_us
+    def _outside(self, history: History) -> None:
+        parts = [
+            ((row.group, row.topic, row.partition), (each, row.offset))
+            for each in transactions(history)
+            for row in each.offsets
+            if row.error is None
         ]
-        asked_us, offset = max((each for each in done if each[1] > row.offset), default=(-1, -1))
-        others = {one.offset for one, each in sent if not each.is_refuted and _may_be_later(each, asked_us)}
-        others |= {one.offset for one in plain if one.at_us >= asked_us}
-        if offset >= 0 and row.offset not in others:
-            self.violated(row.at_us, f"{row.process} was told offset {row.offset}; {offset} was committed before")
-        refuted = {one.offset for one, each in sent if each.is_refuted and each.row.from_us <= row.at_us}
-        possible = {one.offset for one, each in sent if not each.is_refuted} | {one.offset for one in plain}
-        if row.offset in refuted - possible:
-            self.violated(row.at_us, f"{row.process} was told offset {row.offset}, which was never committed")
+        sent = {key: [part for _, part in some] for key, some in grouped(parts, lambda each: each[0]).items()}
+        plain = asked(history, COMMIT)
+        for key, fetches in asked(history, FETCHED).items():
+            if key in sent:
+                for fetch in fetches:
+                    self._judge(fetch, sent[key], plain.get(key, []))
+
+    def _judge(self, fetch: Asked, sent: list[Part], plain: list[Asked]) -> None:
+        told = fetch.row.offset
+        of_plain = [each for each in plain if each.row.offset == told and each.invoke_us <= fetch.until_us]
+        of_sent = [each for each, offset in sent if offset == told and each.row.at_us <= fetch.until_us]
+        possible = [each for each in of_sent if each.fate is not Fate.NEVER]
+        if of_sent and not possible and not of_plain:
+            self.violated(
+                fetch.until_us,
+                f"{fetch.named}: offset {told} was told, which only {of_sent[0].named} sent. It was never committed",
+            )
+        done = [
+            (each, offset)
+            for each, offset in sent
+            if each.fate is Fate.COMMITTED and each.row.until_us <= fetch.invoke_us
+        ]
+        if not done:
+            return
+        last, newest = max(done, key=lambda part: part[0].row.at_us)
+        if told >= newest:
+            return
+        # Physical: what was asked for before the last commit ended may have taken effect after it.
+        late = any(each.until_us > last.row.at_us for each in of_plain) or any(
+            _ended_us(each) > last.row.at_us for each in possible
+        )
+        if not late:
+            self.violated(
+                fetch.until_us,
+                f"{fetch.named}: offset {told} was told, though {last.named} had committed {newest}",
+            )
 
 
-def _may_be_later(each: Transacted, asked_us: int) -> bool:
-    """Whether it may have taken effect after that time."""
-    return not each.is_committed or each.row.until_us > asked_us
-
-
-def _stored(row: CommitRow) -> Stored:
-    return row.group, row.topic, row.partition
+def _ended_us(transaction: Transaction) -> int:
+    return NEVER_US if transaction.fate is Fate.UNKNOWN else transaction.row.until_us
