@@ -6,6 +6,7 @@ from struct import pack
 import pytest
 
 from reference_broker.log.appending import Origin
+from reference_broker.log.cleaner.tests.cleaner_world import cleaned, fresh, put
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.producer_snapshots import ProducerSnapshots, SnapshotDamaged, decoded, encoded
@@ -133,6 +134,7 @@ def test_a_damaged_snapshot_is_deleted_and_made_again(how: str, damaged: int, cl
     "P-3",
     "ProducerStateManagerTest.testTakeSnapshot",
     "ProducerStateManagerTest.testSkipSnapshotIfOffsetUnchanged",
+    "UnifiedLogTest.testTakeSnapshotOnRollAndDeleteSnapshotOnRecoveryPointCheckpoint",
 )
 def test_one_is_written_at_each_roll_and_at_a_clean_stop() -> None:
     disk = MemoryDisk()
@@ -169,6 +171,9 @@ def encoded_with_sequence(log: PartitionLog, sequence: int) -> bytes:
     "ProducerStateManagerTest.testTruncateFullyAndStartAt",
     "ProducerStateManagerTest.testDeleteSnapshotsBefore",
     "ProducerStateManagerTest.testReloadSnapshots",
+    "UnifiedLogTest.testRetentionDeletesProducerStateSnapshots",
+    "UnifiedLogTest.testLogStartOffsetMovementDeletesSnapshots",
+    "UnifiedLogTest.testDeleteSnapshotsOnIncrementLogStartOffset",
 )
 def test_snapshots_go_with_what_they_describe() -> None:
     disk = MemoryDisk()
@@ -191,6 +196,7 @@ def test_snapshots_go_with_what_they_describe() -> None:
     "ProducerStateManagerTest.testRemoveStraySnapshotsKeepCleanShutdownSnapshot",
     "ProducerStateManagerTest.testRemoveAllStraySnapshots",
     "LogLoaderTest.testLoadingLogKeepsLargestStrayProducerStateSnapshot",
+    "UnifiedLogTest.testLoadingLogDeletesProducerStateSnapshotsPastLogEndOffset",
 )
 def test_of_those_that_belong_to_no_segment_only_the_newest_stays() -> None:
     disk = MemoryDisk()
@@ -265,3 +271,29 @@ def test_a_snapshot_is_due_once_for_each_offset() -> None:
     files.write(6, log.producers)
     assert not files.is_due(6, 5)
     assert files.offsets == [6]
+
+
+@pytest.mark.clause(
+    "UnifiedLogTest.testProducerSnapshotAfterSegmentRollOnAppend",
+    "UnifiedLogTest.testProducerIdMapOffsetUpdatedForNonIdempotentData",
+)
+def test_appends_that_roll_write_them_also_without_producers() -> None:
+    disk = MemoryDisk()
+    log = opened(disk, LogConfig(segment_bytes=200))
+    for _ in range(6):
+        log.append(NOW, batch_of(1), 0)
+    assert len(log.bases) > 2
+    assert snapshots(disk) == list(log.bases[1:])
+
+
+@pytest.mark.clause("UnifiedLogTest.testCompactionDeletesProducerStateSnapshots")
+def test_a_swap_takes_those_below_its_end_along() -> None:
+    log, disk = fresh()
+    for number in range(15):
+        put(log, ("same", str(number)), producer=(1, number))
+    log.roll(NOW)
+    before = snapshots(disk)
+    cleaned(log, disk)
+    assert len(before) > 2
+    assert snapshots(disk) == [offset for offset in before if offset >= log.bases[-1]]
+    assert log.producers.by_id[1].last_sequence == 14

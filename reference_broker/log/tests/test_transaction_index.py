@@ -1,4 +1,4 @@
-"""The index of aborted transactions: Kafka's bytes, reading by a binary search, cutting, and damage that a start finds."""
+"""The index of aborted transactions: Kafka's bytes, reading by a binary search, cutting, damage that a start finds."""
 
 from struct import pack
 
