@@ -73,6 +73,13 @@ _CLIENTS = (
     Guarantee("redelivery", "A partition's next owner read records again that the group had committed."),
     Guarantee("group-skip", "A group left out records of a partition between two that it read."),
     Guarantee("mirror-complete", "A record of the source is not in the cluster that its mirror copied to."),
+    Guarantee("aborted-read", "A reader with read_committed saw a value of a transaction that was not committed."),
+    Guarantee("precommitted-read", "A reader with read_committed saw a value before anybody asked to commit it."),
+    Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
+    Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
+    Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
+    Guarantee("lso-regression", "A last stable offset went back within one leader epoch."),
+    Guarantee("exactly-once", "An input took effect twice or never in a transactional output.", keeps_writes=True),
 )
 
 

@@ -42,6 +42,8 @@ class Tables:
     changes: DataFrame
     metadata_reads: DataFrame
     commits: DataFrame
+    transactions: DataFrame
+    transforms: DataFrame
     memberships: DataFrame
     metadata_epochs: DataFrame
     resets: DataFrame
@@ -139,7 +141,7 @@ def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:
     ends = operations.select("run", "process", "index", "f", "type", "invoke_us", "complete_us")
     return (
         runs.join(ends, ["run", "process", "index"], "left")
-        .fillna({"f": "", "type": "info", "invoke_us": -1, "complete_us": -1})
+        .fillna({"f": "", "type": "info", "invoke_us": -1, "complete_us": -1, "isolation": 0})
         .withColumn("last_offset", F.col("first_offset") + F.col("count") - 1)
         .withColumn("last_sequence", F.col("first_sequence") + F.col("count") - 1)
         .withColumn("shift", F.col("first_sequence") - F.col("first_offset"))

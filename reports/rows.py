@@ -63,6 +63,7 @@ class RunRow(Row):
     first_sequence: Annotated[int, "the writer's number of the first value; rises by one along the run"]
     valid: Annotated[bool, "every value's CRC was right"]
     acks: Annotated[int, Later("send: as the request asked, -1 all in-sync replicas, 1 the leader; read: 0")] = 0
+    isolation: Annotated[int, Later("read: 1 of a reader with read_committed, 0 of another; send: 0")] = 0
 
 
 @table("positions", "history/positions*.parquet")
@@ -79,6 +80,8 @@ class PositionRow(Row):
     high_watermark: Annotated[int, "as answered, -1 none"]
     log_start_offset: Annotated[int, "as answered, -1 none"]
     error: Annotated[str | None, "partition's error name, null if none"]
+    last_stable_offset: Annotated[int, Later("as answered, -1 none")] = -1
+    leader_epoch: Annotated[int, Later("that the request named and the answer did not refuse, -1 none")] = -1
 
 
 @table("assignments", "history/assignments*.parquet")
@@ -104,6 +107,7 @@ class EndRow(Row):
     log_start_offset: int
     high_watermark: int
     end_us: Annotated[int, Moment("when it was read")]
+    last_stable_offset: Annotated[int, Later("as answered together with the high watermark, -1 none")] = -1
 
 
 @table("changes", "history/changes*.parquet")
@@ -153,7 +157,11 @@ class CommitRow(Row):
 
     process: Process
     index: OperationIndex
-    kind: Annotated[str, "commit, fetched: to and from the coordinator; stored, loaded: kept outside"]
+    kind: Annotated[
+        str,
+        "commit, fetched: to and from the coordinator; stored, loaded: kept outside; transaction: sent as part of the "
+        "transaction that has this operation",
+    ]
     group: Group
     generation: Annotated[int, "commit: in the request; fetched: the member's own; -1 none"]
     member_id: Annotated[str, "as generation; empty: none"]
@@ -165,6 +173,47 @@ class CommitRow(Row):
     draft: Annotated[bool, "a draft version, which has the field metadata_epoch"]
     error: Annotated[str | None, "the partition's error name, or timeout / disconnected; null if none"]
     at_us: Annotated[int, Moment("when the answer came; without one, when the client gave up")]
+
+
+@table("transactions", "history/transactions*.parquet")
+@dataclass(slots=True)
+class TransactionRow(Row):
+    """One transaction of a producer, written at its end as far as the producer can know.
+
+    Each transaction is one operation (``f`` is transaction) with the runs that it sent. The operation is ok if it is
+    known to be committed, fail if it is known not to be, or if nobody asked for it, and info if nobody knows."""
+
+    process: Process
+    index: OperationIndex
+    transactional_id: str
+    producer_id: Annotated[int, "that it was sent with, -1 none"]
+    producer_epoch: Annotated[int, "that it was sent with, -1 none"]
+    asked: Annotated[str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"]
+    outcome: Annotated[str, "of what was asked: ok, failed or unknown"]
+    error: Annotated[str | None, "Kafka's error name, or timeout; null if none"]
+    timeout_us: Annotated[int, "after so long its coordinator aborts it"]
+    from_us: Annotated[int, Moment("when it began")]
+    at_us: Annotated[int, Moment("when its end was asked for; without that, when it was given up")]
+    until_us: Annotated[int, Moment("when its outcome was known, or given up")]
+
+
+@table("transforms", "history/transforms*.parquet")
+@dataclass(slots=True)
+class TransformRow(Row):
+    """What a worker that consumes, transforms and produces made of its input: runs of consecutive source offsets, whose
+    records became consecutive values of the worker in one partition of the target."""
+
+    process: Process
+    index: Annotated[int, "the transaction's operation"]
+    group: Group
+    topic: Annotated[str, "of the source"]
+    partition: Annotated[int, "of the source"]
+    source_offset: Annotated[int, "of the run's first record"]
+    count: Annotated[int, "records in the run, >= 1"]
+    target_topic: str
+    target_partition: int
+    writer: Writer
+    first_sequence: FirstSequence
 
 
 @table("memberships", "history/memberships*.parquet")
@@ -365,6 +414,8 @@ HistoryRow: TypeAlias = (
     | ChangeRow
     | MetadataReadRow
     | CommitRow
+    | TransactionRow
+    | TransformRow
     | MembershipRow
     | MetadataEpochRow
     | ResetRow

@@ -83,6 +83,8 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     asked += [(f"{each.name!r}", each.topic) for each in load.producers]
     asked += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
     asked += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
+    asked += [(f"{each.name!r}", each.topic) for each in load.transactional]
+    asked += [(f"worker {each.name!r}", topic) for each in load.workers for topic in (each.source, each.target)]
     for client, topic in asked:
         if topic not in topics:
             yield f"load: topic {topic!r} of {client} is not among: {', '.join(sorted(topics))}"
@@ -92,6 +94,12 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
                 f"load: {fetchers.name!r} wants {fetchers.partitions} partitions of {fetchers.topic!r}, which has "
                 f"{topics[fetchers.topic].partitions}"
             )
+    for writers in load.transactional:
+        if writers.topic in topics and writers.partitions > topics[writers.topic].partitions:
+            yield f"load: {writers.name!r} wants {writers.partitions} partitions of {writers.topic!r}, which has fewer"
+    for workers in load.workers:
+        if workers.source == workers.target:
+            yield f"load.workers: {workers.name!r} would consume what it produces; give it another target"
     for producers in load.producers:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would be answered, so nothing could be judged"

@@ -13,6 +13,7 @@ from scenarios.vocabulary import (
     BEHAVIOURS,
     FETCHER_REVISIONS,
     GROUP_PROTOCOLS,
+    ISOLATION_LEVELS,
     METADATA_SOURCES,
     OFFSET_PLACES,
     RESETS,
@@ -26,6 +27,7 @@ Bytes = Annotated[int, whole(1)]
 Partitions = Annotated[int, whole(1, 100_000)]
 TopicsPerRequest = Annotated[int, whole(1, 10_000)]
 Reset = Annotated[str, text(RESETS)]
+Percent = Annotated[int, whole(0, 100)]
 MetadataFrom = Annotated[int | str, node(METADATA_SOURCES)]
 MIRROR_GROUP = "mirror"
 """The consumer group of a mirror's members."""
@@ -138,7 +140,8 @@ class Groups:
     metadata epoch; without it they speak the usual versions. With ``leader_epochs`` they send current leader epochs
     (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
     asks for metadata although nothing is wrong. A member leaves and begins anew after ``stay_s``; 0 means that it
-    stays. Members with a ``rack`` stand there and read from followers (KIP-392).
+    stays. Members with a ``rack`` stand there and read from followers (KIP-392). ``isolation`` says whether they read
+    records of transactions that are not committed.
     """
 
     name: str
@@ -161,6 +164,7 @@ class Groups:
     poll_interval_ms: Pause = 100
     max_bytes: Bytes = 1 << 20
     rack: Annotated[str, text()] = ""
+    isolation: Annotated[str, text(ISOLATION_LEVELS)] = "read_uncommitted"
     stay_s: Annotated[float, number(0.0)] = 0.0
     sim_stay_s: Annotated[float, number(0.0)] | None = None
 
@@ -188,6 +192,60 @@ class Mirror:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalWriters:
+    """Like writers of transactions. Client IDs are ``transactional-<number>``, and transactional IDs are the same.
+
+    Each begins ``transactions_per_s`` transactions a second, one after the other, and sends ``batch_records`` records
+    to each of ``partitions`` partitions of ``topic``. Of its transactions it aborts ``abort_percent`` on purpose. In
+    ``die_percent`` it dies inside, and a successor with the same transactional ID comes after ``away_ms`` at most. A
+    transaction that is open for ``timeout_ms`` is aborted by its coordinator.
+    """
+
+    name: str = "transactional"
+    count: Count
+    sim_count: Count | None = None
+    topic: str
+    transactions_per_s: Rate
+    sim_transactions_per_s: Rate | None = None
+    partitions: Annotated[int, whole(1)] = 2
+    batch_records: Count = 5
+    record_bytes: Bytes = 100
+    abort_percent: Percent = 15
+    die_percent: Percent = 5
+    away_ms: Count = 2_000
+    timeout_ms: Count = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """Members of the group ``name`` that consume ``source``, transform, and produce to ``target``. The offsets belong
+    to the transactions, and only committed records are read. Client IDs are ``worker-<number>``, and the transactional
+    IDs are ``worker-<number>-writer``.
+
+    A transaction holds what waits after ``commit_interval_ms``. ``abort_percent`` is as for transactional writers; what
+    was aborted is done again. A worker leaves and begins anew after ``stay_s``; 0 means that it stays.
+    """
+
+    name: str
+    count: Count
+    sim_count: Count | None = None
+    source: str
+    target: str
+    protocol: Annotated[str, text(("eager", "cooperative"))] = "eager"
+    leader_epochs: bool = True
+    commit_interval_ms: Count = 300
+    poll_interval_ms: Pause = 50
+    session_timeout_ms: Count = 6000
+    rebalance_timeout_ms: Count = 10_000
+    heartbeat_interval_ms: Count = 500
+    record_bytes: Bytes = 100
+    abort_percent: Percent = 10
+    timeout_ms: Count = 5_000
+    stay_s: Annotated[float, number(0.0)] = 0.0
+    sim_stay_s: Annotated[float, number(0.0)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load lasts ``seconds``. Then faults heal, and final polls and the final read follow.
 
@@ -209,6 +267,12 @@ class Load:
     metadata_readers: tuple[MetadataReaders, ...] = ()
     groups: tuple[Groups, ...] = ()
     mirror: Mirror | None = None
+    transactional: tuple[TransactionalWriters, ...] = ()
+    workers: tuple[Workers, ...] = ()
+
+    @property
+    def has_transactions(self) -> bool:
+        return bool(self.transactional or self.workers)
 
     @property
     def hot(self) -> Topic:

@@ -145,6 +145,9 @@ ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade", "min
 ``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
 set that of a broker."""
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+"""What a consumer may read (Kafka's ``isolation.level``)."""
+
 GROUP_PROTOCOLS = ("eager", "cooperative", "assigned")
 """How members of a group rebalance.
 

@@ -89,11 +89,9 @@ class FleetRun:
             pass
 
     def _look_at_the_end(self) -> None:
-        self._drive(self.fleet.final_reader)
-        unread = len(self.fleet.final_reader.unread)
-        if self.fleet.target_reader is not None:
-            self._drive(self.fleet.target_reader)
-            unread += len(self.fleet.target_reader.unread)
+        for reader in self.fleet.last_readers:
+            self._drive(reader)
+        unread = sum(len(each.unread) for each in self.fleet.last_readers)
         undescribed = 0
         if self.fleet.final_describer is not None:
             self._drive(self.fleet.final_describer)
@@ -111,6 +109,7 @@ class FleetRun:
         clients = {"fetchers": len(fleet.fetchers), "producers": len(fleet.producers), "admins": len(fleet.admins)}
         clients |= {"metadata_readers": len(fleet.metadata_readers)}
         clients |= {"members": len(fleet.members), "mirrors": len(fleet.mirrors)}
+        clients |= {"transactional": len(fleet.transactional), "transactional_workers": len(fleet.workers)}
         say("load", **clients, workers=workers)
         end_s = time.monotonic() + self.spec.load.seconds if self.spec.load.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from bench.fleet.behaviours.admin import Admin
-from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.final_reader import FINAL_READ, FinalReader, without_ends
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.metadata_reader import FinalDescriber, MetadataReader
 from bench.fleet.behaviours.mirror import Mirror
@@ -15,6 +15,8 @@ from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.behaviours.target_reader import target_reader
+from bench.fleet.behaviours.transactions.workers import Worker
+from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.plans import (
     admin_plans,
     dealt,
@@ -23,6 +25,8 @@ from bench.fleet.plans import (
     metadata_reader_plans,
     mirror_plans,
     producer_plans,
+    worker_plans,
+    writer_plans,
 )
 from bench.fleet.runs import BatchReader
 from bench.fleet.spec import FleetSpec, address_of, settings_of
@@ -39,7 +43,7 @@ class Fleet:
     2. ``seeder``.
     3. ``load``, which is ``writers`` and ``readers`` together. Writers get Stopping first, and readers when all writers
        have finished.
-    4. ``final_reader``, ``target_reader`` and ``final_describer``.
+    4. ``final_reader``, ``committed_reader``, ``target_reader`` and ``final_describer``.
     """
 
     preparer: TopicPreparer
@@ -54,14 +58,23 @@ class Fleet:
     mirrors: tuple[Mirror, ...] = ()
     target_preparer: TopicPreparer | None = None
     target_reader: FinalReader | None = None
+    transactional: tuple[TransactionalWriter, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    committed_reader: FinalReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
-        return (*self.producers, *self.admins)
+        return (*self.producers, *self.transactional, *self.admins)
 
     @property
     def readers(self) -> tuple[Behaviour, ...]:
-        return (*self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
+        return (*self.workers, *self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
+
+    @property
+    def last_readers(self) -> tuple[FinalReader, ...]:
+        """Those who read all logs once all is quiet, in their order."""
+        readers = (self.final_reader, self.committed_reader, self.target_reader)
+        return tuple(each for each in readers if each is not None)
 
     @property
     def load(self) -> tuple[Behaviour, ...]:
@@ -111,6 +124,15 @@ class _Maker:
                 Mirror(plan, settings, self._random(plan.member.process))
                 for plan in list(mirror_plans(spec, self._target_settings()))[first::step]
             ),
+            transactional=tuple(
+                TransactionalWriter(plan, settings, self._random(plan.habits.process))
+                for plan in list(writer_plans(spec))[first::step]
+            ),
+            workers=tuple(
+                Worker(plan, settings, self._random(plan.member.process))
+                for plan in list(worker_plans(spec))[first::step]
+            ),
+            committed_reader=self._committed_reader(),
             target_preparer=self._target_preparer(),
             target_reader=self._target_reader(),
         )
@@ -147,7 +169,28 @@ class _Maker:
         spec, name = self._spec, self._named("final-reader")
         everything = [*spec.load_partitions, *spec.idle_partitions]
         limit_us = spec.final_read_ms * 1000
-        return FinalReader(name, self._settings, self._random(name), everything, self._reader, limit_us)
+        told = without_ends if spec.load.has_transactions else list
+        return FinalReader(
+            name, self._settings, self._random(name), everything, self._reader, limit_us, FINAL_READ, told
+        )
+
+    def _committed_reader(self) -> FinalReader | None:
+        """With transactions the logs are read once more, as readers with read_committed see them."""
+        spec, name = self._spec, self._named("committed-reader")
+        if not spec.load.has_transactions:
+            return None
+        everything = [*spec.load_partitions, *spec.idle_partitions]
+        limit_us = spec.final_read_ms * 1000
+        return FinalReader(
+            name,
+            self._settings,
+            self._random(name),
+            everything,
+            self._reader,
+            limit_us,
+            FINAL_READ,
+            read_committed=True,
+        )
 
     def _final_describer(self) -> FinalDescriber | None:
         spec, name = self._spec, self._named("final-describer")

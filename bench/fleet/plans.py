@@ -9,12 +9,15 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from bench.fleet.behaviours.admin import AdminPlan
-from bench.fleet.behaviours.group_plans import ASSIGNED, OUTSIDE, MemberPlan, MirrorPlan
+from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan, MirrorPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING, ANY_NODE
 from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan
+from bench.fleet.behaviours.transactions.client import ProducerHabits
+from bench.fleet.behaviours.transactions.workers import WRITER_SUFFIX, WorkerPlan
+from bench.fleet.behaviours.transactions.writers import WriterPlan
 from bench.fleet.spec import FleetSpec
 from scenarios.load import MIRROR_GROUP, Groups
 
@@ -132,6 +135,48 @@ def mirror_plans(spec: FleetSpec, target: ClientSettings) -> Iterator[MirrorPlan
             metadata_from=_source(mirror.metadata_from),
         )
         yield MirrorPlan(member, target)
+
+
+def writer_plans(spec: FleetSpec) -> Iterator[WriterPlan]:
+    """Yields the plans of all writers of transactions."""
+    number = 0
+    for group in spec.load.transactional:
+        rate_per_s = group.transactions_per_s
+        for member in range(group.count):
+            process = f"{spec.process_prefix}transactional-{number}"
+            yield WriterPlan(
+                _plan(ProducerHabits, group, process=process, topics=(f"{spec.topic_prefix}{group.topic}",)),
+                tuple(_rotated(spec.partitions_of(group.topic), member)),
+                max(1, round(1_000_000 / rate_per_s)),
+                group.partitions,
+                group.batch_records,
+                group.record_bytes,
+            )
+            number += 1
+
+
+def worker_plans(spec: FleetSpec) -> Iterator[WorkerPlan]:
+    """Yields the plans of all workers that consume, transform and produce."""
+    number = 0
+    for group in spec.load.workers:
+        target = spec.partitions_of(group.target)
+        for _ in range(group.count):
+            process = f"{spec.process_prefix}worker-{number}"
+            member = _plan(
+                MemberPlan,
+                group,
+                process=process,
+                group=f"{spec.process_prefix}{group.name}",
+                partitions=tuple(spec.partitions_of(group.source)),
+                metadata_epoch=False,
+                offsets=IN_TRANSACTIONS,
+                isolation="read_committed",
+                stay_us=int(group.stay_s * 1000) * 1000,
+            )
+            habits = _plan(ProducerHabits, group, process=f"{process}{WRITER_SUFFIX}", topics=(target[0].topic,))
+            interval_us = group.commit_interval_ms * 1000
+            yield WorkerPlan(member, habits, target[0].topic, len(target), interval_us, group.record_bytes)
+            number += 1
 
 
 def split_by_offsets(groups: Sequence[Groups]) -> tuple[list[Groups], list[Groups]]:

@@ -162,6 +162,7 @@ def users_needed(spec: FleetSpec) -> int:
     inside, outside = split_by_offsets(spec.load.groups)
     mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
     load = spec.load
-    groups = (load.producers, load.fetchers, load.admins, load.metadata_readers, inside, mirrors)
+    writers = (load.producers, load.transactional, load.admins)
+    groups = (*writers, load.fetchers, load.metadata_readers, load.workers, inside, mirrors)
     counts = (sum(each.count for each in group) for group in groups)
     return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))

@@ -42,8 +42,9 @@ class Run:
         )
 
 
-def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run) -> RunRow:
-    """Makes the row of a run that was read. It is the ``position``-th of its operation."""
+def read_row(process: str, index: int, position: int, where: TopicPartition, run: Run, isolation: int = 0) -> RunRow:
+    """Makes the row of a run that was read. It is the ``position``-th of its operation. ``isolation`` is the reader's,
+    as Fetch carries it."""
     return RunRow(
         process,
         index,
@@ -57,6 +58,7 @@ def read_row(process: str, index: int, position: int, where: TopicPartition, run
         run.writer,
         run.first_sequence,
         run.valid,
+        isolation=isolation,
     )
 
 

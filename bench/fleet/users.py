@@ -20,6 +20,7 @@ from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
+from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.fleet import make_fleet
 from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
@@ -42,6 +43,7 @@ _REQUEST_TYPES: Final = {
     "join_group": "GROUP",
     "sync_group": "GROUP",
     "copy": "PRODUCE",
+    "transaction": "PRODUCE",
 }
 """Locust's request types by the history's words. They are few, since Locust keeps statistics for each type and name."""
 
@@ -66,11 +68,13 @@ class WorkerFleet:
         self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
         kinds: tuple[Sequence[Behaviour], ...] = (
             fleet.producers,
+            fleet.transactional,
             fleet.admins,
             fleet.fetchers,
             fleet.metadata_readers,
             fleet.members,
             fleet.mirrors,
+            fleet.workers,
         )
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
         share_metadata([*fleet.fetchers, *fleet.producers])
@@ -173,7 +177,7 @@ class WorkerFleet:
 
 def _writes(behaviour: Behaviour) -> bool:
     """Writers end before readers do."""
-    return isinstance(behaviour, KeyedProducer | Admin)
+    return isinstance(behaviour, KeyedProducer | TransactionalWriter | Admin)
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:

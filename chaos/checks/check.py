@@ -32,6 +32,8 @@ from reports.rows import (
     RunRow,
     TargetRunRow,
     TraceRow,
+    TransactionRow,
+    TransformRow,
 )
 
 if TYPE_CHECKING:
@@ -157,6 +159,8 @@ class History:
     changes: list[ChangeRow] = field(default_factory=list)
     metadata_reads: list[MetadataReadRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
+    transactions: list[TransactionRow] = field(default_factory=list)
+    transforms: list[TransformRow] = field(default_factory=list)
     memberships: list[MembershipRow] = field(default_factory=list)
     metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
     resets: list[ResetRow] = field(default_factory=list)

@@ -22,10 +22,12 @@ class GroupSkip(Check):
         self.looked_at += sum(row.event == "assigned" for row in history.memberships)
         read: dict[tuple[str, Place], dict[int, None]] = {}
         begun: dict[tuple[str, Place], list[tuple[int, int]]] = {}
+        level: dict[tuple[str, Place], int] = {}
         for run, operation in reads(history):
             if run.process in group_of:
                 key = (group_of[run.process], place(run))
                 begun.setdefault(key, []).append((run.first_offset, operation.complete_us))
+                level[key] = min(level.get(key, run.isolation), run.isolation)
                 offsets = read.setdefault(key, {})
                 offsets.update(dict.fromkeys(range(run.first_offset, run.first_offset + run.count)))
         members = [row for row in moved_forward(history) if row.process in group_of]
@@ -35,7 +37,8 @@ class GroupSkip(Check):
             low, high = min(offsets), max(offsets)
             for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
                 offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
-            between = known[where][bisect_left(known[where], low) : bisect_right(known[where], high)]
+            there = known[where, level[group, where]]
+            between = there[bisect_left(there, low) : bisect_right(there, high)]
             self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
 
     def _judge(self, group: str, where: Place, left_out: list[int], begun: list[tuple[int, int]]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from chaos.checks.check import Check, History
 from chaos.checks.committed import COMMIT, Key, asked, deleted
 from chaos.checks.surroundings import Surroundings
-from reference_broker.groups.offsets.committed_offsets import OffsetKey
+from reference_broker.groups.offsets.values import OffsetKey
 from reports.rows import TraceRow
 
 if TYPE_CHECKING:

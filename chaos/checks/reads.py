@@ -66,7 +66,7 @@ def pairs(history: History) -> list[Pair]:
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:
-            found.append(_pair(last[0], run, operation.complete_us, known[place(run)]))
+            found.append(_pair(last[0], run, operation.complete_us, known[place(run), run.isolation]))
     return found
 
 
@@ -77,18 +77,19 @@ def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int]) -> Pair:
 
 
 @once
-def known_offsets(history: History) -> dict[Place, list[int]]:
-    """Returns the sorted offsets at which somebody read a record.
+def known_offsets(history: History) -> dict[tuple[Place, int], list[int]]:
+    """Returns the sorted offsets at which somebody read a record, by partition and by the reader's isolation level.
 
-    An acknowledged record that nobody read is lost, and lost-write judges whether it may be.
+    An acknowledged record that nobody read is lost, and lost-write judges whether it may be. X-4 and X-5: readers with
+    read_committed (1) get no records of aborted transactions. So for them only what such readers read counts.
     """
-    found: dict[Place, dict[int, None]] = {}
+    found: dict[tuple[Place, int], dict[int, None]] = {}
     for run in history.runs:
         if run.kind == "read":
-            found.setdefault(place(run), {}).update(
-                dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
-            )
-    return {where: sorted(offsets) for where, offsets in found.items()}
+            offsets = dict.fromkeys(range(run.first_offset, run.first_offset + run.count))
+            for level in range(run.isolation + 1):
+                found.setdefault((place(run), level), {}).update(offsets)
+    return {key: sorted(offsets) for key, offsets in found.items()}
 
 
 def moved_forward(history: History) -> Iterator[ResetRow]:

@@ -93,6 +93,10 @@ def load_words(scenario: Scenario) -> dict[str, str]:
     if scenario.load.mirror is not None:
         guard = "with" if scenario.load.mirror.metadata_epoch else "without"
         words["mirror"] = f"{scenario.load.mirror.count} members that mirror the topic, {guard} metadata epochs"
+    for writers in scenario.load.transactional:
+        words[writers.name] = f"{writers.count} writers of transactions in {writers.topic}"
+    for workers in scenario.load.workers:
+        words[workers.name] = f"{workers.count} workers from {workers.source} to {workers.target}, in transactions"
     for each in scenario.load.producers:
         words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
     return words

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
-from reference_broker.groups.offsets.committed_offsets import OffsetKey
+from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.metadata.features import sends_metadata_epoch
 from reference_broker.metadata.record_codec import encode
 from reference_broker.metadata.records import MetadataEpoch, NoOpRecord

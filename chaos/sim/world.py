@@ -28,7 +28,7 @@ from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
 from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
-from scenarios.load import MIRROR_GROUP, Load
+from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
 from scenarios.model import Fault, Scenario
 
 BOOT_US = 30_000_000
@@ -180,12 +180,11 @@ class World:
             pass
 
     def _last_look(self, fleet: Fleet) -> None:
-        for reader in (fleet.final_reader, fleet.target_reader):
-            if reader is not None:
-                self._phase(reader.process, [reader], DRAIN_US)
-                if reader.unread:
-                    names = ", ".join(f"{topic}-{partition}" for topic, partition in list(reader.unread)[:5])
-                    raise RunStuckError(f"the {reader.process} did not reach the end of {names}")
+        for reader in fleet.last_readers:
+            self._phase(reader.process, [reader], DRAIN_US)
+            if reader.unread:
+                names = ", ".join(f"{topic}-{partition}" for topic, partition in list(reader.unread)[:5])
+                raise RunStuckError(f"the {reader.process} did not reach the end of {names}")
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
             if fleet.final_describer.undescribed:
@@ -247,6 +246,7 @@ def _subscribed(load: Load) -> dict[str, list[Place]]:
     topics = {each.name: each.topics for each in load.groups if each.protocol != "assigned"}
     if load.mirror is not None:
         topics[MIRROR_GROUP] = (load.mirror.topic,)
+    topics |= {each.name: (each.source,) for each in load.workers}
     return {
         group: [(name, index) for name in names for index in range(partitions[name])] for group, names in topics.items()
     }
@@ -258,7 +258,8 @@ def _settle_us(load: Load) -> int:
     In that time a coordinator is elected and loads, sessions of members that are gone run out, and the members that are
     there take part in two rebalances.
     """
-    slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in load.groups), default=0)
+    members: tuple[Groups | Workers, ...] = (*load.groups, *load.workers)
+    slowest = max((each.session_timeout_ms + 2 * each.rebalance_timeout_ms for each in members), default=0)
     mirrors = 0 if load.mirror is None else load.mirror.session_timeout_ms + 2 * MIRROR_REBALANCE_MS
     return (ELECTION_MS + max(slowest, mirrors)) * 1000
 

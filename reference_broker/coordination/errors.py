@@ -10,6 +10,7 @@ _TOLD: Final[Mapping[Error, Error]] = {
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
     ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.network_exception: ErrorCode.coordinator_load_in_progress,
     ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
     ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.record_list_too_large: ErrorCode.unknown_server_error,

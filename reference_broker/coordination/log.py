@@ -6,11 +6,12 @@ acknowledgement.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from reference_broker.log.partition_log import Origin, RecordsRefused
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.node_ports import Ports
+from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.durable import must_be_durable, nobody_waits, plan_timed_flush, sync_led_then
@@ -24,6 +25,16 @@ Written: TypeAlias = Callable[[Error], None]
 """Told once, with NONE when the records are replicated, else with an error."""
 
 
+class Producer(NamedTuple):
+    """In whose transaction records are written. Such records have no sequence numbers, as in Kafka."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+NO_PRODUCER = Producer(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
 @dataclass(slots=True)
 class CoordinatorLog:
     """``led`` is the partition, as this node leads it. ``_timeout_ms``: how long replication may take.
@@ -34,18 +45,30 @@ class CoordinatorLog:
     _leaders: Leaders
     led: Partition
 
-    def append(self, records: Sequence[KeyAndValue], taken: Callable[[int], None], written: Written) -> None:
+    def append(
+        self,
+        records: Sequence[KeyAndValue],
+        taken: Callable[[int], None],
+        written: Written,
+        producer: Producer = NO_PRODUCER,
+    ) -> None:
         """Appends all records or none, in one batch. So a coordinator that takes over has all of them or none, too.
+        With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH says that a newer one is known.
 
         If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
         are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after the timeout;
         the records may be replicated later."""
-        refusal = self._refusal()
+        refusal = self._refusal(producer)
         if refusal:
             written(refusal)
             return
         led, now = self.led, self._ports.now()
-        batch = build([Record(timestamp_ms=now.wall_ms, key=key, value=value) for key, value in records])
+        batch = build(
+            [Record(timestamp_ms=now.wall_ms, key=key, value=value) for key, value in records],
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            is_transactional=producer is not NO_PRODUCER,
+        )
         config, segments = led.log.config, len(led.log.segments)
         if len(batch) > min(config.max_message_bytes, config.segment_bytes):
             written(ErrorCode.record_list_too_large)
@@ -84,13 +107,16 @@ class CoordinatorLog:
 
         self._acknowledge(end_offset, answered)
 
-    def _refusal(self) -> Error:
+    def _refusal(self, producer: Producer) -> Error:
         led = self.led
         if led.deleted:
             return ErrorCode.not_leader_or_follower
         followers = led.followers
         if followers is not None and followers.is_under_min_isr(led.log.config.min_insync_replicas):
             return ErrorCode.not_enough_replicas
+        known = led.log.producers.by_id.get(producer.producer_id)
+        if known is not None and producer.producer_epoch < known.producer_epoch:
+            return ErrorCode.invalid_producer_epoch
         return ErrorCode.none
 
     def _acknowledge(self, end_offset: int, written: Written) -> None:

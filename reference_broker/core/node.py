@@ -57,6 +57,7 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.verification.offsets import OffsetsVerifier
 from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
@@ -141,7 +142,9 @@ class Node:
         groups = GroupCoordinator(
             outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
         )
-        markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image)
+        verifier = Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics)
+        groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
+        markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
         transactions = TransactionCoordinator(
             outside,
             node_id,
@@ -175,7 +178,7 @@ class Node:
             groups=groups,
             markers=markers,
             transactions=transactions,
-            verifier=Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics),
+            verifier=verifier,
         )
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(

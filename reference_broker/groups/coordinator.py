@@ -84,6 +84,18 @@ class GroupCoordinator:
         self._led.validate()
         self.membership.validate()
 
+    # --- transactions -----------------------------------------------------------------------------------------------
+
+    def refuses_markers(self, index: int) -> bool:
+        """Whether the partition is not loaded here. Implements ``transactions.markers.writing.OffsetsMarkers``."""
+        return isinstance(self._led.find(index), Error)
+
+    def marker_appended(self, index: int, producer_id: int, producer_epoch: int, offset: int, is_commit: bool) -> None:  # noqa: ARG002 - the listener's form
+        """The log of the partition has a transaction marker at ``offset``, which need not be replicated."""
+        found = self._led.find(index)
+        assert not isinstance(found, Error), f"a marker was written to partition {index}, which is not loaded"
+        found.transaction_ended(producer_id, offset, is_commit=is_commit)
+
     # --- partitions that come and go --------------------------------------------------------------------------------
 
     def begin(self, partition: Partition) -> OffsetsPartition:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 from bench.fleet.behaviours.assigned import AssignmentBook
+from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.runs import Run, compress, read_row
@@ -81,12 +82,13 @@ class Brought:
         return next((producer for last, producer in self.producers if offset <= last), -1)
 
 
-class ConsumerHistory(ConsumerObserver):
+class ConsumerHistory(ConsumerObserver, LaneHistory):
     """The history of all consumers that one client runs, one after the other. ``quiet`` counts the fetches in a row
     that brought neither records nor an error, by partition."""
 
-    def __init__(self, journal: Journal, group: str) -> None:
+    def __init__(self, journal: Journal, group: str, isolation: int = 0) -> None:
         self.journal = journal
+        self.isolation = isolation
         self.group = group
         self.quiet: dict[TopicPartition, int] = {}
         self._sent: dict[str, Operation] = {}
@@ -203,8 +205,8 @@ class ConsumerHistory(ConsumerObserver):
         if answer.problem is not None:
             outcome.error = error_name(response.error_code) if response.error_code else "INVALID_ANSWER"
         reads = Reads(operation.index)
-        outcome.rows += [self._fetched(reads, each) for each in answer.partitions]
         wanted = self._planned[answer.node_id][1]
+        outcome.rows += [self._fetched(reads, each, wanted.get(each.where)) for each in answer.partitions]
         restless = [each.where for each in answer.partitions if each.error or each.batches]
         for where in wanted:
             self.quiet[where] = self.quiet.get(where, 0) + 1
@@ -214,7 +216,7 @@ class ConsumerHistory(ConsumerObserver):
         for where in partitions:
             self.quiet.pop(where, None)
 
-    def _fetched(self, reads: Reads, part: FetchedPartition) -> PositionRow:
+    def _fetched(self, reads: Reads, part: FetchedPartition, wanted: Wanted | None) -> PositionRow:
         if part.error is ErrorCode.offset_out_of_range:
             self._out_of_range[part.where] = reads.index
         if part.batches:
@@ -222,7 +224,10 @@ class ConsumerHistory(ConsumerObserver):
             self._brought[part.where] = Brought(reads, producers)
         data, error = part.data, name_of(part.error) if part.error else None
         bounds = (data.high_watermark, data.log_start_offset)
-        return PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
+        row = PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
+        row.last_stable_offset = data.last_stable_offset
+        row.leader_epoch = -1 if wanted is None else wanted.current_leader_epoch
+        return row
 
     def read(self, records: Sequence[ConsumerRecord]) -> None:
         """The application has got these records."""
@@ -235,7 +240,7 @@ class ConsumerHistory(ConsumerObserver):
         for where, parts in found.items():
             reads = self._brought[where].reads
             for run in compress(parts):
-                self.journal.record(read_row(self.journal.process, reads.index, reads.runs, where, run))
+                self.journal.record(read_row(self.journal.process, reads.index, reads.runs, where, run, self.isolation))
                 reads.runs += 1
 
     def position_reset(self, reset: PositionReset) -> None:

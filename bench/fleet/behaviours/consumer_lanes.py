@@ -1,4 +1,4 @@
-"""Carries a consumer's requests over the lanes of a fleet client, with one connection for each lane of the consumer.
+"""Carries the requests of a reference client over the lanes of a fleet client, with one connection for each lane.
 
 It does what ``reference_broker.blocking.lane_connections`` does, but with a driver's events and actions instead of
 sockets. It tells the history of each request.
@@ -6,9 +6,8 @@ sockets. It tells the history of each request.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from bench.fleet.behaviours.consumer_history import ConsumerHistory
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import (
     Address,
@@ -32,6 +31,7 @@ from reference_broker.client.draft_versions import (
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE, GroupConsumer
 from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.transactions.producer import TransactionalProducer
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 
 SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
@@ -51,12 +51,38 @@ class Lane:
     asking: bool = False
 
 
-@dataclass(slots=True)
-class ConsumerLanes:
-    """The lanes of one consumer. ``numbers`` yields the client's lanes that were not used yet."""
+class LaneClient(Protocol):
+    """A client that sends on lanes: ``GroupConsumer`` or ``TransactionalProducer``."""
 
-    consumer: GroupConsumer
-    history: ConsumerHistory
+    def answered(self, lane: str, now_us: int, body: object) -> None: ...
+    def failed(self, lane: str, now_us: int) -> None: ...
+
+
+class LaneHistory:
+    """Is told of each request, and here records nothing. ``ConsumerHistory`` records all of them."""
+
+    def sent(self, lane: str, request: GroupRequest) -> None:
+        """A request goes out."""
+
+    def answering(self, lane: str, answer: Answered) -> None:
+        """The client is about to get this answer."""
+
+    def answered(self, lane: str) -> None:
+        """The client has handled the answer."""
+
+    def lost(self, lane: str, reason: str) -> None:
+        """The request gets no answer."""
+
+
+C = TypeVar("C", bound=LaneClient)
+
+
+@dataclass(slots=True)
+class ClientLanes(Generic[C]):
+    """The lanes of one client. ``numbers`` yields the fleet client's lanes that were not used yet."""
+
+    consumer: C
+    history: LaneHistory
     journal: Journal
     settings: ClientSettings
     numbers: Iterator[int]
@@ -136,10 +162,8 @@ class ConsumerLanes:
         self.journal.end(opening, "fail" if error else "ok", error)
 
     def _go_on(self, lane: Lane, request: GroupRequest) -> None:
-        """Sends the request over the open connection. A lane that speaks drafts first asks whether the node knows
-        them."""
-        speaks = self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
-        if speaks and lane.drafts is None:
+        """Sends the request over the open connection. Some lanes first ask what the node announces."""
+        if self._asks_first(lane) and lane.drafts is None:
             lane.asking = True
             timeout_us = self.settings.request_timeout_us
             self._request(lane, API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST, timeout_us)
@@ -148,6 +172,13 @@ class ConsumerLanes:
         else:
             self.history.sent(lane.name, request)
             self._request(lane, request.api_key, request.api_version, request.body, request.timeout_us)
+
+    def _asks_first(self, lane: Lane) -> bool:  # noqa: ARG002
+        """Whether this lane asks for ApiVersions on each new connection."""
+        return True
+
+    def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:
+        """Tells the client the node's answer to ApiVersions."""
 
     def _request(self, lane: Lane, api_key: int, api_version: int, body: object, timeout_us: int) -> None:
         process = self.journal.process
@@ -159,7 +190,7 @@ class ConsumerLanes:
         assert lane.node is not None, "an answer from nobody"
         if lane.asking:
             lane.asking, lane.drafts = False, announces_drafts(event.body)
-            self.consumer.metadata.learn_drafts(lane.node, lane.drafts)
+            self._learn(lane, lane.node, event.body)
             self._go_on(lane, request)
             return
         lane.request = None
@@ -183,3 +214,24 @@ class ConsumerLanes:
         if lane.node is not None:
             lane.node = None
             self.journal.actions.append(Disconnect(lane.number))
+
+
+class ConsumerLanes(ClientLanes[GroupConsumer]):
+    """The lanes of a consumer. Those that speak drafts ask whether the node knows them."""
+
+    __slots__ = ()
+
+    def _asks_first(self, lane: Lane) -> bool:
+        return self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
+
+    def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:  # noqa: ARG002
+        self.consumer.metadata.learn_drafts(node, bool(lane.drafts))
+
+
+class ProducerLanes(ClientLanes[TransactionalProducer]):
+    """The lanes of a transactional producer, which needs the nodes' versions and features."""
+
+    __slots__ = ()
+
+    def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:  # noqa: ARG002
+        self.consumer.learn_versions(node, versions)

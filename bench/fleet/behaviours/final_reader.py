@@ -8,6 +8,7 @@ from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import BatchReader, read_row
+from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.consumer import ConsumerState
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
@@ -21,6 +22,12 @@ PARTITIONS_PER_FETCH: Final = 50
 MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
 MAX_WAIT_MS: Final = 100
+FINAL_READ: Final = "final_read"
+
+
+def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
+    """Leaves it to another final reader to tell the ends."""
+    return [each for each in rows if not isinstance(each, EndRow)]
 
 
 class FinalReader(ClusterScript):
@@ -28,6 +35,9 @@ class FinalReader(ClusterScript):
 
     It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end.
     ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
+
+    With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
+    which a transaction stays open then gets its EndRow at the limit.
     """
 
     KEEPS_CONNECTIONS = True
@@ -40,8 +50,9 @@ class FinalReader(ClusterScript):
         partitions: Sequence[TopicPartition],
         reader: BatchReader,
         limit_us: int = 60_000_000,
-        operation: str = "final_read",
+        operation: str = FINAL_READ,
         told: Callable[[Sequence[HistoryRow]], list[HistoryRow]] = list,
+        read_committed: bool = False,
     ) -> None:
         super().__init__(process, settings, random, [each.topic for each in partitions])
         self.partitions = tuple(partitions)
@@ -49,6 +60,8 @@ class FinalReader(ClusterScript):
         self.limit_us = limit_us
         self._operation = operation
         self._told = told
+        self._isolation = READ_COMMITTED if read_committed else READ_UNCOMMITTED
+        self._held_back: dict[TopicPartition, EndRow] = {}
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
         self._deadline_us = 0
@@ -73,6 +86,9 @@ class FinalReader(ClusterScript):
             else:
                 yield from self.back_off()
                 yield from self.refresh()
+        self.journal.record(*self._held_back.values())
+        for where in self._held_back:
+            self.unread.pop(where, None)
 
     def _next_leader(self) -> NodeAddress | None:
         for where in self.unread:
@@ -98,7 +114,7 @@ class FinalReader(ClusterScript):
         operation = self.journal.begin(self._operation)
         operation.node, operation.partitions_sent = leader.node_id, len(wanted)
         version = plan.version(self.settings.versions.fetch)
-        request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES)
+        request = plan.request(version, MAX_WAIT_MS, 0, MAX_BYTES, isolation_level=self._isolation)
         answer = yield from self.call(ApiKey.FETCH, version, request, MAX_WAIT_MS * 1000)
         if isinstance(answer, str):
             self.journal.end(operation, "info", answer)
@@ -129,10 +145,24 @@ class FinalReader(ClusterScript):
         elif error is None:
             runs = self.reader.read(where, self.consumer.take(where, data))
             first = sum(isinstance(each, RunRow) for each in rows)
-            rows.extend(read_row(self.process, index, first + number, where, run) for number, run in enumerate(runs))
+            rows.extend(
+                read_row(self.process, index, first + number, where, run, self._isolation)
+                for number, run in enumerate(runs)
+            )
         bounds = (data.high_watermark, data.log_start_offset)
-        rows.append(PositionRow(self.process, index, *where, before, position.offset, *bounds, error))
-        if error is None and position.offset >= data.high_watermark:
-            del self.unread[where]
-            rows.append(EndRow(*where, data.log_start_offset, data.high_watermark, self.now.mono_us))
+        row = PositionRow(self.process, index, *where, before, position.offset, *bounds, error)
+        row.last_stable_offset = data.last_stable_offset
+        rows.append(row)
+        if error is None:
+            self._note_end(where, data, position.offset, rows)
         return error
+
+    def _note_end(self, where: TopicPartition, data: PartitionData, offset: int, rows: list[HistoryRow]) -> None:
+        bounds = (data.log_start_offset, data.high_watermark)
+        end = EndRow(*where, *bounds, self.now.mono_us, data.last_stable_offset)
+        if offset >= data.high_watermark:
+            self._held_back.pop(where, None)
+            del self.unread[where]
+            rows.append(end)
+        elif self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0:
+            self._held_back[where] = end

@@ -18,10 +18,10 @@ from typing import Final
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.consumer_history import NO_OFFSET, ConsumerHistory
 from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
-from bench.fleet.behaviours.group_plans import ASSIGNED, OUTSIDE, MemberPlan
+from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.journal import Journal
 from bench.fleet.behaviours.metadata_sources import metadata_source
-from bench.fleet.behaviours.offset_keepers import KafkaOffsets, OffsetKeeper, OutsideOffsets
+from bench.fleet.behaviours.offset_keepers import KafkaOffsets, OffsetKeeper, OutsideOffsets, TransactionalOffsets
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import (
     ClientSettings,
@@ -47,7 +47,7 @@ from reference_broker.client.group_events import (
     MemberState,
     Revoked,
 )
-from reference_broker.client.group_requests import GroupVersions
+from reference_broker.client.group_requests import GroupVersions, MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.node_lane import FetchSettings
 from reference_broker.wire.errors import ErrorCode
@@ -100,6 +100,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
         plan.leader_epochs,
         settings.request_timeout_us,
         plan.rack,
+        plan.read_committed,
     )
     return ConsumerConfig(
         tuple(NodeAddress(number, each.host, each.port) for number, each in enumerate(settings.bootstrap)),
@@ -167,7 +168,7 @@ class GroupMember:
         self.config = consumer_config(plan, settings, random)
         self._random = random
         self._journal = Journal(plan.process)
-        self._history = ConsumerHistory(self._journal, plan.group)
+        self._history = ConsumerHistory(self._journal, plan.group, self.config.fetch.isolation_level)
         self._lane_numbers = count(TIMER_LANE + 1)
         self._life: Life | None = None
         self._back_at_us = 0
@@ -184,6 +185,18 @@ class GroupMember:
     def belongs(self) -> bool:
         """Whether it takes part in the group protocol."""
         return self.member.protocol != ASSIGNED
+
+    @property
+    def identity(self) -> MemberIdentity | None:
+        """As whom offsets are committed now. None while the client is no member."""
+        consumer = self._life.consumer if self._life is not None else None
+        known = consumer is not None and consumer.membership is not None and consumer.membership.generation >= 0
+        return consumer.identity if consumer is not None and known else None
+
+    def begin_anew(self) -> None:
+        """Ends this life at once. The next one goes on where the group's committed offsets say."""
+        if self._life is not None:
+            self._life.ending_by_us, self._life.returns = 0, True
 
     # -- what a driver calls ------------------------------------------------------------------------------------
 
@@ -222,7 +235,9 @@ class GroupMember:
         consumer = GroupConsumer(self.config, self._history)
         lanes = ConsumerLanes(consumer, self._history, self._journal, self.settings, self._lane_numbers)
         offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
-        if self.member.offsets == OUTSIDE:
+        if self.member.offsets == IN_TRANSACTIONS:
+            offsets = TransactionalOffsets()
+        elif self.member.offsets == OUTSIDE:
             offsets = OutsideOffsets(consumer, self.sink, self._history, self.store, self.member.metadata_epoch)
         if self.belongs:
             consumer.subscribe(self.member.topics)

@@ -20,6 +20,8 @@ RESETS: Final = ("earliest", "latest", "none")
 offset it then begins at offset 0."""
 OUTSIDE: Final = "outside"
 OFFSETS: Final = ("kafka", OUTSIDE)
+IN_TRANSACTIONS: Final = "transactions"
+"""The offsets of a worker, which its producer sends as part of transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class MemberPlan:
     partition_max_bytes: int = 1 << 20
     stay_us: int = 0
     rack: str = ""
+    isolation: str = "read_uncommitted"
+
+    @property
+    def read_committed(self) -> bool:
+        return self.isolation == "read_committed"
 
     @property
     def store(self) -> str:

@@ -91,6 +91,28 @@ class KafkaOffsets:
 
 
 @dataclass(slots=True)
+class TransactionalOffsets:
+    """Keeps nothing itself: the producer of a worker sends the offsets as part of its transactions."""
+
+    @property
+    def places(self) -> bool:
+        return True
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def place(self) -> None:
+        """The consumer looks up its positions itself."""
+
+    def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
+        """There is nothing to do."""
+
+    def settle(self, now_us: int) -> None:
+        """There is nothing under way."""
+
+
+@dataclass(slots=True)
 class OutsideOffsets:
     """Keeps offsets in a store, each with its metadata epoch. Nothing is read before the metadata is as new as that
     epoch (spec M-13). ``kept`` holds the stored offset of each partition that is read."""

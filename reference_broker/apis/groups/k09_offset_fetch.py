@@ -5,11 +5,13 @@
 * With ``require_stable`` the answer waits for commits that are on their way.
 * A coordinator that has just loaded waits until all that it loaded is replicated. COORDINATOR_NOT_AVAILABLE where that
   takes longer than ``offsets.commit.timeout.ms``.
-* Unlike Kafka: there are no transactional commits.
+* With it, UNSTABLE_OFFSET_COMMIT says that an open transaction has committed the partition. Without it, a transaction
+  that has not been committed changes nothing.
 
 Version notes:
 * v2: an error of the whole group has a place of its own.
 * v1000: tells the metadata epoch of each partition, -1 where none was recorded.
+* v7: has ``require_stable``.
 * v1001: as v1000, with leader epochs and ``require_stable``.
 
 KIPs: 88, 232, 447, 709.
@@ -35,8 +37,8 @@ from reference_broker.apis.parts import HasGroups, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.coordination.partitioner import CHARACTERS_PER_UNIT, UNITS_PER_KEY
-from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH
 from reference_broker.groups.offsets.requests import FetchedOffset
+from reference_broker.groups.offsets.values import NO_METADATA_EPOCH
 from reference_broker.log.lookup import Work
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.wire.drafts.offsets import (
@@ -145,7 +147,7 @@ def _partition(found: FetchedOffset, error: ErrorCode) -> OffsetFetchResponsePar
         committed_offset=i64(NOTHING if commit is None else commit.offset),
         committed_leader_epoch=i32(NOTHING if commit is None else commit.leader_epoch),
         metadata="" if commit is None else commit.metadata,
-        error_code=error,
+        error_code=ErrorCode.unstable_offset_commit if found.is_unstable else error,
     )
 
 
@@ -205,4 +207,5 @@ def _draft_partition(found: FetchedOffset) -> OffsetFetchResponsePartition1001:
         committed_leader_epoch=NOTHING if commit is None else commit.leader_epoch,
         metadata_epoch=NO_METADATA_EPOCH if commit is None else commit.metadata_epoch,
         metadata="" if commit is None else commit.metadata,
+        error_code=int(ErrorCode.unstable_offset_commit if found.is_unstable else ErrorCode.none),
     )

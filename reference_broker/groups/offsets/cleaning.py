@@ -12,7 +12,7 @@ from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import NO_TIMESTAMP, CommitOffset, OffsetKey
+from reference_broker.groups.offsets.values import NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.ports.node_ports import Ports
@@ -76,7 +76,9 @@ class Cleaning:
             if not target.is_led:
                 return
             next_ms = now_ms + 1  # Then it is seen whether they are gone, and the group with them.
-        if target.offsets.has_any(group_id):
+        if target.offsets.has_pending(group_id):
+            target.retention.look_at(group_id, now_ms + 1)  # It ends soon, as a rule, and may leave nothing.
+        elif target.offsets.has_any(group_id):
             target.retention.look_at(group_id, next_ms)
         elif not self._membership.delete_unused(target, group) and not group.members:
             target.retention.look_at(group_id, now_ms + 1)  # Somebody was told a member ID and may still join.
@@ -87,9 +89,9 @@ class Cleaning:
         """The topics are deleted. Commits that come from now on belong to new topics of these names, and stay."""
         for target in self._active():
             self._work.add(self._forget(target, topics, target.led.log.log_end_offset))
-            waiting = target.offsets.waiting_of(frozenset(topics))
-            if waiting:
-                self._work.add(self._remove(target, waiting, target.led.log.log_end_offset, of_topics=True))
+            hidden = target.offsets.hidden_of(frozenset(topics))
+            if hidden:
+                self._work.add(self._remove(target, hidden, target.led.log.log_end_offset, of_topics=True))
 
     def _forget(self, target: OffsetsPartition, topics: Sequence[str], boundary: int) -> Slices:
         for number, topic in enumerate(topics, 1):
@@ -109,7 +111,7 @@ class Cleaning:
         self, target: OffsetsPartition, keys: Sequence[OffsetKey], boundary: int, *, of_topics: bool = False
     ) -> Slices:
         """Removes the offsets that were written below ``boundary`` and not anew since then. With ``of_topics``, commits
-        that are on their way are removed, too."""
+        that are on their way or pending are removed, too."""
         for at in range(0, len(keys), REMOVED_PER_SLICE):
             some = [
                 key
@@ -136,7 +138,8 @@ class Cleaning:
 
 
 def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[OffsetKey], int]:
-    """Returns the offsets of the group that are too old, and the Unix time of the next look if there are none."""
+    """Returns the offsets of the group that are too old, and the Unix time of the next look if there are none. What
+    an open transaction commits anew does not go."""
     retention_ms = target.retention.retention_ms
     expired: list[OffsetKey] = []
     next_ms, kept_ms = now_ms + retention_ms, now_ms + retention_ms // LOOKS_PER_RETENTION
@@ -145,11 +148,12 @@ def _expired(target: OffsetsPartition, group: Group, now_ms: int) -> tuple[list[
             next_ms = min(next_ms, kept_ms)
             continue
         for index, stored in partitions.items():
-            expires_ms = _expires_ms(group, stored.commit, retention_ms)
+            expires_ms, key = _expires_ms(group, stored.commit, retention_ms), OffsetKey(group.group_id, topic, index)
             if expires_ms is None:
                 next_ms = min(next_ms, kept_ms)
             elif expires_ms <= now_ms:
-                expired.append(OffsetKey(group.group_id, topic, index))
+                if not target.offsets.is_pending(key):
+                    expired.append(key)
             else:
                 next_ms = min(next_ms, expires_ms)
     return expired, next_ms

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete, apart from any version of the messages."""
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, apart from any version of the messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,13 +6,22 @@ from functools import partial
 from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.coordination.log import KeyAndValue, Written
+from reference_broker.coordination.errors import told_as
+from reference_broker.coordination.log import NO_PRODUCER, Producer, Written
 from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.membership.membership import Membership
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
-from reference_broker.groups.offsets.judging import epoch_refusal, exists, judged, membership_error
-from reference_broker.groups.offsets.requests import CommitRequest, Committed, Deleted, Fetched, FetchedOffset
+from reference_broker.groups.offsets.judging import Judged, exists, judged, membership_error
+from reference_broker.groups.offsets.requests import (
+    CommitRequest,
+    Committed,
+    Deleted,
+    Fetched,
+    FetchedOffset,
+    Transaction,
+    Verifier,
+)
+from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.storage.codec import CLASSIC_VALUE, EPOCH_VALUE, offset_key, offset_value
 from reference_broker.groups.storage.partition import OffsetsPartition
@@ -38,17 +47,6 @@ def _plainly(work: Callable[[], object]) -> bool:
 
 
 @dataclass(slots=True)
-class _Judged:
-    """What became of the offsets of one request so far: an error for each, and the accepted ones with their records.
-    ``with_epoch`` says whether metadata epochs were checked and are kept. ``image`` is the metadata when it began."""
-
-    image: MetadataImage
-    with_epoch: bool
-    errors: list[Error] = field(default_factory=list)
-    accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Commits:
     """What clients ask of the offsets of their groups. ``find`` is ``GroupCoordinator.find``."""
 
@@ -58,6 +56,8 @@ class Commits:
     _membership: Membership
     _image: Callable[[], MetadataImage]
     _metrics: GroupMetrics
+    verifier: Verifier | None = None
+    """TxnOffsetCommit is not served without it."""
     _slices: SliceQueue = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,65 +71,87 @@ class Commits:
 
         Errors for all offsets are those of ``find`` and of the log, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
         ILLEGAL_GENERATION, FENCED_INSTANCE_ID and REBALANCE_IN_PROGRESS. Errors for one offset are
-        UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE and INVALID_METADATA_EPOCH (M-7)."""
-        target = self._find(request.group_id)
+        UNKNOWN_TOPIC_OR_PARTITION, OFFSET_METADATA_TOO_LARGE and INVALID_METADATA_EPOCH (M-7).
+
+        With a transaction there are those of the ``Verifier`` and INVALID_PRODUCER_EPOCH, too. None of these replaces
+        UNKNOWN_TOPIC_OR_PARTITION. Offsets that are written are seen when the transaction is committed."""
+        has_group = request.group_id or request.transaction is None
+        target = self._find(request.group_id) if has_group else ErrorCode.invalid_group_id
         if isinstance(target, Error):
             answer([target] * len(request.offsets))
-        elif len(request.offsets) <= OFFSETS_A_SLICE:
-            self._commit(target, request, answer)
+            return
+        found = self._nothing_judged(target, request)
+        if len(request.offsets) > OFFSETS_A_SLICE:
+            self._slices.add(self._judge_slices(found, answer, contain))
+            return
+        self._judge(found, request)
+        if request.transaction is None:
+            self._write(found, answer)
         else:
-            self._slices.add(self._commit_slices(target, request, answer, contain))
+            self._verify(found, request.transaction, answer, contain)
 
-    def _commit_slices(
-        self, target: OffsetsPartition, request: CommitRequest, answer: Committed, contain: Contain
-    ) -> Slices:
-        """What was judged some events ago is looked at again, since other commits may have come between."""
-        found = self._nothing_judged()
+    def _judge_slices(self, found: Judged, answer: Committed, contain: Contain) -> Slices:
+        request = found.request
         for at in range(0, len(request.offsets), OFFSETS_A_SLICE):
             some = replace(request, offsets=request.offsets[at : at + OFFSETS_A_SLICE])
-            if not contain(partial(self._judge, target, some, found)):
+            if not contain(partial(self._judge, found, some)):
                 return
             yield
+        if request.transaction is None:
+            contain(partial(self._write_later, found, answer))
+        else:
+            contain(partial(self._verify, found, request.transaction, answer, contain))
 
-        def write() -> None:
-            image = self._image()
-            if found.with_epoch is not sends_metadata_epoch(image):
-                self._commit(target, request, answer)  # The feature was switched on or off, which is rare.
-                return
-            if found.image is not image:
-                _refuse_missing(image, request, found)
-            _refuse_overtaken(target, request, found)
-            self._write(target, request, found, answer)
-
-        contain(write)
-
-    def _commit(self, target: OffsetsPartition, request: CommitRequest, answer: Committed) -> None:
-        found = self._nothing_judged()
-        self._judge(target, request, found)
-        self._write(target, request, found, answer)
-
-    def _nothing_judged(self) -> _Judged:
+    def _nothing_judged(self, target: OffsetsPartition, request: CommitRequest) -> Judged:
         image = self._image()
-        return _Judged(image, sends_metadata_epoch(image))
+        return Judged(target, request, image, sends_metadata_epoch(image))
 
-    def _judge(self, target: OffsetsPartition, request: CommitRequest, found: _Judged) -> None:
-        """Adds the verdicts on these offsets, and the records of the accepted ones."""
+    def _judge(self, found: Judged, some: CommitRequest) -> None:
+        """Adds the verdicts on these offsets of the request, and the records of the accepted ones."""
         now_ms, with_epoch = self._ports.now().wall_ms, found.with_epoch
-        errors, accepted = judged(target, request, self._image(), self._config, now_ms, with_epoch=with_epoch)
+        errors, accepted = judged(found.target, some, self._image(), self._config, now_ms, with_epoch=with_epoch)
         found.errors += errors
         version = EPOCH_VALUE if with_epoch else CLASSIC_VALUE
         for one in accepted:
-            key = OffsetKey(request.group_id, one.topic, one.partition)
+            key = OffsetKey(some.group_id, one.topic, one.partition)
             found.accepted[key] = one, (offset_key(*key), offset_value(one, version))
 
-    def _write(self, target: OffsetsPartition, request: CommitRequest, found: _Judged, answer: Committed) -> None:
+    def _verify(self, found: Judged, transaction: Transaction, answer: Committed, contain: Contain) -> None:
+        """Asks whether the transaction is open. All has been judged by then, so that the offsets are written in the
+        event in which it is known to be open. Otherwise a marker could come between (KIP-890)."""
+        assert self.verifier is not None, "nobody can say whether a transaction is open"
+        if all(error is ErrorCode.unknown_topic_or_partition for error in found.errors):
+            answer(found.errors)
+            return
+
+        def verified(error: Error) -> None:
+            if error:
+                answer(found.refused(told_as(error)))
+            else:
+                self._write_later(found, answer)
+
+        self.verifier.verify(found.target.led, transaction, lambda error: contain(partial(verified, error)))
+
+    def _write_later(self, found: Judged, answer: Committed) -> None:
+        """What was judged some events ago is looked at again, since other commits may have come between."""
+        image = self._image()
+        if found.with_epoch is not sends_metadata_epoch(image):
+            found = self._nothing_judged(found.target, found.request)
+            self._judge(found, found.request)  # The feature was switched on or off, which is rare.
+        else:
+            found.look_again(image)
+        self._write(found, answer)
+
+    def _write(self, found: Judged, answer: Committed) -> None:
         """Writes what was accepted, in one batch, if the member may commit at this moment."""
+        target, request = found.target, found.request
         error = membership_error(target, request) if target.is_led else ErrorCode.not_coordinator
         if error:
-            answer([error] * len(request.offsets))
+            answer(found.refused(error))
             return
         group = target.groups.get(request.group_id)
-        if group is not None and group.state in _COUNTS_AS_HEARTBEAT:
+        is_heartbeat = request.transaction is None
+        if is_heartbeat and group is not None and group.state in _COUNTS_AS_HEARTBEAT:
             self._membership.heard(target, request.group_id, request.member_id)
         if not found.accepted:
             answer(found.errors)
@@ -139,7 +161,7 @@ class Commits:
             answer([error or refused for error in found.errors])
 
         self._metrics.commits.value += len(found.accepted)
-        target.commit(found.accepted, written)
+        target.commit(found.accepted, written, _producer_of(request.transaction))
         if group is None and target.is_led and request.group_id in target.groups:
             self._membership.serve(target, target.groups[request.group_id])
 
@@ -157,7 +179,8 @@ class Commits:
         for all if it is None.
 
         A coordinator that has just loaded waits until all that it loaded is replicated. If the client
-        ``requires_stable`` offsets, it waits for the commits that are on their way, too. The errors are those of
+        ``requires_stable`` offsets, it waits for the commits that are on their way, too, and is told which offsets an
+        open transaction may change. The errors are those of
         ``find``, and COORDINATOR_NOT_AVAILABLE if that takes longer than ``offsets.commit.timeout.ms``."""
         target = self._find(group_id)
         if isinstance(target, Error):
@@ -165,7 +188,7 @@ class Commits:
             return
         target.settled(
             requires_stable,
-            lambda error: answer(error, [] if error else _fetched(target, group_id, wanted)),
+            lambda error: answer(error, [] if error else _fetched(target, group_id, wanted, requires_stable)),
         )
 
     # --- OffsetDelete -----------------------------------------------------------------------------------------------
@@ -230,48 +253,29 @@ class Commits:
                 errors.append(ErrorCode.group_subscribed_to_topic)
             else:
                 errors.append(ErrorCode.none)
-                if target.offsets.latest(key) is not None:
+                if target.offsets.has_commit(key):
                     doomed[key] = None
         self._metrics.deletions.value += len(doomed)
         target.retention.look_at(group_id, self._ports.now().wall_ms)
         target.remove_offsets(list(doomed), removed)
 
 
-def _refuse_missing(image: MetadataImage, request: CommitRequest, found: _Judged) -> None:
-    """Refuses the offsets of topics that were deleted since they were judged. What was removed with a topic must not
-    come back."""
-    for at, wanted in enumerate(request.offsets):
-        before = found.image.topics.get(wanted.topic)
-        is_unchanged = before is not None and image.topics.get(wanted.topic) is before
-        if not found.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
-            found.errors[at] = ErrorCode.unknown_topic_or_partition
-            found.accepted.pop(OffsetKey(request.group_id, wanted.topic, wanted.partition), None)
-
-
-def _refuse_overtaken(target: OffsetsPartition, request: CommitRequest, found: _Judged) -> None:
-    """Refuses the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
-    if not found.with_epoch:
-        return
-    for at, wanted in enumerate(request.offsets):
-        key = OffsetKey(request.group_id, wanted.topic, wanted.partition)
-        if wanted.metadata_epoch is not None and not found.errors[at]:
-            found.errors[at] = epoch_refusal(wanted.metadata_epoch, target.offsets.latest(key))
-            if found.errors[at]:
-                found.accepted.pop(key, None)
+def _producer_of(transaction: Transaction | None) -> Producer:
+    if transaction is None:
+        return NO_PRODUCER
+    return Producer(transaction.producer_id, transaction.producer_epoch)
 
 
 def _fetched(
-    target: OffsetsPartition, group_id: str, wanted: Sequence[tuple[str, Sequence[int]]] | None
+    target: OffsetsPartition, group_id: str, wanted: Sequence[tuple[str, Sequence[int]]] | None, requires_stable: bool
 ) -> list[FetchedOffset]:
+    """As in Kafka, all offsets of a group do not include those that are only pending."""
     offsets = target.offsets
+    pending = offsets.pending_of(group_id) if requires_stable else ()
     if wanted is None:
-        return [
-            FetchedOffset(topic, index, stored.commit)
-            for topic, partitions in offsets.of(group_id).items()
-            for index, stored in partitions.items()
-        ]
+        wanted = [(topic, tuple(partitions)) for topic, partitions in offsets.of(group_id).items()]
+    keys = (OffsetKey(group_id, topic, index) for topic, indexes in wanted for index in indexes)
     return [
-        FetchedOffset(topic, index, offsets.find(OffsetKey(group_id, topic, index)))
-        for topic, indexes in wanted
-        for index in indexes
+        FetchedOffset(key.topic, key.partition, None if key in pending else offsets.find(key), key in pending)
+        for key in keys
     ]

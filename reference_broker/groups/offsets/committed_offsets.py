@@ -2,61 +2,38 @@
 
 The log decides. A commit is visible once the high watermark has passed its record, whether or not its client was told
 in time. So a client that comes back finds the same offset here as with a coordinator that loads the log anew.
+
+What a transaction commits is pending until the high watermark has passed its marker. Of two commits of one partition,
+the later record counts, whenever its marker comes (KAFKA-5247).
 """
 
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-NO_METADATA_EPOCH = -1
-"""No metadata epoch was recorded: the value is older, or the client knows of none (M-11)."""
-NO_EPOCH = -1
-NO_TIMESTAMP = -1
+from reference_broker.groups.offsets.pending_offsets import NOWHERE, PendingOffsets
+from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey, Stored
+from reference_broker.records.batch import NO_PRODUCER_ID
 
-
-class OffsetKey(NamedTuple):
-    """Whose offset it is: that of one group, for one partition. It is a tuple, since each commit looks it up often."""
-
-    group: str
-    topic: str
-    partition: int
+CHANGES_AT_ONCE = 1000
+"""So many commits of a transaction are decided at once. They take some 4 ms."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitOffset:
-    """The committed offset of one partition."""
+class Batch(NamedTuple):
+    """Commits on their way. ``producer_id`` is NO_PRODUCER_ID outside of transactions."""
 
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    """The leader epoch of the last record before the offset, -1 if it is unknown."""
-    metadata: str
-    """A text of the client."""
-    commit_timestamp_ms: int
-    metadata_epoch: int = NO_METADATA_EPOCH
-    """The epoch of the last metadata that the client had accepted (M-6, M-11)."""
-    expire_timestamp_ms: int = NO_TIMESTAMP
-    """Clients of long ago set it. It replaces the broker's retention; -1 stands for none."""
-
-    def due_ms(self, retention_ms: int) -> int:
-        """Returns the earliest Unix time at which it may expire, if the broker's retention is ``retention_ms``."""
-        given_ms = self.expire_timestamp_ms
-        return self.commit_timestamp_ms + retention_ms if given_ms == NO_TIMESTAMP else given_ms
-
-
-Change: TypeAlias = tuple[OffsetKey, CommitOffset | None]
-"""None means that the offset is removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A commit that is visible."""
-
-    commit: CommitOffset
     end_offset: int
-    """One past the last record of the batch with which the commit came."""
+    changes: Sequence[Change]
+    producer_id: int
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, on its way."""
+
+    end_offset: int
+    producer_id: int
+    is_commit: bool
 
 
 @dataclass(slots=True)
@@ -67,33 +44,85 @@ class CommittedOffsets:
     """The number of visible offsets."""
     _by_group: dict[str, dict[str, dict[int, Stored]]] = field(default_factory=dict)
     _by_topic: dict[str, dict[str, None]] = field(default_factory=dict)
-    _waiting: deque[tuple[int, Sequence[Change]]] = field(default_factory=deque)
-    """One past the last record, and what it changes, in the order of the log."""
+    _waiting: deque[Batch | Marker] = field(default_factory=deque)
+    """In the order of the log."""
     _newest: dict[OffsetKey, tuple[int, CommitOffset | None]] = field(default_factory=dict)
-    """What the last record on its way makes of a key."""
+    """What the last record on its way makes of a key, and one past that record. Transactions do not count."""
+    _pending: PendingOffsets = field(default_factory=PendingOffsets)
+    """What is replicated of transactions whose marker is not."""
+    _newest_pending: dict[OffsetKey, int] = field(default_factory=dict)
+    """One past the last commit of a transaction that is on its way, by key."""
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
-    def appended(self, end_offset: int, changes: Sequence[Change]) -> None:
-        """The changes are in the log, up to ``end_offset``."""
-        last = self._waiting[-1][0] if self._waiting else 0
-        assert end_offset >= last, f"commits up to offset {end_offset} follow those up to {last}"
-        self._waiting.append((end_offset, changes))
+    def appended(self, end_offset: int, changes: Sequence[Change], producer_id: int = NO_PRODUCER_ID) -> None:
+        """The changes are in the log, up to ``end_offset``. With a producer ID they belong to its open transaction,
+        and are no removals."""
+        self._append(Batch(end_offset, changes, producer_id))
         for key, commit in changes:
-            self._newest[key] = (end_offset, commit)
+            if producer_id == NO_PRODUCER_ID:
+                self._newest[key] = (end_offset, commit)
+            else:
+                assert commit is not None, f"a transaction removes {key}"
+                self._newest_pending[key] = end_offset
 
-    def replicated(self, high_watermark: int) -> Iterator[Change]:
-        """Makes visible what lies below the high watermark. Yields each change, in the order of the log."""
+    def ended(self, end_offset: int, producer_id: int, *, is_commit: bool) -> None:
+        """A marker of the producer is in the log, just before ``end_offset``."""
+        self._append(Marker(end_offset, producer_id, is_commit))
+
+    def _append(self, entry: Batch | Marker) -> None:
+        last = self._waiting[-1].end_offset if self._waiting else 0
+        assert entry.end_offset >= last, f"commits up to offset {entry.end_offset} follow those up to {last}"
+        self._waiting.append(entry)
+
+    def replicated(self, high_watermark: int, most: int = CHANGES_AT_ONCE) -> Iterator[Change]:
+        """Makes visible what lies below the high watermark. Yields each visible change, in the order of the log.
+
+        It ends when it has decided ``most`` commits of transactions. The rest of a long one is left to the next call,
+        and what comes after it, too (``is_behind``)."""
         waiting = self._waiting
-        while waiting and waiting[0][0] <= high_watermark:
-            end_offset, changes = waiting.popleft()
-            for key, commit in changes:
-                newest = self._newest.get(key)
-                if newest is not None and newest[0] == end_offset:
-                    del self._newest[key]
-                self._apply(key, commit, end_offset)
-                yield key, commit
-        assert waiting or not self._newest, f"{len(self._newest)} offsets are on their way in no record"
+        while waiting and waiting[0].end_offset <= high_watermark and most > 0:
+            entry = waiting[0]
+            if isinstance(entry, Marker):
+                for key, stored in self._pending.take(entry.producer_id, most):
+                    most -= 1
+                    if entry.is_commit and self._is_newer(key, stored):
+                        self._apply(key, stored.commit, stored.end_offset)
+                        yield key, stored.commit
+                if not self._pending.is_open(entry.producer_id):
+                    waiting.popleft()
+                continue
+            waiting.popleft()
+            if entry.producer_id == NO_PRODUCER_ID:
+                yield from self._replicated_plainly(entry)
+            else:
+                self._replicated_pending(entry)
+        assert waiting or not (self._newest or self._newest_pending), (
+            f"{len(self._newest) + len(self._newest_pending)} offsets are on their way in no record"
+        )
+
+    def _replicated_plainly(self, batch: Batch) -> Iterator[Change]:
+        end_offset = batch.end_offset
+        for key, commit in batch.changes:
+            newest = self._newest.get(key)
+            if newest is not None and newest[0] == end_offset:
+                del self._newest[key]
+            if commit is None and self._pending:
+                self._pending.forget(key)
+            self._apply(key, commit, end_offset)
+            yield key, commit
+
+    def _replicated_pending(self, batch: Batch) -> None:
+        for key, commit in batch.changes:
+            if self._newest_pending.get(key) == batch.end_offset:
+                del self._newest_pending[key]
+            if commit is not None:
+                self._pending.put(batch.producer_id, key, Stored(commit, batch.end_offset))
+
+    def _is_newer(self, key: OffsetKey, pending: Stored) -> bool:
+        """Says whether nobody has committed since then. Otherwise a reader would go back."""
+        visible = self._stored(key)
+        return visible is None or visible.end_offset < pending.end_offset
 
     def _apply(self, key: OffsetKey, commit: CommitOffset | None, end_offset: int) -> None:
         if commit is None:
@@ -127,8 +156,12 @@ class CommittedOffsets:
         """Some records are not replicated yet."""
         return bool(self._waiting)
 
+    def is_behind(self, high_watermark: int) -> bool:
+        """Says whether something below the high watermark is not decided yet (``replicated``)."""
+        return bool(self._waiting) and self._waiting[0].end_offset <= high_watermark
+
     def latest(self, key: OffsetKey) -> CommitOffset | None:
-        """Returns the last commit that was written, visible or not."""
+        """Returns the last commit that was written, visible or not. What is pending does not count."""
         newest = self._newest.get(key)
         return self.find(key) if newest is None else newest[1]
 
@@ -137,14 +170,30 @@ class CommittedOffsets:
         stored = self._stored(key)
         return None if stored is None else stored.commit
 
+    def is_pending(self, key: OffsetKey) -> bool:
+        """Says whether an open transaction has committed it, which may be on its way."""
+        return key in self._newest_pending or key in self._pending.of(key.group)
+
+    def has_commit(self, key: OffsetKey) -> bool:
+        """Says whether there is something to remove: visible, on its way or pending."""
+        return self.latest(key) is not None or self.is_pending(key)
+
     def is_older(self, key: OffsetKey, end_offset: int, *, counts_waiting: bool = False) -> bool:
-        """Says whether the offset is visible, was written below ``end_offset``, and was not written since. With
-        ``counts_waiting`` an offset on its way is as good as a visible one."""
-        newest = self._newest.get(key)
+        """Says whether the offset is visible, was written below ``end_offset``, and was not written since. It is not
+        while a transaction has committed it that is open.
+
+        With ``counts_waiting`` an offset that is on its way or pending is as good as a visible one."""
+        pending_end = max(self._newest_pending.get(key, NOWHERE), self._pending.end_offset(key))
+        newest, stored = self._newest.get(key), self._stored(key)
+        if not counts_waiting and (newest is not None or pending_end != NOWHERE):
+            return False
         if newest is not None:
-            return counts_waiting and newest[1] is not None and newest[0] <= end_offset
-        stored = self._stored(key)
-        return stored is not None and stored.end_offset <= end_offset
+            written_end, commit = newest
+            is_there = commit is not None or pending_end > written_end
+        else:
+            written_end = NOWHERE if stored is None else stored.end_offset
+            is_there = stored is not None or pending_end != NOWHERE
+        return is_there and max(written_end, pending_end) <= end_offset
 
     def _stored(self, key: OffsetKey) -> Stored | None:
         return self._by_group.get(key.group, {}).get(key.topic, {}).get(key.partition)
@@ -155,47 +204,63 @@ class CommittedOffsets:
         """Returns all visible offsets of a group, by topic and partition."""
         return self._by_group.get(group, {})
 
+    def pending_of(self, group: str) -> Collection[OffsetKey]:
+        """Returns what open transactions have committed for a group, as far as it is replicated."""
+        return self._pending.of(group).keys()
+
+    def has_pending(self, group: str) -> bool:
+        """Says whether an open transaction has committed something for the group. Looks at all that is on its way."""
+        return bool(self._pending.of(group)) or any(key.group == group for key in self._newest_pending)
+
     def keys_of(self, group: str) -> list[OffsetKey]:
-        """Returns the keys of all offsets of a group, with those on their way. Looks at all that are on their way."""
+        """Returns the keys of all offsets of a group, with those that are on their way or pending. Looks at all that
+        are on their way."""
         visible = (OffsetKey(group, topic, index) for topic, found in self.of(group).items() for index in found)
-        return list(dict.fromkeys([*visible, *self._waiting_of_group(group)]))
+        return list(dict.fromkeys([*visible, *self._waiting_of_group(group), *self._pending.of(group)]))
 
     def has_any(self, group: str) -> bool:
-        """Says whether the group has an offset that is on its way, or visible and not about to be removed."""
+        """Says whether the group has an offset on its way or pending, or a visible one that is not about to go."""
         for topic, partitions in self._by_group.get(group, {}).items():
             for index in partitions:
                 newest = self._newest.get(OffsetKey(group, topic, index))
                 if newest is None or newest[1] is not None:
                     return True
-        return bool(self._newest) and bool(self._waiting_of_group(group))
+        return bool(self._pending.of(group)) or bool(self._waiting_of_group(group))
 
     def all_groups(self) -> tuple[str, ...]:
-        """Returns the groups with offsets, visible or on their way. Looks at all that are on their way."""
-        return tuple(dict.fromkeys([*self._by_group, *(key.group for key in self._newest)]))
+        """Returns the groups with offsets, visible, pending or on their way. Looks at all that are on their way."""
+        waiting = (key.group for keys in (self._newest, self._newest_pending) for key in keys)
+        return tuple(dict.fromkeys([*self._by_group, *waiting, *self._pending.groups()]))
 
     def _waiting_of_group(self, group: str) -> list[OffsetKey]:
-        return [key for key, (_, commit) in self._newest.items() if key.group == group and commit is not None]
+        return [key for key in self._waiting_keys() if key.group == group]
+
+    def _waiting_keys(self) -> Iterator[OffsetKey]:
+        """Yields the keys of the commits on their way, pending or not. A key may come twice."""
+        yield from (key for key, (_, commit) in self._newest.items() if commit is not None)
+        yield from self._newest_pending
 
     # --- the offsets of a topic -------------------------------------------------------------------------------------
 
     def topics(self) -> tuple[str, ...]:
-        """Returns the topics with offsets, visible or on their way. Looks at all that are on their way."""
-        waiting = (key.topic for key, (_, commit) in self._newest.items() if commit is not None)
-        return tuple(dict.fromkeys([*self._by_topic, *waiting]))
+        """Returns the topics with offsets, visible, pending or on their way. Looks at all that are not visible."""
+        hidden = (key.topic for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
+        return tuple(dict.fromkeys([*self._by_topic, *hidden]))
 
     def groups_of(self, topic: str) -> tuple[str, ...]:
         """Returns the groups with visible offsets of a topic."""
         return tuple(self._by_topic.get(topic, ()))
 
-    def waiting_of(self, topics: Collection[str]) -> list[OffsetKey]:
-        """Returns the keys of these topics whose commits are on their way. Looks at all that are."""
-        return [key for key, (_, commit) in self._newest.items() if commit is not None and key.topic in topics]
+    def hidden_of(self, topics: Collection[str]) -> list[OffsetKey]:
+        """Returns the keys of these topics whose commits are on their way or pending. Looks at all that are."""
+        hidden = (key for keys in (self._waiting_keys(), self._pending.keys()) for key in keys)
+        return list(dict.fromkeys(key for key in hidden if key.topic in topics))
 
     # --- invariants -------------------------------------------------------------------------------------------------
 
     def validate(self) -> None:
         """Asserts what is always true. It looks at every offset, so only tests and the simulator ask."""
-        ends = [end_offset for end_offset, _ in self._waiting]
+        ends = [entry.end_offset for entry in self._waiting]
         assert ends == sorted(ends), f"commits wait out of the log's order: {ends}"
         visible = [
             OffsetKey(group, topic, index)
@@ -207,5 +272,10 @@ class CommittedOffsets:
         pairs = {(key.topic, key.group) for key in visible}
         by_topic = {(topic, group) for topic, groups in self._by_topic.items() for group in groups}
         assert pairs == by_topic, f"the offsets by topic and by group differ in {pairs ^ by_topic}"
-        newest = {key: (end_offset, commit) for end_offset, changes in self._waiting for key, commit in changes}
+        batches = [entry for entry in self._waiting if isinstance(entry, Batch)]
+        plain = [each for each in batches if each.producer_id == NO_PRODUCER_ID]
+        newest = {key: (each.end_offset, commit) for each in plain for key, commit in each.changes}
         assert self._newest == newest, "the newest changes are not those of the records on their way"
+        pending = {key: each.end_offset for each in batches if each not in plain for key, _ in each.changes}
+        assert self._newest_pending == pending, "the newest pending commits are not those of the records on their way"
+        self._pending.validate()

@@ -1,15 +1,69 @@
-"""What an OffsetCommit may store: whether the member may commit, and which of its offsets are accepted.
+"""What an OffsetCommit or a TxnOffsetCommit may store: whether the member may commit, and which offsets are accepted.
 
 The rules are those of Kafka's OffsetMetadataManager for classic groups, and of the metadata epoch (M-7, M-11).
 """
 
+from dataclasses import dataclass, field
+
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.log import KeyAndValue
 from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
-from reference_broker.groups.offsets.committed_offsets import NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, WantedOffset
+from reference_broker.groups.offsets.values import NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
+
+
+@dataclass(slots=True)
+class Judged:
+    """What became of the offsets of one request so far: an error for each, and the accepted ones with their records.
+    ``with_epoch`` says whether metadata epochs were checked and are kept. ``image`` is the metadata when it began."""
+
+    target: OffsetsPartition
+    request: CommitRequest
+    image: MetadataImage
+    with_epoch: bool
+    errors: list[Error] = field(default_factory=list)
+    accepted: dict[OffsetKey, tuple[CommitOffset, KeyAndValue]] = field(default_factory=dict)
+
+    def refused(self, error: Error) -> list[Error]:
+        """Returns the errors if all offsets are refused with this one. A transaction is told of unknown partitions
+        first, as in Kafka."""
+        unknown = ErrorCode.unknown_topic_or_partition
+        if self.request.transaction is None:
+            return [error] * len(self.request.offsets)
+        return [each if each is unknown else error for each in self.errors]
+
+    def look_again(self, image: MetadataImage) -> None:
+        """Judges anew what may have changed some events later."""
+        if self.image is not image:
+            self._refuse_missing(image)
+        if self.with_epoch:
+            self._refuse_overtaken()
+
+    def _refuse_missing(self, image: MetadataImage) -> None:
+        """Refuses the offsets of topics that were deleted since they were judged. What was removed with a topic must
+        not come back."""
+        for at, wanted in enumerate(self.request.offsets):
+            before = self.image.topics.get(wanted.topic)
+            is_unchanged = before is not None and image.topics.get(wanted.topic) is before
+            if not self.errors[at] and not is_unchanged and not exists(image, wanted.topic, wanted.partition):
+                self._refuse(at, ErrorCode.unknown_topic_or_partition)
+
+    def _refuse_overtaken(self) -> None:
+        """Refuses the offsets whose metadata epoch is older by now than that of the last commit (M-7)."""
+        for at, wanted in enumerate(self.request.offsets):
+            if wanted.metadata_epoch is not None and not self.errors[at]:
+                key = OffsetKey(self.request.group_id, wanted.topic, wanted.partition)
+                error = epoch_refusal(wanted.metadata_epoch, self.target.offsets.latest(key))
+                if error:
+                    self._refuse(at, error)
+
+    def _refuse(self, at: int, error: Error) -> None:
+        wanted = self.request.offsets[at]
+        self.errors[at] = error
+        self.accepted.pop(OffsetKey(self.request.group_id, wanted.topic, wanted.partition), None)
 
 
 def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
@@ -19,6 +73,8 @@ def membership_error(target: OffsetsPartition, request: CommitRequest) -> Error:
         if request.generation < 0:
             return ErrorCode.none
         return ErrorCode.group_id_not_found if request.knows_missing_groups else ErrorCode.illegal_generation
+    if request.transaction is not None:
+        return group.check_transactional_commit(request.member_id, request.group_instance_id, request.generation)
     return group.check_commit(request.member_id, request.group_instance_id, request.generation)
 
 

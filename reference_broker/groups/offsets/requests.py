@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
-from reference_broker.groups.offsets.committed_offsets import CommitOffset
+from reference_broker.groups.offsets.values import CommitOffset
+from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import Error
 
 BROKERS_RETENTION = -1
@@ -24,8 +25,20 @@ class WantedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class Transaction:
+    """The transaction of a TxnOffsetCommit."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    api_version: int
+    """Of the request. From 4 on the client can be told TRANSACTION_ABORTABLE, and from 5 on the partition of the
+    offsets topic is added to the transaction (KIP-890)."""
+
+
+@dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit."""
+    """OffsetCommit, and TxnOffsetCommit if it has a transaction."""
 
     group_id: str
     generation: int
@@ -37,6 +50,7 @@ class CommitRequest:
     """The client can be told GROUP_ID_NOT_FOUND (version 9 on). Others are told ILLEGAL_GENERATION."""
     retention_ms: int = BROKERS_RETENTION
     """Replaces ``offsets.retention.minutes`` for these offsets, if it is not BROKERS_RETENTION (versions 2 to 4)."""
+    transaction: Transaction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,21 @@ class FetchedOffset:
     topic: str
     partition: int
     commit: CommitOffset | None
+    is_unstable: bool = False
+    """The client wants stable offsets, and an open transaction may change this one. Then there is no ``commit``."""
+
+
+Verified: TypeAlias = Callable[[Error], object]
+"""Told NONE if the transaction is open with the partition at this moment."""
+
+
+class Verifier(Protocol):
+    """Asks the coordinator of a transaction whether it is open (KIP-890)."""
+
+    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
+        """Tells once, maybe before it returns. NONE is true only during the call: a marker may come at any time.
+        Nothing is asked where the log knows that the transaction is open. The errors are those of TxnOffsetCommit."""
+        ...
 
 
 Committed: TypeAlias = Callable[[list[Error]], None]

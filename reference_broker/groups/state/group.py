@@ -234,6 +234,18 @@ class Group:
             return ErrorCode.illegal_generation
         return ErrorCode.rebalance_in_progress if self.state is GroupState.COMPLETING_REBALANCE else ErrorCode.none
 
+    def check_transactional_commit(self, member_id: str, group_instance_id: str | None, generation: int) -> Error:
+        """As ``check_commit``, for offsets that a transaction commits. Clients that say nothing of a member may always
+        commit, since old ones cannot (KIP-447). A generation whose assignment is not known yet may, too."""
+        if self.state is GroupState.DEAD:
+            return ErrorCode.coordinator_not_available
+        if generation < 0 and (self.state is GroupState.EMPTY or not (member_id or group_instance_id is not None)):
+            return ErrorCode.none
+        error = self.check_member(member_id, group_instance_id)
+        if error:
+            return error
+        return ErrorCode.none if generation == self.generation else ErrorCode.illegal_generation
+
     def check_delete(self) -> Error:
         """Says whether DeleteGroups may remove the group: NONE, NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND."""
         if self.state is GroupState.DEAD:

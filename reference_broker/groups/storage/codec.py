@@ -18,13 +18,7 @@ from reference_broker.coordination.record_fields import (
     FieldWriter,
     fits,
 )
-from reference_broker.groups.offsets.committed_offsets import (
-    NO_EPOCH,
-    NO_METADATA_EPOCH,
-    NO_TIMESTAMP,
-    CommitOffset,
-    OffsetKey,
-)
+from reference_broker.groups.offsets.values import NO_EPOCH, NO_METADATA_EPOCH, NO_TIMESTAMP, CommitOffset, OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.wire.decoding import primitive_reader

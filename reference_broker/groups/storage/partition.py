@@ -3,15 +3,16 @@
 What is written becomes visible as the high watermark moves, of which the led partition tells (``Partition.watch``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.led_partition import LedPartition
-from reference_broker.coordination.log import CoordinatorLog, KeyAndValue, Written
+from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, KeyAndValue, Producer, Written
 from reference_broker.coordination.record_fields import TextTooLong
 from reference_broker.coordination.slices import SliceQueue
 from reference_broker.groups.metrics import GroupMetrics
-from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.offsets.committed_offsets import CommittedOffsets
+from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.codec import group_key, group_value, offset_key
 from reference_broker.groups.storage.retention import Retention
@@ -35,6 +36,9 @@ class OffsetsPartition(LedPartition):
         self.offsets = CommittedOffsets()
         self.retention = retention
         self._is_watching = False
+        self._is_catching_up = False
+        self._wait_for_decisions: list[Callable[[Error], None]] = []
+        """Who is told when a long transaction is decided as a whole."""
         self._ports = ports
         self._log = log
         self._slices = SliceQueue(ports)
@@ -97,11 +101,22 @@ class OffsetsPartition(LedPartition):
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    def commit(self, commits: Mapping[OffsetKey, tuple[CommitOffset, KeyAndValue]], written: Written) -> None:
+    def commit(
+        self,
+        commits: Mapping[OffsetKey, tuple[CommitOffset, KeyAndValue]],
+        written: Written,
+        producer: Producer = NO_PRODUCER,
+    ) -> None:
         """Appends commits of one group, each with its record (``encoded``). A group that is not there, of consumers
-        that assign themselves, is there once something is written."""
+        that assign themselves, is there once something is written. With a ``producer`` they are pending until its
+        transaction ends."""
         changes: list[Change] = [(key, one) for key, (one, _) in commits.items()]
-        self._append([record for _, record in commits.values()], changes, written)
+        self._append([record for _, record in commits.values()], changes, written, producer)
+
+    def transaction_ended(self, producer_id: int, offset: int, *, is_commit: bool) -> None:
+        """The log of the partition has a marker of this producer, at ``offset``. It counts when it is replicated."""
+        self.offsets.ended(offset + 1, producer_id, is_commit=is_commit)
+        self.make_visible()
 
     def remove_offsets(self, keys: Sequence[OffsetKey], written: Written) -> bool:
         """Appends tombstones. Returns whether they are in the log, which is true if there is nothing to remove."""
@@ -117,14 +132,23 @@ class OffsetsPartition(LedPartition):
 
         def replicated(error: Error) -> None:
             self.make_visible()
-            told(told_as(error))
+            if self._is_catching_up:
+                self._wait_for_decisions.append(lambda lost: told(lost or told_as(error)))
+            else:
+                told(told_as(error))
 
         is_waiting = requires_stable and self.offsets.is_waiting
         self._log.replicated(self.led.log.log_end_offset if is_waiting else self.loaded_end, replicated)
 
     # --- the log ----------------------------------------------------------------------------------------------------
 
-    def _append(self, records: Sequence[KeyAndValue], changes: Sequence[Change], written: Written) -> bool:
+    def _append(
+        self,
+        records: Sequence[KeyAndValue],
+        changes: Sequence[Change],
+        written: Written,
+        producer: Producer = NO_PRODUCER,
+    ) -> bool:
         """Returns whether the records are in the log."""
         is_taken = False
 
@@ -132,16 +156,18 @@ class OffsetsPartition(LedPartition):
             nonlocal is_taken
             is_taken = True
             if changes:
-                self.offsets.appended(end_offset, changes)
+                self.offsets.appended(end_offset, changes, producer.producer_id)
                 group_id = changes[0][0].group
                 if group_id not in self.groups and changes[0][1] is not None:
                     self.add_group(Group(group_id, self._ports.now().wall_ms))
+                if producer is not NO_PRODUCER:
+                    self.retention.look_at(group_id, self._ports.now().wall_ms)
 
         def acknowledged(error: Error) -> None:
             self.make_visible()  # This comes first: whoever is told may ask at once.
             written(told_as(error))
 
-        self._log.append(records, taken, acknowledged)
+        self._log.append(records, taken, acknowledged, producer)
         self.make_visible()
         return is_taken
 
@@ -151,19 +177,39 @@ class OffsetsPartition(LedPartition):
         self.make_visible()
 
     def make_visible(self) -> None:
-        """Makes visible what the high watermark has passed, and waits for the rest."""
+        """Makes visible what the high watermark has passed, and waits for the rest. The commits of a long transaction
+        are decided in slices."""
         if not self.is_led:
             return
-        offsets = self.offsets
-        if offsets.is_waiting:
-            before = offsets.count
-            for key, commit in offsets.replicated(self.led.log.high_watermark):
-                if self.is_loaded:
-                    self._note(key, commit)
-            self._metrics.offsets.value += offsets.count - before
-        if offsets.is_waiting and not self._is_watching:
+        if not self._is_catching_up and self._decide():
+            self._is_catching_up = True
+            self._slices.add(self._catch_up())
+        if self.offsets.is_waiting and not self._is_watching:
             self._is_watching = True
             self.led.watch(self)
+
+    def _decide(self) -> bool:
+        """Returns whether more is to be decided."""
+        offsets = self.offsets
+        if not offsets.is_waiting:
+            return False
+        before = offsets.count
+        for key, commit in offsets.replicated(self.led.log.high_watermark):
+            if self.is_loaded:
+                self._note(key, commit)
+        self._metrics.offsets.value += offsets.count - before
+        return offsets.is_behind(self.led.log.high_watermark)
+
+    def _catch_up(self) -> Slices:
+        while self.is_led and self._decide():
+            yield
+        self._is_catching_up = False
+        self._tell_decided(ErrorCode.none if self.is_led else ErrorCode.not_coordinator)
+
+    def _tell_decided(self, lost: Error) -> None:
+        told, self._wait_for_decisions = self._wait_for_decisions, []
+        for each in told:
+            each(lost)
 
     def _note(self, key: OffsetKey, commit: CommitOffset | None) -> None:
         if commit is None:
@@ -182,6 +228,7 @@ class OffsetsPartition(LedPartition):
     def close(self) -> None:
         super().close()
         self.led.unwatch(self)
+        self._tell_decided(ErrorCode.not_coordinator)
         self._metrics.offsets.value -= self.offsets.count
 
     def validate(self) -> None:

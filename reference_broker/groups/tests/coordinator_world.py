@@ -8,13 +8,21 @@ from typing import Any
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.groups.coordinator import GroupCoordinator
-from reference_broker.groups.offsets.requests import BROKERS_RETENTION, CommitRequest, FetchedOffset, WantedOffset
+from reference_broker.groups.offsets.requests import (
+    BROKERS_RETENTION,
+    CommitRequest,
+    FetchedOffset,
+    Transaction,
+    Verified,
+    WantedOffset,
+)
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
 from reference_broker.metadata.delta import MetadataDelta
 from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
+from reference_broker.records.control import build_marker
 from reference_broker.replication.partitions import Partition
 from reference_broker.replication.replication import Replication
 from reference_broker.replication.tests.leader_world import World
@@ -23,6 +31,20 @@ from reference_broker.wire.errors import Error, ErrorCode
 FEATURE = "crucible.metadata.epoch"
 PARTITIONS = 4
 OFFSETS_TOPIC_ID = b"o" * 16
+
+
+class Verifying:
+    """The coordinator of all transactions. ``asked``: of which transactions it was asked, and the callbacks that the
+    test calls, if it is not to say ``says`` at once."""
+
+    def __init__(self) -> None:
+        self.says: Error | None = ErrorCode.none
+        self.asked: list[tuple[Transaction, Verified]] = []
+
+    def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:  # noqa: ARG002
+        self.asked.append((transaction, verified))
+        if self.says is not None:
+            verified(self.says)
 
 
 class CoordinatorWorld(World):
@@ -40,6 +62,7 @@ class CoordinatorWorld(World):
         fetchers: Any = None  # Nothing is followed here.
         self.roles = Replication(self.leaders, fetchers, [self.groups])
         self.led: dict[int, Partition] = {}
+        self.groups.commits.verifier = self.verifying = Verifying()
         self.groups.start()
 
     def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
@@ -118,6 +141,53 @@ class CoordinatorWorld(World):
         request = CommitRequest(group, generation, member, None, wanted, retention_ms=retention_ms)
         self.groups.commits.commit(request, answers.append)
         return answers
+
+    def transact(
+        self,
+        group: str,
+        *offsets: int,
+        producer: int = 7,
+        epoch: int = 0,
+        generation: int = -1,
+        member: str = "",
+        instance: str | None = None,
+        topic: str = "t",
+        metadata: str | None = "",
+    ) -> list[list[Error]]:
+        """As ``commit``, inside a transaction of this producer."""
+        answers: list[list[Error]] = []
+        wanted = tuple(WantedOffset(topic, at, one, 3, metadata) for at, one in enumerate(offsets))
+        transaction = Transaction(f"txn-{producer}", producer, epoch, 5)
+        request = CommitRequest(group, generation, member, instance, wanted, transaction=transaction)
+        self.groups.commits.commit(request, answers.append)
+        return answers
+
+    def end(self, index: int, *, commit: bool, producer: int = 7, epoch: int = 0) -> None:
+        """The writer of markers appends one."""
+        led = self.led[index]
+        marker = build_marker(
+            commit=commit,
+            producer_id=producer,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+            timestamp_ms=self.now().wall_ms,
+        )
+        offset = led.log.append(self.now(), marker, led.leader_epoch, origin=Origin.BROKER).first_offset
+        self.leaders.appended(led)
+        led.changed()
+        self.groups.marker_appended(index, producer, epoch, offset, commit)
+
+    def stable(self, group: str, topic: str = "t", count: int = 3) -> list[tuple[int, Error]] | None:
+        """What OffsetFetch with ``require_stable`` says of these partitions of the topic: offsets and errors. None if
+        it has not answered."""
+        told: list[list[tuple[int, Error]]] = []
+
+        def answered(error: Error, found: list[FetchedOffset]) -> None:
+            unstable = ErrorCode.unstable_offset_commit
+            told.append([(offset_of(one), unstable if one.is_unstable else error) for one in found])
+
+        self.groups.commits.fetch(group, [(topic, range(count))], answered, requires_stable=True)
+        return told[0] if told else None
 
     def fetched(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group."""

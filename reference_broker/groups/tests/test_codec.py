@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reference_broker.coordination.record_fields import DamagedRecord
-from reference_broker.groups.offsets.committed_offsets import CommitOffset, OffsetKey
+from reference_broker.groups.offsets.values import CommitOffset, OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.member import Member, MemberProtocol
 from reference_broker.groups.storage.codec import (

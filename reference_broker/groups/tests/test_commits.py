@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from reference_broker.groups.offsets.committed_offsets import OffsetKey
 from reference_broker.groups.offsets.requests import CommitRequest, WantedOffset
+from reference_broker.groups.offsets.values import OffsetKey
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.storage.partition import OffsetsPartition
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld

@@ -1,60 +1,140 @@
-"""The committed offsets of one partition, beside a naive model that looks at the whole log each time."""
+"""The committed offsets of one partition, beside a naive model that reads the whole log each time."""
 
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_broker.groups.offsets.committed_offsets import Change, CommitOffset, CommittedOffsets, OffsetKey
+from reference_broker.groups.offsets.committed_offsets import CHANGES_AT_ONCE, CommittedOffsets
+from reference_broker.groups.offsets.values import Change, CommitOffset, OffsetKey
+from reference_broker.groups.tests.naive_offsets import Commit, Ending, Event, Removal, read_below
+from reference_broker.records.batch import NO_PRODUCER_ID
 
 KEYS = [OffsetKey(group, topic, index) for group in "gh" for topic in "tu" for index in (0, 1)]
+PRODUCERS = (5, 6)
+BOUNDARY = 4
 
-BATCHES = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 99)), min_size=1, max_size=3)
-STEPS = st.lists(BATCHES | st.integers(0, 5), max_size=30)
+
+class Made(NamedTuple):
+    """A batch. None removes an offset."""
+
+    producer: int | None
+    offsets: list[tuple[OffsetKey, int | None]]
+
+
+class Ended(NamedTuple):
+    producer: int
+    is_commit: bool
+
+
+OFFSETS = st.integers(0, 99)
+
+
+def batches(offsets: st.SearchStrategy[int | None]) -> st.SearchStrategy[list[tuple[OffsetKey, int | None]]]:
+    one = st.tuples(st.sampled_from(KEYS), offsets)
+    return st.lists(one, min_size=1, max_size=3, unique_by=lambda made: made[0])
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.builds(Made, st.none(), batches(st.none() | OFFSETS)),
+        st.builds(Made, st.sampled_from(PRODUCERS), batches(OFFSETS)),
+        st.builds(Ended, st.sampled_from(PRODUCERS), st.booleans()),
+        st.integers(0, 5),
+    ),
+    max_size=30,
+)
+"""A number is how far the high watermark moves."""
 
 
 def change(key: OffsetKey, offset: int | None, at: int) -> Change:
     return key, None if offset is None else CommitOffset(key.topic, key.partition, offset, 0, "", at)
 
 
-@given(STEPS)
-def test_what_is_visible_is_the_log_below_the_high_watermark(
-    steps: list[list[tuple[OffsetKey, int | None]] | int],
-) -> None:
+def played(steps: Sequence[Made | Ended | int]) -> Iterator[tuple[CommittedOffsets, list[Event], int]]:
+    """The offsets, the log and the high watermark after each step."""
     offsets = CommittedOffsets()
-    log: list[tuple[int, Change]] = []
+    log: list[Event] = []
     end = high_watermark = 0
     for step in steps:
         if isinstance(step, int):
             high_watermark = min(end, high_watermark + step)
-            list(offsets.replicated(high_watermark))
+            while offsets.is_behind(high_watermark):
+                list(offsets.replicated(high_watermark, most=1))
+        elif isinstance(step, Ended):
+            end += 1
+            offsets.ended(end, step.producer, is_commit=step.is_commit)
+            log.append(Ending(end, step.producer, step.is_commit))
         else:
-            changes = [change(key, offset, end) for key, offset in step]
-            end += len(changes)
-            offsets.appended(end, changes)
-            log.extend((end, each) for each in changes)
+            end += len(step.offsets)
+            producer_id = NO_PRODUCER_ID if step.producer is None else step.producer
+            offsets.appended(end, [change(key, offset, end) for key, offset in step.offsets], producer_id)
+            for key, offset in step.offsets:
+                log.append(Removal(end, key) if offset is None else Commit(end, key, offset, step.producer))
+        yield offsets, log, high_watermark
+
+
+@given(STEPS)
+def test_what_is_seen_is_what_the_log_below_the_high_watermark_says(steps: list[Made | Ended | int]) -> None:
+    for offsets, log, high_watermark in played(steps):
         offsets.validate()
-        visible = {key: commit for at, (key, commit) in log if at <= high_watermark}
-        newest = dict(each for _, each in log)
-        written = {key: at for at, (key, _) in log}
-        assert {key: offsets.find(key) for key in KEYS} == {key: visible.get(key) for key in KEYS}
-        assert {key: offsets.latest(key) for key in KEYS} == {key: newest.get(key) for key in KEYS}
-        there = {key: commit for key, commit in visible.items() if commit is not None}
-        assert offsets.count == len(there)
-        assert offsets.is_waiting == any(at > high_watermark for at, _ in log)
-        for topic in "tu":
-            assert sorted(offsets.groups_of(topic)) == sorted({key.group for key in there if key.topic == topic})
-        waiting = {key.topic for at, (key, _) in log if at > high_watermark and newest[key] is not None}
-        assert sorted(offsets.topics()) == sorted({key.topic for key in there} | waiting)
-        for group in "gh":
-            told = {
-                OffsetKey(group, topic, index): stored.commit
-                for topic, partitions in offsets.of(group).items()
-                for index, stored in partitions.items()
-            }
-            assert told == {key: commit for key, commit in there.items() if key.group == group}
-            assert offsets.has_any(group) == any(key.group == group and newest[key] is not None for key in newest)
+        seen = read_below(high_watermark, log)
+        assert offsets.is_waiting == any(event.end > high_watermark for event in log)
+        assert offsets.count == len(seen.visible)
         for key in KEYS:
-            older = key in there and written[key] <= min(high_watermark, 4)
-            assert offsets.is_older(key, 4) == older
+            found = offsets.find(key)
+            assert (None if found is None else found.offset) == seen.visible.get(key, (0, None))[1]
+            assert (key in offsets.pending_of(key.group)) == (key in seen.unstable())
+        for group in "gh":
+            told = {OffsetKey(group, topic, index) for topic, found in offsets.of(group).items() for index in found}
+            assert told == {key for key in seen.visible if key.group == group}
+        for topic in "tu":
+            assert sorted(offsets.groups_of(topic)) == sorted({key.group for key in seen.visible if key.topic == topic})
+
+
+@given(STEPS)
+def test_what_is_on_its_way_counts_for_whoever_removes_or_commits(steps: list[Made | Ended | int]) -> None:
+    for offsets, log, high_watermark in played(steps):
+        seen = read_below(high_watermark, log)
+        waiting = [event for event in log if event.end > high_watermark and not isinstance(event, Ending)]
+        commits = [event for event in waiting if isinstance(event, Commit)]
+        pending = seen.unstable() | {event.key for event in commits if event.producer is not None}
+        plain = {event.key: event for event in waiting if isinstance(event, Removal) or event.producer is None}
+        coming = {key for key, event in plain.items() if isinstance(event, Commit)}
+        going = plain.keys() - coming
+        for key in KEYS:
+            newest, latest = plain.get(key), offsets.latest(key)
+            visible = seen.visible.get(key, (99, None))
+            written = newest.offset if isinstance(newest, Commit) else visible[1] if newest is None else None
+            assert (None if latest is None else latest.offset) == written
+            assert offsets.is_pending(key) == (key in pending)
+            assert offsets.has_commit(key) == (written is not None or key in pending)
+            assert offsets.is_older(key, BOUNDARY) == (newest is None and key not in pending and visible[0] <= BOUNDARY)
+        for group in "gh":
+            there = {key for key in (seen.visible.keys() - going) | coming | pending if key.group == group}
+            assert offsets.has_any(group) == bool(there)
+            assert offsets.has_pending(group) == any(key.group == group for key in pending)
+            assert set(offsets.keys_of(group)) >= there
+        for topic in "tu":
+            hidden = {key for key in coming | pending if key.topic == topic}
+            assert set(offsets.hidden_of([topic])) == hidden
+            assert (topic in offsets.topics()) == bool(hidden or offsets.groups_of(topic))
+        assert set(offsets.all_groups()) >= {key.group for key in seen.visible.keys() | coming | pending}
+
+
+@given(STEPS, st.integers(0, 30))
+def test_who_removes_what_was_there_at_a_time_removes_nothing_newer(
+    steps: list[Made | Ended | int], boundary: int
+) -> None:
+    """``is_older`` with what waits and what is pending, as the deletion of a topic or of a group asks."""
+    for offsets, log, _ in played([step for step in steps if not isinstance(step, Ended)]):
+        whole = read_below(len(log) + 99, log)
+        for key in KEYS:
+            ends = [at for (_, each), (at, _) in whole.pending.items() if each == key]
+            ends += [whole.visible[key][0]] if key in whole.visible else []
+            assert offsets.is_older(key, boundary, counts_waiting=True) == (bool(ends) and max(ends) <= boundary)
 
 
 def test_changes_are_told_in_the_order_of_the_log() -> None:
@@ -64,3 +144,55 @@ def test_changes_are_told_in_the_order_of_the_log() -> None:
     offsets.appended(2, [second])
     assert list(offsets.replicated(0)) == []
     assert list(offsets.replicated(2)) == [first, second]
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerWithCommit")
+def test_a_commit_marker_tells_what_it_makes_visible_and_an_abort_marker_tells_nothing() -> None:
+    offsets = CommittedOffsets()
+    first, second = change(KEYS[0], 1, 0), change(KEYS[1], 2, 0)
+    offsets.appended(1, [first], 5)
+    offsets.appended(2, [second], 6)
+    assert list(offsets.replicated(2)) == []
+    offsets.ended(3, 5, is_commit=True)
+    offsets.ended(4, 6, is_commit=False)
+    assert list(offsets.replicated(3)) == [first]
+    assert list(offsets.replicated(4)) == []
+    assert offsets.count == 1
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testReplayTransactionEndMarkerKeepsTheMostRecentCommittedOffset")
+def test_a_later_plain_commit_is_not_replaced_by_a_marker() -> None:
+    offsets = CommittedOffsets()
+    offsets.appended(1, [change(KEYS[0], 100, 0)], 5)
+    offsets.appended(2, [change(KEYS[0], 101, 0)])
+    offsets.ended(3, 5, is_commit=True)
+    list(offsets.replicated(3))
+    found = offsets.find(KEYS[0])
+    assert found is not None
+    assert (found.offset, offsets.count) == (101, 1)
+
+
+@pytest.mark.clause("OffsetMetadataManagerTest.testReplayWithTombstoneAndPendingTransactionalOffsets")
+def test_a_tombstone_drops_the_pending_commits_of_its_key() -> None:
+    offsets = CommittedOffsets()
+    offsets.appended(1, [change(KEYS[0], 100, 0), change(KEYS[1], 100, 0)], 5)
+    offsets.appended(2, [change(KEYS[0], 7, 0)], 6)
+    offsets.appended(3, [change(KEYS[0], None, 3)])
+    list(offsets.replicated(3))
+    assert list(offsets.pending_of("g")) == [KEYS[1]]
+    offsets.ended(4, 5, is_commit=True)
+    offsets.ended(5, 6, is_commit=True)
+    assert list(offsets.replicated(5)) == [change(KEYS[1], 100, 0)]
+
+
+def test_a_long_transaction_is_decided_in_parts_and_what_follows_waits() -> None:
+    offsets = CommittedOffsets()
+    many = CHANGES_AT_ONCE + 1
+    for index in range(many):
+        offsets.appended(index + 1, [change(OffsetKey("g", "t", index), 1, 0)], 5)
+    offsets.ended(many + 1, 5, is_commit=True)
+    offsets.appended(many + 2, [change(OffsetKey("g", "t", many - 1), 2, 0)])
+    assert len(list(offsets.replicated(many + 2))) == CHANGES_AT_ONCE
+    assert offsets.is_behind(many + 2)
+    assert [commit.offset for _, commit in offsets.replicated(many + 2) if commit is not None] == [1, 2]
+    assert not offsets.is_behind(many + 2)

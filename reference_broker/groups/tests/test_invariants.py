@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from reference_broker.groups.membership.served_group import ServedGroup
-from reference_broker.groups.offsets.committed_offsets import CommitOffset, CommittedOffsets, OffsetKey, Stored
+from reference_broker.groups.offsets.committed_offsets import Batch, CommittedOffsets
+from reference_broker.groups.offsets.values import CommitOffset, OffsetKey, Stored
 from reference_broker.groups.state.group import Group
 from reference_broker.groups.state.states import GroupState
 from reference_broker.groups.tests.coordinator_world import CoordinatorWorld
 from reference_broker.groups.tests.membership_world import World
 from reference_broker.groups.tests.test_group import NOW_MS, group_of, member, stable
+from reference_broker.records.batch import NO_PRODUCER_ID
 
 KEY = OffsetKey("g", "t", 0)
 COMMIT = CommitOffset("t", 0, 5, 0, "", 0)
@@ -155,7 +157,7 @@ def test_what_a_served_group_validates(change: Callable[[ServedGroup], None], st
         (spoilt("_by_topic"), "the offsets by topic and by group differ"),
         (lambda it: it._by_group["g"]["t"].update({1: Stored(COMMIT, 9)}), "1 offsets are counted, 2 are visible"),
         (spoilt("_newest"), "the newest changes are not those of the records on their way"),
-        (lambda it: it._waiting.appendleft((99, ())), "commits wait out of the log's order"),
+        (lambda it: it._waiting.appendleft(Batch(99, (), NO_PRODUCER_ID)), "commits wait out of the log's order"),
     ],
 )
 def test_what_committed_offsets_validate(change: Callable[[CommittedOffsets], None], story: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from reference_broker.serve.intake import COUNTED_FROM_BYTES, MOST_BYTES, PIECE_BYTES, Intake
-from reference_broker.serve.tests.test_turns import FRAME, Answering, Loop
+from reference_broker.serve.tests.turns_world import FRAME, Answering, Loop
 
 PIECES = MOST_BYTES // PIECE_BYTES
 

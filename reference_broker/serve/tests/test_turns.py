@@ -1,116 +1,24 @@
 """Fairness, counted in turns and never timed: what one connection has sent does not keep the others waiting."""
 
-import struct
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import ceil
-from typing import Any, cast
 
 import pytest
 
-from reference_broker.metrics.metrics import Metrics
-from reference_broker.serve.connection import OWN_BYTES, READ_AHEAD_BYTES, Connection
-from reference_broker.serve.intake import Intake
-from reference_broker.serve.memory_budget import MemoryBudget
+from reference_broker.serve.connection import READ_AHEAD_BYTES
+from reference_broker.serve.tests.turns_world import (
+    API_VERSIONS,
+    FETCH,
+    FRAME,
+    MOST,
+    MOST_LIGHT,
+    Answering,
+    Loop,
+    with_backlogs,
+)
 from reference_broker.serve.turns import HEAVY_BYTES, LIGHT_S, PASS_S, Queue, Turns
-
-FRAME = struct.pack(">i", 4) + b"ping"
-FETCH = struct.pack(">ih", 4, 1) + b"ng"
-API_VERSIONS = struct.pack(">ih", 4, 18) + b"ng"
-MOST = 10
-"""So many requests are served in PASS_S."""
-REQUEST_S = PASS_S / (MOST - 0.3)
-MOST_LIGHT = ceil(LIGHT_S / REQUEST_S)
-
-
-class Loop:
-    """An event loop that is run by hand, and a processor whose time passes only where requests are handled."""
-
-    def __init__(self) -> None:
-        self.soon: deque[Callable[[], None]] = deque()
-        self.used_s = 0.0
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.soon.append(callback)
-
-    def clock_s(self) -> float:
-        return self.used_s
-
-    def once(self) -> None:
-        """What the loop does between two looks at its sockets."""
-        for _ in range(len(self.soon)):
-            self.soon.popleft()()
-
-
-class Transport:
-    def __init__(self) -> None:
-        self.reads = True
-        self.unread_bytes = 0
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_extra_info(self, _: str) -> None: ...
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread_bytes
-
-    def writelines(self, buffers: Sequence[bytes]) -> None: ...
-
-
-class Answering:
-    """As a connection sees its driver: it answers at once, or keeps requests (``keeps``)."""
-
-    def __init__(self) -> None:
-        self.loop = Loop()
-        self.turns = Turns(self.loop, self.loop.clock_s)
-        self.intake = Intake(self.loop.call_soon)
-        self.memory = MemoryBudget(-1, Metrics())
-        self.served: list[int] = []
-        self.keeps = False
-        self.answer_bytes = 10
-        self._number = 0
-
-    def opened(self, connection: Connection) -> bool:
-        connection.number = self._number
-        self._number += 1
-        return True
-
-    def decoded(self, connection: Connection, frame: memoryview) -> Connection:
-        assert bytes(frame)[2:] == b"ng"
-        return connection
-
-    def handle(self, request: Connection) -> None:
-        self.served.append(request.number)
-        self.loop.used_s += REQUEST_S
-        request.busy = self.keeps
-        request.send([bytes(self.answer_bytes)])
-
-    def answer(self, connection: Connection) -> None:
-        connection.done()
-
-    def watch_for_close(self, connection: Connection, watch: bool) -> None: ...
-
-    def closed(self, connection: Connection) -> None: ...
-
-    def connected(self, served_before: bool = True) -> tuple[Connection, Transport]:
-        connection, transport = Connection(cast(Any, self), 1000), Transport()
-        connection.connection_made(cast(Any, transport))
-        if served_before:
-            connection.data_received(FRAME)
-            while self.loop.soon:
-                self.loop.once()
-            assert self.served.pop() == connection.number
-        return connection, transport
 
 
 def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
@@ -120,18 +28,6 @@ def test_a_request_without_a_backlog_is_served_when_it_arrives() -> None:
     assert driver.served == [greedy.number]
     modest.data_received(FRAME)
     assert driver.served == [greedy.number, modest.number]
-
-
-def with_backlogs(driver: Answering, connections: int, frames: int) -> list[Connection]:
-    """Connections whose first requests are served, and whose further ones wait."""
-    greedy = [driver.connected()[0] for _ in range(connections)]
-    used_s = driver.loop.used_s
-    for each in greedy:
-        each.data_received(FRAME * frames)
-        driver.loop.used_s = used_s  # None of them takes the time of the others.
-    assert driver.served == [each.number for each in greedy]
-    driver.served.clear()
-    return greedy
 
 
 def test_a_pass_serves_no_more_than_its_share_before_the_sockets_are_looked_at() -> None:
@@ -226,82 +122,6 @@ def test_nodes_are_served_when_they_ask_whatever_clients_do() -> None:
     assert driver.served == [node.number]
     driver.loop.once()
     assert driver.served[1:4:2] == [node.number] * 2, "its backlog shares a pass with them"
-
-
-class FullMemory:
-    """A memory budget that is full, or not. ``reserve`` says whether small requests may be served all the same."""
-
-    def __init__(self) -> None:
-        self.is_full_now = True
-        self.reserve = False
-
-    def is_full(self, holder: Connection, is_small: bool = False) -> bool:
-        return self.is_full_now and not holder.of_node and not (is_small and self.reserve)
-
-    def changed(self, _: Connection) -> None: ...
-
-
-def test_while_the_memory_is_full_nobody_loses_a_place_and_requests_without_a_backlog_stay_first() -> None:
-    driver = Answering()
-    modest, _ = driver.connected()
-    greedy = with_backlogs(driver, 100, 50)
-    memory = FullMemory()
-    driver.memory = cast(Any, memory)
-    driver.loop.once()
-    modest.data_received(FRAME)
-    for _ in range(50):
-        driver.loop.once()
-    assert driver.served == []
-    memory.is_full_now = False
-    driver.turns.memory_is_free()
-    assert driver.served[0] == modest.number
-    assert len(driver.served) == 1 + MOST
-    assert set(driver.served[1:]) <= {each.number for each in greedy}
-    driver.turns.memory_is_free()
-    assert len(driver.served) == 1 + MOST, "only a pass that served nobody is made up for"
-
-
-def test_while_the_memory_is_full_small_requests_without_a_backlog_come_out_of_the_reserve() -> None:
-    driver = Answering()
-    (modest, _), (fetcher, _), (newcomer, _) = (driver.connected(served) for served in (True, True, False))
-    with_backlogs(driver, 10, 5)
-    memory = FullMemory()
-    memory.reserve = True
-    driver.memory = cast(Any, memory)
-    driver.loop.once()
-    fetcher.data_received(FETCH)
-    newcomer.data_received(API_VERSIONS)
-    modest.data_received(FRAME)
-    assert driver.served == [modest.number]
-    for _ in range(5):
-        driver.loop.once()
-    assert driver.served == [modest.number, newcomer.number], "backlogs and the fetch wait for free memory"
-
-
-def test_a_client_whose_request_waits_for_free_memory_does_not_keep_the_node_waiting() -> None:
-    driver = Answering()
-    modest, _ = driver.connected()
-    slow, _ = driver.connected()
-    (greedy,) = with_backlogs(driver, 1, 5)
-    memory = FullMemory()
-    driver.memory = cast(Any, memory)
-    modest.data_received(FRAME)
-    slow.data_received(FRAME[:-1])
-    assert modest.waits_since_s() is greedy.waits_since_s() is None
-    assert slow.waits_since_s() is not None, "its frame is not complete"
-
-
-def test_while_the_memory_of_clients_is_full_nodes_are_served() -> None:
-    driver = Answering()
-    client, _ = driver.connected()
-    node, _ = driver.connected()
-    node.of_node = True
-    driver.memory = cast(Any, FullMemory())
-    for each in (client, node):
-        each.data_received(FRAME * 3)
-    while node._reader.has_frame():
-        driver.loop.once()
-    assert driver.served == [node.number] * 3
 
 
 def test_connections_with_a_backlog_are_served_in_turn() -> None:
@@ -511,31 +331,3 @@ def test_a_bug_in_one_turn_does_not_keep_the_others_waiting_for_ever() -> None:
     turns.add(Taking(3), Queue.LIGHT)
     loop.once()
     assert served == [1, 2, 3]
-
-
-def test_an_answer_counts_whole_until_its_last_byte_is_read() -> None:
-    """Its buffers are sent as they are, so none of them is let go of before that."""
-    driver = Answering()
-    reader, transport = driver.connected()
-    empty_bytes = reader.held_bytes()
-    assert empty_bytes >= OWN_BYTES
-    reader.send([bytes(1_000_000)])
-    transport.unread_bytes = 1
-    assert reader.held_bytes() == empty_bytes + 1_000_000
-    reader.send([bytes(10)])
-    transport.unread_bytes = 11
-    assert reader.held_bytes() == empty_bytes + 1_000_010
-    transport.unread_bytes = 10
-    assert reader.held_bytes() == empty_bytes + 10
-    transport.unread_bytes = 0
-    assert reader.held_bytes() == empty_bytes
-
-
-def test_what_a_large_request_is_decoded_to_counts_until_it_is_answered() -> None:
-    driver = Answering()
-    reader, _ = driver.connected()
-    empty_bytes = reader.held_bytes()
-    reader.making_bytes = 1_000_000
-    assert reader.held_bytes() == empty_bytes + 1_000_000
-    reader.done()
-    assert reader.held_bytes() <= empty_bytes

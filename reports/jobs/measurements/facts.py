@@ -39,7 +39,10 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "idempotent_records_read": "if(producer_id >= 0, count, 0)",
     },
     "sends": {"records_acked": f"if({_ACKED}, count, 0)", "acked_sends": _ACKED},
-    "positions": {"positions": "true"},
+    "positions": {
+        "positions": "true",
+        "stable_offsets": "last_stable_offset >= 0 and leader_epoch >= 0 and error is null",
+    },
     "assignments": {"assignments": "true"},
     "trace": {
         "session_requests": f"what = 'request' and api_key = {FETCH} and session_id != 0 and session_epoch > 0",
@@ -51,13 +54,30 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "offsets_committed": "kind = 'commit' and error is null",
         "epochs_learnt": "kind in ('fetched', 'loaded') and error is null and metadata_epoch >= 0",
     },
+    "transactions": {
+        "transactions": "true",
+        "transactions_ok": "asked = 'commit' and outcome = 'ok'",
+        "transactions_committed": "asked = 'commit'",
+        "transactions_not_committed": "asked != 'commit' or outcome = 'failed'",
+    },
+    "transforms": {"records_transformed": "count"},
     "memberships": {"partitions_given": "event = 'assigned'"},
     "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
     "target_runs": {"records_at_target": "count"},
     "resets": {"rewinds": _REWIND, "records_rewound": f"if({_REWIND}, from_offset - to_offset, 0)"},
 }
 """The facts that each table holds: a condition whose rows are counted, or a number that is summed."""
-_SELDOM = ("frames", "frame_lines", "commits", "memberships", "metadata_epochs", "target_runs", "resets")
+_SELDOM = (
+    "frames",
+    "frame_lines",
+    "commits",
+    "transactions",
+    "transforms",
+    "memberships",
+    "metadata_epochs",
+    "target_runs",
+    "resets",
+)
 """Many runs lack these tables. Even a query over nothing costs its planning."""
 
 

@@ -68,12 +68,20 @@ def members(tables: Tables) -> DataFrame:
     return tables.memberships.select("run", "group", "process").distinct()
 
 
-def occupied(tables: Tables) -> DataFrame:
-    """Offsets at which somebody read a record: merged intervals ``first``, ``last`` per partition.
+def committed_reads(tables: Tables) -> DataFrame:
+    """Reads of our values by readers with read_committed."""
+    return ours(ok_reads(tables)).where("isolation = 1")
 
-    Offsets that hold no record for a reader (control batches, compacted records) are in no interval.
+
+def occupied(tables: Tables) -> DataFrame:
+    """Offsets at which somebody read a record: merged intervals ``first``, ``last`` per partition and ``isolation``.
+
+    Offsets that hold no record for a reader (control batches, compacted records) are in no interval. Readers with
+    read_committed (1) see no records of aborted transactions, so only what such readers read counts for them.
     """
-    return merged(tables.reads, PARTITION, "first_offset", "last_offset")
+    levels = F.explode(F.expr("if(isolation = 1, array(0L, 1L), array(0L))")).alias("isolation")
+    reads = tables.reads.select(*PARTITION, "first_offset", "last_offset", levels)
+    return merged(reads, [*PARTITION, "isolation"], "first_offset", "last_offset")
 
 
 def log_starts(tables: Tables) -> DataFrame:

@@ -13,11 +13,12 @@ from reports.jobs.shared.evidence import occupied
 from reports.jobs.shared.expressions import PARTITION, READER, before, so_far
 from reports.read_tables import Tables
 
-_STEP = (*READER, "index", "complete_us", "first_offset", "expected")
+_STEP = (*READER, "isolation", "index", "complete_us", "first_offset", "expected")
 
 
 def steps_between_operations(tables: Tables) -> DataFrame:
-    polls = tables.reads.groupBy(*READER, "index", "type", F.col("complete_us").alias("at_us"), "complete_us").agg(
+    reads = tables.reads.withColumn("at_us", F.col("complete_us"))
+    polls = reads.groupBy(*READER, "isolation", "index", "type", "at_us", "complete_us").agg(
         F.min_by("first_offset", "position").alias("first_offset"),
         F.max_by("last_offset", "position").alias("last_offset"),
     )
@@ -47,7 +48,7 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     told = tables.positions.select(*READER, "index", "log_start_offset")
     jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
     low = F.greatest("expected", "log_start_offset", F.lit(0))
-    known = jumps.withColumn("low", low).join(tables.once(occupied), PARTITION)
+    known = jumps.withColumn("low", low).join(tables.once(occupied), [*PARTITION, "isolation"])
     over = known.where("first < first_offset and last >= low and low < first_offset")
     from_offset = F.greatest("first", "low")
     missed = F.least("last", F.col("first_offset") - 1) - from_offset + 1

@@ -275,7 +275,7 @@ class NaiveBroker:
         if header.base_sequence > expected:
             return ErrorCode.out_of_order_sequence_number
         self.sequences[key] = expected + header.record_count
-        self.pending += [(where, (each.value or b"").decode()) for each in read_records(data)]
+        self.pending += [(where, (each.value or b"").decode("latin-1")) for each in read_records(data)]
         return ErrorCode.none
 
     def _end_txn(self, body: Any, version: int, said: Said) -> EndTxnResponse:

@@ -1,0 +1,386 @@
+"""A fleet client with a transactional producer: it begins transactions, ends them as it likes, and records each.
+
+``TransactionalProducer`` of the reference client decides everything about the protocol. The rest is in subclasses: when
+a transaction is due, what it sends, and what follows from its end.
+
+Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
+info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
+ID, so the open one is aborted then at the latest. It comes back for that at once when the load ends.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.consumer_lanes import LaneHistory, ProducerLanes
+from bench.fleet.behaviours.journal import Journal, Operation
+from bench.fleet.behaviours.protocol import (
+    ClientSettings,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    TopicPartition,
+    Wake,
+)
+from reference_broker.client.group_requests import name_of
+from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.transactions.producer import Delivery, ProducerConfig, TransactionalProducer
+from reference_broker.client.transactions.requests import ProducerIdentity
+from reference_broker.client.transactions.states import State
+from reference_broker.client.transactions.values import Outcome, TransactionConfig
+from reference_broker.records.record import Record
+from reports.rows import RunRow, TransactionRow
+
+TIMER_LANE: Final = 0
+OPERATION: Final = "transaction"
+COMMIT, ABORT, NOTHING = "commit", "abort", "nothing"
+AWAY_US: Final = 300_000
+"""How long a client whose producer was refused for good waits before it tries again."""
+SOON_US: Final = 1_000
+IDLE_US: Final = 100_000
+"""A client looks around after SOON_US at the earliest and after IDLE_US at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerHabits:
+    """What a transactional client does with its transactions. ``away_us`` is the longest time until a client that died
+    comes back."""
+
+    process: str
+    topics: tuple[str, ...]
+    timeout_us: int
+    abort_percent: int = 0
+    die_percent: int = 0
+    away_us: int = 2_000_000
+    delivery_timeout_us: int = 30_000_000
+    request_wait_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Values of this client in one partition, from number ``first_sequence`` on."""
+
+    delivery: Delivery
+    first_sequence: int
+
+
+@dataclass(slots=True)
+class Open:
+    """A transaction whose end is not recorded yet. ``wants`` is how the client means to end it, ``asked`` what it has
+    asked for, and ``outcome`` what it knows of that. ``rows`` holds further rows of its own."""
+
+    operation: Operation
+    identity: ProducerIdentity
+    wants: str
+    from_us: int
+    sent: list[Sent] = field(default_factory=list)
+    rows: list[HistoryRow] = field(default_factory=list)
+    asked: str = NOTHING
+    asked_us: int = -1
+    outcome: Outcome | None = None
+    error: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The type of its operation."""
+        if self.asked != COMMIT or self.outcome is Outcome.FAILED:
+            return "fail"
+        return "ok" if self.outcome is Outcome.OK else "info"
+
+
+@dataclass(slots=True)
+class Life:
+    """One producer from its start to its end."""
+
+    producer: TransactionalProducer
+    lanes: ProducerLanes
+    current: Open | None = None
+
+
+class TransactionalClient(ABC):
+    """Ends after Stopping once nothing is open and nothing is left to do."""
+
+    def __init__(self, habits: ProducerHabits, settings: ClientSettings, random: Chance) -> None:
+        self.habits = habits
+        self.settings = settings
+        self.random = random
+        self.journal = Journal(habits.process)
+        self._lane_numbers = count(TIMER_LANE + 1)
+        self._life: Life | None = None
+        self._back_at_us = 0
+        self._left_open = False
+        self._stopping_at_us = -1
+        self._woken_at_us = 0
+        self._finished = False
+
+    # -- what a subclass decides --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def due_at_us(self) -> int | None:
+        """The time at which the next transaction begins. None: something else must happen before."""
+
+    @abstractmethod
+    def fill(self, producer: TransactionalProducer, current: Open) -> None:
+        """Sends what belongs to the transaction, which has just begun."""
+
+    @property
+    @abstractmethod
+    def has_more(self) -> bool:
+        """Whether more transactions must follow after Stopping."""
+
+    @abstractmethod
+    def ended(self, current: Open) -> None:
+        """Hears that the transaction has ended, with this ``kind``."""
+
+    # -- what a driver calls ------------------------------------------------------------------------------------
+
+    @property
+    def process(self) -> str:
+        return self.habits.process
+
+    @property
+    def now_us(self) -> int:
+        return self.journal.now.mono_us
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping_at_us >= 0
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        self.journal.now = now
+        if self._finished:
+            return []
+        if isinstance(event, Started):
+            self._back_at_us = self.now_us
+        elif isinstance(event, Stopping | Leaving):
+            self._stopping_at_us = self.now_us
+        elif self._life is not None:
+            self._life.lanes.handle(event)
+        self._go_on()
+        return self.journal.take_actions()
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        """Ends at once. What is open ends as far as it can be known."""
+        self.journal.now, self._finished = now, True
+        rows: list[HistoryRow] = []
+        if self._life is not None and self._life.current is not None:
+            rows = self._rows_if_given_up(self._life, "unfinished")
+        return [*self.journal.end_all("unfinished"), *rows]
+
+    # -- lives --------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> Life:
+        settings, habits = self.settings, self.habits
+        told = settings.versions
+        transaction = TransactionConfig(
+            habits.process, habits.timeout_us, settings.backoff_us, settings.request_timeout_us
+        )
+        config = ProducerConfig(
+            tuple(NodeAddress(number, each.host, each.port) for number, each in enumerate(settings.bootstrap)),
+            transaction,
+            delivery_timeout_us=habits.delivery_timeout_us,
+            request_timeout_us=settings.request_timeout_us + habits.request_wait_ms * 1000,
+            replicas_timeout_ms=habits.request_wait_ms,
+            backoff_us=settings.backoff_us,
+            metadata_version=told.metadata,
+        )
+        producer = TransactionalProducer(config)
+        for topic in habits.topics:
+            producer.look_up(topic)
+        return Life(producer, ProducerLanes(producer, LaneHistory(), self.journal, settings, self._lane_numbers))
+
+    def _end_life(self, away_us: int) -> None:
+        assert self._life is not None, "nobody lives"
+        self._left_open = self._life.producer.state is not State.READY
+        self._life.lanes.close()
+        self._life = None
+        self._back_at_us = self.now_us + away_us
+
+    def _go_on(self) -> None:
+        """Does all that can be done now, and sets the time to look around again."""
+        if self._life is None and not self._is_done and (self.is_stopping or self.now_us >= self._back_at_us):
+            self._life = self._begin()
+        if self._life is not None:
+            self._live(self._life)
+        if self._is_late or (self._life is None and self._is_done):
+            self._finish()
+        else:
+            self._wake()
+
+    @property
+    def _is_done(self) -> bool:
+        return self.is_stopping and not self.has_more and not self._left_open
+
+    @property
+    def _is_late(self) -> bool:
+        return self.is_stopping and self.now_us - self._stopping_at_us >= self.settings.drain_us
+
+    def _finish(self) -> None:
+        self._finished = True
+        life = self._life
+        if life is not None:
+            current = life.current
+            if current is not None:
+                rows = self._rows_if_given_up(life, "timeout")
+                self.journal.end(current.operation, current.kind, current.error, rows=tuple(rows))
+            self._end_life(0)
+        self.journal.actions.append(Finished())
+
+    def _live(self, life: Life) -> None:
+        """Works until nothing is left to do without waiting."""
+        going = True
+        while going:
+            going = self._advance(life)
+            if self._life is not life:
+                return
+            for lane, request in life.producer.next_requests(self.now_us):
+                life.lanes.send(lane, request)
+
+    def _advance(self, life: Life) -> bool:
+        """Takes the next step, and returns whether it may allow another one at once."""
+        producer, current, state = life.producer, life.current, life.producer.state
+        if state is State.UNINITIALIZED:
+            producer.init()
+        elif state is State.FATAL_ERROR:
+            self._note_error(life)
+            self._record_end(life, producer.outcome or Outcome.FAILED)
+            self._end_life(AWAY_US + self.random.randrange(AWAY_US))
+            return False
+        elif state is State.ABORTABLE_ERROR:
+            self._note_error(life)
+            if current is not None:
+                current.outcome = producer.outcome or Outcome.FAILED
+            producer.abort()
+        elif state is State.IN_TRANSACTION:
+            assert current is not None, "a transaction that nobody has begun"
+            return self._end_as_wanted(life, current)
+        elif state in (State.READY, State.INITIALIZING) and current is not None:
+            self._record_end(life, producer.outcome or Outcome.FAILED)
+        elif state is State.READY:
+            self._left_open = False
+            return self._begin_next(life)
+        else:
+            return False
+        return True
+
+    def _begin_next(self, life: Life) -> bool:
+        if self._is_done:
+            self._end_life(0)
+            return False
+        due_us = self.due_at_us()
+        if due_us is None or self.now_us < due_us:
+            return False
+        producer = life.producer
+        producer.begin()
+        drawn = self.random.randrange(100)
+        wants = ABORT if drawn < self.habits.abort_percent else COMMIT
+        if wants == COMMIT and drawn < self.habits.abort_percent + self.habits.die_percent and not self.is_stopping:
+            wants = NOTHING
+        operation = self.journal.begin(OPERATION, due_us)
+        life.current = Open(operation, producer.transactions.identity, wants, self.now_us)
+        self.fill(producer, life.current)
+        return True
+
+    def _end_as_wanted(self, life: Life, current: Open) -> bool:
+        """A commit waits for the records by itself. Others wait until these are in the logs."""
+        if current.wants != COMMIT and not life.producer.is_flushed:
+            return False
+        if current.wants == NOTHING:
+            current.error = "died"
+            self._record_end(life, Outcome.FAILED)
+            self._end_life(1 + self.random.randrange(self.habits.away_us))
+            return False
+        current.asked, current.asked_us = current.wants, self.now_us
+        if current.wants == COMMIT:
+            life.producer.commit()
+        else:
+            current.error = "aborted"
+            life.producer.abort()
+        return True
+
+    # -- what is recorded ---------------------------------------------------------------------------------------
+
+    def _note_error(self, life: Life) -> None:
+        if life.current is not None and life.producer.error is not None:
+            life.current.error = name_of(life.producer.error.error)
+
+    def _record_end(self, life: Life, outcome: Outcome) -> None:
+        """Records the end of the transaction, if there is one. An error before the end has told its outcome already."""
+        current, life.current = life.current, None
+        if current is None:
+            return
+        current.outcome = current.outcome or outcome
+        self.journal.end(current.operation, current.kind, current.error, rows=tuple(self._rows(current)))
+        self.ended(current)
+
+    def _rows_if_given_up(self, life: Life, error: str) -> list[HistoryRow]:
+        current = life.current
+        assert current is not None, "nothing is open"
+        current.outcome = current.outcome or life.producer.outcome or life.producer.transactions.outcome_if_given_up
+        current.error = current.error or error
+        return self._rows(current)
+
+    def _rows(self, current: Open) -> list[HistoryRow]:
+        index, identity = current.operation.index, current.identity
+        assert current.outcome is not None, "an end without an outcome"
+        end = TransactionRow(
+            self.process,
+            index,
+            self.habits.process,
+            identity.producer_id,
+            identity.epoch,
+            current.asked,
+            current.outcome.value,
+            current.error,
+            self.habits.timeout_us,
+            current.from_us,
+            current.asked_us if current.asked_us >= 0 else self.now_us,
+            self.now_us,
+        )
+        runs = [
+            RunRow(
+                self.process,
+                index,
+                position,
+                "send",
+                *each.delivery.where,
+                each.delivery.base_offset,
+                len(each.delivery.records),
+                identity.producer_id,
+                self.process,
+                each.first_sequence,
+                True,
+                -1,
+            )
+            for position, each in enumerate(current.sent)
+        ]
+        return [end, *runs, *current.rows]
+
+    def send(
+        self, producer: TransactionalProducer, current: Open, where: TopicPartition, records: list[Record], first: int
+    ) -> None:
+        """Sends values from number ``first`` on as part of the transaction."""
+        current.sent.append(Sent(producer.send(self.now_us, where, records), first))
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        due = [self.now_us + IDLE_US]
+        if self._life is None:
+            due.append(self._back_at_us)
+        else:
+            wake_us = self._life.producer.wake_at_us
+            due += [] if wake_us is None else [wake_us]
+            begins_us = self.due_at_us() if self._life.current is None else None
+            due += [] if begins_us is None else [begins_us]
+        at_us = max(min(due), self.now_us + SOON_US)
+        if not self.now_us < self._woken_at_us <= at_us:
+            self._woken_at_us = at_us
+            self.journal.actions.append(Wake(at_us, TIMER_LANE))

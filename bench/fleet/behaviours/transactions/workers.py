@@ -1,0 +1,231 @@
+"""Workers that consume, transform and produce, with the offsets in the transaction (KIP-98, KIP-447).
+
+One client holds two behaviours, as a mirror does. A member of the group reads committed records. A transactional
+producer makes one value of its own of each record, and writes it to the partition of the same number in the target.
+The pipe between them is the member's sink. What a transaction has taken stays in the pipe until it is committed, so
+what was aborted is done again with new values. The table ``transforms`` says which value stands for which offset.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Final
+
+from bench.fleet.behaviours import protocol
+from bench.fleet.behaviours.chance import Chance
+from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.group_plans import MemberPlan
+from bench.fleet.behaviours.protocol import (
+    ClientSettings,
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    TopicPartition,
+)
+from bench.fleet.behaviours.transactions.client import Open, ProducerHabits, TransactionalClient
+from bench.fleet.values import ValueMaker
+from reference_broker.client.consumer_partitions import ConsumerRecord
+from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.transactions.producer import TransactionalProducer
+from reference_broker.records.record import Record
+from reports.rows import CommitRow, TransformRow
+
+WRITER_SUFFIX: Final = "-writer"
+WRITER_LANES: Final = 1_000
+"""The number of the writer's first lane."""
+MAX_WAITING: Final = 5_000
+"""The number of a partition's records in the pipe at which the member stops reading it."""
+RECORDS_PER_TRANSACTION: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """``target`` names the topic to which the worker writes, with ``target_partitions`` partitions. A transaction
+    begins every ``interval_us`` if there is anything to do."""
+
+    member: MemberPlan
+    habits: ProducerHabits
+    target: str
+    target_partitions: int
+    interval_us: int
+    record_bytes: int = 100
+
+
+@dataclass(slots=True)
+class Pipe:
+    """The member's sink. ``waiting`` holds the offsets that were read and are not in a committed transaction, by
+    partition. ``ended`` says that the member brings no more."""
+
+    waiting: dict[TopicPartition, deque[int]] = field(default_factory=dict)
+    read_at_us: int = -1
+    ended: bool = False
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        for each in records:
+            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(each.offset)
+
+    def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
+        return committed
+
+    def is_full(self, where: TopicPartition) -> bool:
+        return len(self.waiting.get(where, ())) >= MAX_WAITING
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        return any(self.waiting.get(each) for each in partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self.waiting.pop(where, None)
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.waiting.values())
+
+    def settle(self, where: TopicPartition, offsets: Sequence[int]) -> None:
+        """These are in a committed transaction. Nothing changes if they were dropped meanwhile."""
+        waiting = self.waiting.get(where)
+        while waiting and waiting[0] <= offsets[-1]:
+            waiting.popleft()
+
+
+class WorkerWriter(TransactionalClient):
+    """Ends when the pipe has ended and is empty, or time is over."""
+
+    def __init__(self, plan: WorkerPlan, settings: ClientSettings, random: Chance, pipe: Pipe, reader: GroupMember):
+        super().__init__(plan.habits, settings, random)
+        self.plan = plan
+        self.pipe = pipe
+        self.reader = reader
+        self.values = ValueMaker(plan.habits.process, plan.record_bytes)
+        self.next_sequence = 0
+        self._due_us = 0
+        self._taken: dict[TopicPartition, list[int]] = {}
+
+    def due_at_us(self) -> int | None:
+        return None if self.pipe.is_empty or self.reader.identity is None else self._due_us
+
+    @property
+    def has_more(self) -> bool:
+        has_open = self._life is not None and self._life.current is not None
+        return has_open or not self.pipe.ended or (not self.pipe.is_empty and self.reader.identity is not None)
+
+    def fill(self, producer: TransactionalProducer, current: Open) -> None:
+        identity = self.reader.identity
+        assert identity is not None, "a transaction of a client that is no member"
+        self._due_us = self.now_us + self.plan.interval_us
+        self._taken = {
+            where: list(islice(offsets, RECORDS_PER_TRANSACTION))
+            for where, offsets in self.pipe.waiting.items()
+            if offsets
+        }
+        for where, offsets in self._taken.items():
+            self._transform(producer, current, where, offsets)
+        after = {where: OffsetToCommit(offsets[-1] + 1) for where, offsets in self._taken.items()}
+        producer.send_offsets(after, identity)
+        current.rows += [
+            CommitRow(
+                self.process,
+                current.operation.index,
+                "transaction",
+                identity.group_id,
+                identity.generation_id,
+                identity.member_id,
+                *where,
+                each.offset,
+                each.leader_epoch,
+                -1,
+                False,
+                None,
+                self.now_us,
+            )
+            for where, each in after.items()
+        ]
+
+    def _transform(
+        self, producer: TransactionalProducer, current: Open, where: TopicPartition, offsets: list[int]
+    ) -> None:
+        target = TopicPartition(self.plan.target, where.partition % self.plan.target_partitions)
+        wall_ms, first = self.journal.now.wall_ms, self.next_sequence
+        self.next_sequence += len(offsets)
+        values = [self.values.make(sequence) for sequence in range(first, self.next_sequence)]
+        records = [Record(timestamp_ms=wall_ms, key=None, value=value) for value in values]
+        self.send(producer, current, target, records, first)
+        for start, length in _consecutive(offsets):
+            current.rows.append(
+                TransformRow(
+                    self.process,
+                    current.operation.index,
+                    self.plan.member.group,
+                    *where,
+                    offsets[start],
+                    length,
+                    *target,
+                    self.process,
+                    first + start,
+                )
+            )
+
+    def ended(self, current: Open) -> None:
+        """What was committed is done. Of an unknown end nobody can tell: the group's offsets say where to go on."""
+        taken, self._taken = self._taken, {}
+        if current.kind == "ok":
+            for where, offsets in taken.items():
+                self.pipe.settle(where, offsets)
+        elif current.kind == "info":
+            self.reader.begin_anew()
+
+
+def _consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
+    """Yields the runs of consecutive offsets: where each begins in the list, and how long it is."""
+    starts = [at for at, each in enumerate(offsets) if not at or each != offsets[at - 1] + 1]
+    return [(start, end - start) for start, end in zip(starts, [*starts[1:], len(offsets)], strict=True)]
+
+
+class Worker:
+    """The member and the producer as one behaviour. Stopping goes to the member. Once it has caught up and everything
+    is committed, the producer ends too."""
+
+    def __init__(self, plan: WorkerPlan, settings: ClientSettings, random: Chance) -> None:
+        self.plan = plan
+        self.pipe = Pipe()
+        self.reader = GroupMember(plan.member, settings, random, sink=self.pipe)
+        self.writer = WorkerWriter(plan, settings, random, self.pipe, self.reader)
+        self._reads = self._writes = True
+
+    @property
+    def process(self) -> str:
+        return self.reader.process
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        if isinstance(event, Started):
+            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
+        if isinstance(event, Stopping | Leaving):
+            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
+        if event.lane >= WRITER_LANES:
+            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
+        return self._merged(self.reader.step(now, event), [])
+
+    def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
+        """Merges the actions of both. The worker is finished when both are."""
+        both = [*read, *(_shifted(each) for each in wrote)]
+        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
+        was_open = self._reads or self._writes
+        self._reads = self._reads and not any(isinstance(each, Finished) for each in read)
+        self._writes = self._writes and not any(isinstance(each, Finished) for each in wrote)
+        self.pipe.ended = not self._reads
+        return [*left, Finished()] if was_open and not (self._reads or self._writes) else left
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        return [*self.reader.close(now), *self.writer.close(now)]
+
+
+def _shifted(action: FleetAction) -> FleetAction:
+    if isinstance(action, protocol.Record | Finished):
+        return action
+    return replace(action, lane=action.lane + WRITER_LANES)

@@ -1,0 +1,47 @@
+"""The simulator's checks of transactions say of the planted histories what the jobs must say of them."""
+
+from typing import cast
+
+import pytest
+
+from chaos.checks.all_checks import all_checks
+from chaos.checks.check import History
+from chaos.tests.surroundings import around
+from reports.columns import ROW_TABLES
+from reports.rows import HistoryRow
+from reports.tests import history as planted
+from reports.tests.ledger import Ledger
+from reports.tests.test_transactions_judged import PLANTED
+
+GUARANTEES = {guarantee for _, guarantees in PLANTED.values() for guarantee in guarantees}
+
+
+def history_of(tables: planted.History) -> History:
+    found = History()
+    for kind, table in ROW_TABLES.items():
+        if hasattr(found, table.name):
+            found.add([cast(HistoryRow, kind(**row)) for row in tables.tables.get(table.name, [])])
+    return found
+
+
+def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
+    """Returns what each check says of a planted history, and the guarantees that had something to judge."""
+    ledger = Ledger().play()
+    PLANTED[name][0](ledger)
+    rows = history_of(ledger)
+    checks = all_checks(around())
+    for check in checks:
+        check.end(rows)
+    said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
+    return said, {check.guarantee for check in checks if check.looked_at}
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
+    said, _ = looked_at(name)
+    assert set(said) & GUARANTEES == PLANTED[name][1], said
+
+
+def test_each_check_had_something_to_look_at() -> None:
+    _, judged = looked_at("nothing")
+    assert judged >= GUARANTEES

@@ -1,0 +1,393 @@
+"""Random transactions in a partition with three replicas, beside a naive model of X-4, X-5, X-6 and X-9.
+
+A coordinator is played by hand: it adds partitions, decides, sends markers, moves to another node, and leaves late
+markers behind. What the leader's log says at each step is read from its bytes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from reference_broker.log.log_view import LogView
+from reference_broker.log.partition_log import PartitionLog, RecordsRefused
+from reference_broker.log.producer_state import Producer
+from reference_broker.log.verification import Guard, Verification
+from reference_broker.records.batch import InvalidRecords, read_header
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.replication.tests.timed_ports import START_MS
+from reference_broker.transactions.markers import writing
+from reference_broker.transactions.markers.marker import Marker, refusal_of
+from reference_broker.transactions.tests.replicas import Replicas, Story
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.fetch import AbortedTransaction
+
+PRODUCERS = st.sampled_from([1, 2])
+KEY = ("events", 0)
+
+
+@dataclass
+class Transaction:
+    """Of one producer, as its coordinator knows it. ``marker``: it is decided, and its marker is not replicated yet."""
+
+    epoch: int = 0
+    has_partition: bool = False
+    marker: Marker | None = None
+
+
+@dataclass
+class Waiting:
+    """A batch whose coordinator was asked. ``said``: its answer, once it is given."""
+
+    producer: int
+    epoch: int
+    data: bytes
+    guard: Guard | None
+    said: bool | None = None
+
+
+@dataclass
+class Seen:
+    """The last stable offset of this leader."""
+
+    epoch: int = 0
+    offset: int = 0
+
+
+class PartitionBesideNaive(RuleBasedStateMachine):
+    @initialize(version=st.sampled_from([1, 2]))
+    def start(self, version: int) -> None:
+        self.version = version
+        self.replicas = Replicas()
+        self.transactions = {producer: Transaction() for producer in (1, 2)}
+        self.coordinator_epoch = 0
+        self.waiting: list[Waiting] = []
+        self.sent: list[Marker] = []
+        self.seen = Seen()
+
+    # producers
+
+    def batch(self, producer: int, epoch: int, records: int = 1) -> bytes:
+        story = self.replicas.story()
+        is_new = story.epochs.get(producer) != epoch
+        values = [Record(timestamp_ms=START_MS, key=None, value=b"v" * 40)] * records
+        return build(
+            values,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=0 if is_new else story.sequences.get(producer, 0),
+            is_transactional=True,
+        )
+
+    @rule(
+        producer=PRODUCERS,
+        back=st.sampled_from([0, 0, 0, 1]),
+        records=st.integers(1, 3),
+        adds=st.booleans(),
+        asks=st.booleans(),
+    )
+    def send(self, producer: int, back: int, records: int, adds: bool, asks: bool) -> None:
+        """``back``: a zombie of an older epoch. ``adds``: the producer adds the partition first, before version 2."""
+        transaction = self.transactions[producer]
+        if adds and self.version == 1 and transaction.marker is None:
+            transaction.has_partition = True
+        epoch = max(transaction.epoch - back, 0)
+        waiting = self.begin(producer, epoch, self.batch(producer, epoch, records))
+        if waiting is not None and asks:
+            self.ask(waiting)
+
+    def begin(self, producer: int, epoch: int, data: bytes) -> Waiting | None:
+        log = self.replicas.log
+        known = self.replicas.story().epochs.get(producer, -1)
+        state = log.producers.by_id.get(producer)
+        try:
+            guard = log.verification.begin(state, read_header(data), raises_epoch=self.version == 2, wall_ms=START_MS)
+        except InvalidRecords as refused:
+            guard, error = None, refused.error
+        else:
+            error = ErrorCode.none
+        assert (error is ErrorCode.invalid_producer_epoch) is (epoch < known)
+        if error:
+            return None
+        if guard is None:
+            self.append(data, None)
+            return None
+        self.waiting.append(Waiting(producer, epoch, data, guard))
+        return self.waiting[-1]
+
+    def append(self, data: bytes, guard: Guard | None) -> Error:
+        log, end = self.replicas.log, self.replicas.log.log_end_offset
+        try:
+            log.append(self.replicas.ports.now(), data, self.replicas.epoch, guard=guard)
+        except RecordsRefused as refused:
+            assert log.log_end_offset == end
+            return refused.error
+        return ErrorCode.none
+
+    def ask(self, one: Waiting) -> bool:
+        """What the coordinator says at this moment."""
+        transaction = self.transactions[one.producer]
+        is_open = transaction.marker is None and one.epoch == transaction.epoch
+        if is_open and self.version == 2:
+            transaction.has_partition = True
+        one.said = is_open and transaction.has_partition
+        return one.said
+
+    @rule(at=st.integers(0, 3))
+    def deliver(self, at: int) -> None:
+        """The coordinator's answer comes, whatever has happened since, and at whatever leader there is."""
+        if self.waiting:
+            one = self.waiting.pop(at % len(self.waiting))
+            if self.ask(one) if one.said is None else one.said:
+                self.append(one.data, one.guard)
+
+    @rule(producer=PRODUCERS)
+    def send_and_wait(self, producer: int) -> None:
+        """Nothing comes between: what the coordinator knows is taken, and nothing else."""
+        transaction = self.transactions[producer]
+        end = self.replicas.log.log_end_offset
+        one = self.begin(producer, transaction.epoch, self.batch(producer, transaction.epoch))
+        if one is not None:
+            self.waiting.remove(one)
+            said = self.ask(one)
+            error = self.append(one.data, one.guard) if said else ErrorCode.none
+            assert error is ErrorCode.none
+            assert (self.replicas.log.log_end_offset > end) is said
+
+    @rule(producer=PRODUCERS, records=st.integers(1, 2))
+    def send_unasked(self, producer: int, records: int) -> None:
+        """A leader that asks nobody."""
+        transaction = self.transactions[producer]
+        was_open = self.replicas.story().open.get(producer, (0, -1))[1] == transaction.epoch
+        error = self.append(self.batch(producer, transaction.epoch, records), None)
+        assert was_open or error
+
+    # the coordinator
+
+    @rule(
+        producer=PRODUCERS,
+        commits=st.booleans(),
+        fences=st.sampled_from([False, False, True]),
+        moves=st.sampled_from([False, False, True]),
+        replicates=st.booleans(),
+    )
+    def end(self, producer: int, commits: bool, fences: bool, moves: bool, replicates: bool) -> None:
+        """``fences``: the transaction took too long, or the producer was replaced. ``moves``: to another coordinator,
+        which sends the marker. A transaction that is decided keeps its outcome."""
+        self.coordinator_epoch += 1 if moves else 0
+        transaction = self.transactions[producer]
+        if transaction.marker is None:
+            self.decide(producer, transaction, commits, fences)
+        if transaction.marker is not None:
+            self.write_marker(transaction, transaction.marker)
+        if replicates:
+            self.catch_up()
+
+    def decide(self, producer: int, transaction: Transaction, commits: bool, fences: bool) -> None:
+        raised = transaction.epoch + (1 if fences or self.version == 2 else 0)
+        if transaction.has_partition:
+            transaction.marker = Marker(producer, raised, 0, commits and not fences, self.version)
+        else:
+            transaction.epoch = raised
+
+    def write_marker(self, transaction: Transaction, wanted: Marker) -> None:
+        marker = replace(wanted, coordinator_epoch=self.coordinator_epoch)
+        self.sent.append(marker)
+
+        def written(errors: dict[tuple[str, int], Error]) -> None:
+            if not errors[KEY] and transaction.marker is wanted:
+                transaction.epoch, transaction.marker = wanted.producer_epoch, None
+                transaction.has_partition = False
+
+        self.write(marker, written)
+
+    @rule(producer=PRODUCERS, commits=st.booleans(), begins=st.booleans())
+    def cross(self, producer: int, commits: bool, begins: bool) -> None:
+        """The coordinator's answer and the end of the transaction cross, and maybe the next one ``begins``."""
+        before = len(self.waiting)
+        self.send(producer, 0, 1, adds=True, asks=True)
+        self.end(producer, commits, fences=False, moves=False, replicates=True)
+        if len(self.waiting) > before:
+            if begins:
+                self.send(producer, 0, 1, adds=False, asks=False)
+            self.deliver(before)
+
+    @rule(at=st.integers(0, 20))
+    def late_marker(self, at: int) -> None:
+        """One that was sent before comes again: from an older coordinator, or since version 2 from any."""
+        if not self.sent:
+            return
+        marker = self.sent[at % len(self.sent)]
+        is_older = marker.coordinator_epoch < self.replicas.story().coordinators.get(marker.producer_id, -1)
+        if is_older or self.version == 2:
+            self.write(marker, lambda _: None)
+
+    def write(self, marker: Marker, written: Any) -> None:
+        """X-6, and the epochs of KIP-890."""
+        story, end = self.replicas.story(), self.replicas.log.log_end_offset
+        known = story.epochs.get(marker.producer_id, -1)
+        is_open = marker.producer_id in story.open
+        expected = ErrorCode.none
+        if marker.producer_epoch < known or (self.version == 2 and is_open and marker.producer_epoch == known):
+            expected = ErrorCode.invalid_producer_epoch
+        elif marker.coordinator_epoch < story.coordinators.get(marker.producer_id, -1):
+            expected = ErrorCode.transaction_coordinator_fenced
+        told: list[Error] = []
+
+        def tell(errors: dict[tuple[str, int], Error]) -> None:
+            told.append(errors[KEY])
+            written(errors)
+
+        self.replicas.writer.write(marker, [KEY], tell)
+        if expected:
+            assert told == [expected]
+        assert self.replicas.log.log_end_offset == end + (0 if expected else 1)
+
+    # the replicas
+
+    @rule(follower=st.integers(0, 2), batches=st.integers(1, 4))
+    def replicate(self, follower: int, batches: int) -> None:
+        if follower != self.replicas.leader:
+            self.replicas.replicate(follower, batches)
+
+    @rule()
+    def catch_up(self) -> None:
+        for follower in range(3):
+            self.replicate(follower, 1000)
+        for follower in range(3):
+            self.replicate(follower, 0)
+
+    @rule(replica=st.integers(0, 2))
+    def elect(self, replica: int) -> None:
+        if self.replicas.logs[replica].log_end_offset >= self.replicas.log.high_watermark:
+            self.replicas.elect(replica)
+
+    @rule(follower=st.integers(0, 2))
+    def restart(self, follower: int) -> None:
+        if follower != self.replicas.leader:
+            self.replicas.restart(follower)
+
+    # what holds
+
+    @invariant()
+    def holds(self) -> None:
+        story = self.replicas.story()
+        self.check_stable(story)
+        self.check_committed(story)
+        self.check_hanging(story)
+        self.check_replicas(story)
+
+    def check_stable(self, story: Story) -> None:
+        """X-4"""
+        log = self.replicas.log
+        stable = log.last_stable_offset
+        assert stable == story.last_stable_offset(log.high_watermark)
+        if self.seen.epoch == self.replicas.epoch:
+            assert stable >= self.seen.offset
+        self.seen = Seen(self.replicas.epoch, stable)
+
+    def check_committed(self, story: Story) -> None:
+        """X-5: a reader of committed records gets all of them and nothing else."""
+        log, stable = self.replicas.log, self.seen.offset
+        for offset in range(0, stable, 4):
+            for end in (offset + 1, stable):
+                told = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(offset, end)]
+                assert told == story.aborted(offset, end)
+        assert filtered(log, story, stable) == story.committed(stable)
+
+    def check_hanging(self, story: Story) -> None:
+        """X-9"""
+        for producer, (_, epoch) in story.open.items():
+            transaction = self.transactions[producer]
+            assert transaction.has_partition, f"producer {producer} is in a transaction that nobody will end"
+            assert epoch == transaction.epoch
+
+    def check_replicas(self, story: Story) -> None:
+        for log in self.replicas.logs:
+            log.check_invariants()
+            if log.log_end_offset == self.replicas.log.log_end_offset:
+                state = {one: known.current_txn_first_offset for one, known in log.producers.by_id.items()}
+                assert {one: first for one, first in state.items() if first >= 0} == {
+                    one: first for one, (first, _) in story.open.items()
+                }
+
+
+def filtered(log: PartitionLog, story: Story, end: int) -> list[int]:
+    """What a consumer with read_committed keeps: it drops the batches of aborted producers, from the first offset that
+    it was told until the marker."""
+    aborted = [(one.first_offset, one.producer_id) for one in log.aborted_transactions(0, end)]
+    dropping: dict[int, None] = {}
+    kept = []
+    for header, _ in story.batches:
+        if header.base_offset >= end:
+            break
+        while aborted and aborted[0][0] <= header.base_offset:
+            dropping[aborted.pop(0)[1]] = None
+        if header.is_control:
+            dropping.pop(header.producer_id, None)
+        elif header.producer_id not in dropping:
+            kept.append(header.base_offset)
+    return kept
+
+
+TestPartitionBesideNaive = PartitionBesideNaive.TestCase
+TestPartitionBesideNaive.settings = settings(max_examples=40, stateful_step_count=50, deadline=None, derandomize=True)
+
+
+def without_fencing(marker: Marker, known: Producer | None) -> Error:
+    return refusal_of(replace(marker, coordinator_epoch=2**31 - 1), known)
+
+
+def without_raised_epochs(marker: Marker, known: Producer | None) -> Error:
+    return refusal_of(replace(marker, transaction_version=0), known)
+
+
+def any_guard(self: Verification, known: Any, batch: Any, guard: Guard | None) -> None:
+    """Whoever has asked once may write, whatever has ended meanwhile."""
+    if guard is None:
+        honest_check(self, known, batch, guard)
+
+
+def only_open_ones(log: LogView) -> int:
+    return min([log.high_watermark, *log.producers.open_transactions.values()])
+
+
+def only_those_that_begin_there(log: LogView, offset: int, end_offset: int) -> list[AbortedTransaction]:
+    return [one for one in honest_aborted(log, offset, end_offset) if one.first_offset >= offset]
+
+
+def nothing(*_: object, **__: object) -> None:
+    pass
+
+
+honest_check = Verification.check
+honest_aborted = LogView.aborted_transactions
+BROKEN: tuple[tuple[object, str, object], ...] = (
+    (writing, "refusal_of", without_fencing),
+    (writing, "refusal_of", without_raised_epochs),
+    (Verification, "check", nothing),
+    (Verification, "check", any_guard),
+    (Verification, "written", nothing),
+    (LogView, "last_stable_offset", property(only_open_ones)),
+    (LogView, "aborted_transactions", only_those_that_begin_there),
+)
+
+
+@pytest.mark.parametrize(("owner", "name", "broken"), BROKEN)
+def test_the_model_sees_what_is_broken(
+    owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    found = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate])
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(PartitionBesideNaive, settings=found)

@@ -1,0 +1,91 @@
+"""Transactions and what they sent, with their fate: ok, fail or info.
+
+It is ok if the producer was told that its commit is done, and fail if a commit can never come: an abort was asked for,
+nothing was, or the commit was refused for good. It is info if nobody knows.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.jobs.shared.evidence import committed_reads, log_starts
+from reports.jobs.shared.expressions import OPERATION, PARTITION
+from reports.jobs.shared.intervals import merged, subtracted
+from reports.read_tables import Tables
+
+TRANSACTIONS: Final = ("operations", "runs", "transactions")
+ABOUT: Final = tuple(f"X-{number}" for number in range(1, 15))
+"""Runs with transactional producers exercise these clauses."""
+
+VALUES: Final = [*PARTITION, "writer"]
+OVERLAP: Final = "first_sequence <= last and last_sequence >= first"
+_FATE = "case when asked != 'commit' or outcome = 'failed' then 'fail' when outcome = 'ok' then 'ok' else 'info' end"
+
+
+def transactions(tables: Tables) -> DataFrame:
+    """TRANSACTIONS with ``fate``."""
+    return tables.transactions.withColumn("fate", F.expr(_FATE))
+
+
+def sent(tables: Tables) -> DataFrame:
+    """The runs that transactions sent. Columns: OPERATION, topic, partition, writer, first_sequence, last_sequence,
+    first_offset, last_offset, and those of the transaction."""
+    runs = tables.sends.select(
+        *OPERATION,
+        "topic",
+        "partition",
+        "writer",
+        "first_sequence",
+        "last_sequence",
+        "first_offset",
+        "last_offset",
+    )
+    told = tables.once(transactions).select(
+        *OPERATION, "transactional_id", "fate", "asked", "from_us", "at_us", "until_us"
+    )
+    return runs.join(told, OPERATION)
+
+
+def seen(tables: Tables) -> DataFrame:
+    """The values that readers with read_committed saw: merged intervals of sequences. Columns: VALUES, first, last."""
+    return merged(committed_reads(tables), VALUES, "first_sequence", "last_sequence")
+
+
+def parts(tables: Tables) -> DataFrame:
+    """How much of each transaction that may be committed is there. Columns: OPERATION, transactional_id, fate,
+    until_us, ``there`` and ``missing`` (numbers of values), and of one value that is missing: topic, partition, offset,
+    sequence, writer.
+
+    A value is missing if no reader with read_committed saw it, although one read beyond it, or its partition was read
+    to the end. Values below a log start that was seen do not count.
+    """
+    runs = tables.once(sent).where("fate != 'fail'")
+    wanted = merged(runs, VALUES, "first_sequence", "last_sequence")
+    holes = subtracted(wanted, tables.once(seen), VALUES)
+    gone = runs.join(F.broadcast(holes), VALUES).where(OVERLAP)
+    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
+    shift = F.col("first_sequence") - F.col("first_offset")
+    gone = gone.withColumns({"low": low, "high": high, "offset": low - shift, "until": high - shift})
+    judged = (
+        gone.join(_read_until(tables), PARTITION, "left")
+        .join(log_starts(tables), PARTITION, "left")
+        .where("offset <= read_until and until >= coalesce(start_offset, 0)")
+    )
+    example = F.min(F.struct("topic", "partition", "offset", F.col("low").alias("sequence"), "writer")).alias("example")
+    missing = judged.groupBy(*OPERATION).agg(F.sum(F.expr("high - low + 1")).alias("missing"), example)
+    unread = gone.groupBy(*OPERATION).agg(F.sum(F.expr("high - low + 1")).alias("unread"))
+    whole = runs.groupBy(*OPERATION, "transactional_id", "fate", "until_us").agg(
+        F.sum(F.expr("last_sequence - first_sequence + 1")).alias("values")
+    )
+    found = whole.join(missing, OPERATION).join(unread, OPERATION)
+    return found.select("*", (F.col("values") - F.col("unread")).alias("there"), "example.*").drop("example")
+
+
+def _read_until(tables: Tables) -> DataFrame:
+    """The offset up to which readers with read_committed know each partition (``read_until``): the highest one that
+    they read, or the last below the end if a partition was read to its end with nothing open."""
+    reached = committed_reads(tables).select(*PARTITION, F.col("last_offset").alias("read_until"))
+    stable = F.coalesce("last_stable_offset", "high_watermark")
+    ended = tables.ends.select(*PARTITION, (F.least(stable, "high_watermark") - 1).alias("read_until"))
+    return reached.unionByName(ended).groupBy(*PARTITION).agg(F.max("read_until").alias("read_until"))

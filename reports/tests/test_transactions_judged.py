@@ -1,0 +1,239 @@
+"""One breach each of what transactions promise, and what looks like one and is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reports.judge import verdicts_of
+from reports.tests.history import History, int_of
+from reports.tests.ledger import (
+    COMMITTED,
+    END_US,
+    EXPECTATIONS,
+    LEDGER,
+    OF_TRANSACTIONS,
+    TARGET,
+    TIMEOUT_US,
+    UNCOMMITTED,
+    WORKER,
+    WRITER,
+    Ledger,
+    Sent,
+    rows_of,
+)
+from reports.verdict import Verdict
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+def _shows(history: History, partition: int, writer: str, first: int, topic: str = LEDGER) -> None:
+    """Readers with read_committed read what only others should."""
+    (row,) = rows_of(history, writer, first, "final")
+    for process in (COMMITTED, "final-c"):
+        mine = history.rows("runs", kind="read", process=process, topic=topic, partition=partition)
+        (index,) = {each["index"] for each in mine}
+        history.tables["runs"].append({**row, "process": process, "index": index, "isolation": 1})
+
+
+def _hide(history: History, *firsts: int, writer: str = WRITER) -> None:
+    for first in firsts:
+        for row in rows_of(history, writer, first):
+            history.drop("runs", row)
+
+
+def plant_aborted_read(history: History) -> None:
+    _shows(history, 0, WRITER, 4)
+
+
+def plant_read_of_a_transaction_that_nobody_ended(history: History) -> None:
+    _shows(history, 0, WRITER, 14)
+
+
+def legal_read_of_an_unknown_transaction_by_nobody(history: History) -> None:
+    """It was aborted in the end."""
+    _hide(history, 10, 12)
+
+
+def plant_precommitted_read(history: History) -> None:
+    (told,) = history.rows("transactions", process=WRITER, index=2)
+    _read_at(history, int_of(told, "at_us") - 1)
+
+
+def legal_read_before_the_commit_was_answered(history: History) -> None:
+    (told,) = history.rows("transactions", process=WRITER, index=2)
+    _read_at(history, int_of(told, "at_us"))
+
+
+def _read_at(history: History, at_us: int) -> None:
+    """Another reader has the first value of the third transaction at that time."""
+    (row,) = rows_of(history, WRITER, 6, COMMITTED)
+    (operation,) = history.rows("operations", process=COMMITTED, index=row["index"])
+    early = {"process": "reader-e", "index": 0}
+    history.tables["operations"].append({**operation, **early, "invoke_us": at_us - 9, "complete_us": at_us})
+    history.tables["runs"].append({**row, **early, "count": 1})
+    (given,) = history.rows("assignments", process=COMMITTED, topic=LEDGER, partition=0)
+    history.tables["assignments"].append(
+        {**given, "process": "reader-e", "from_us": 0, "until_us": at_us, "from_offset": 6}
+    )
+
+
+def plant_internally_torn(history: History) -> None:
+    _hide(history, 8)
+
+
+def plant_unknown_and_internally_torn(history: History) -> None:
+    _hide(history, 12)
+
+
+def legal_torn_where_nobody_read_to_the_end(history: History) -> None:
+    """What is missing lies at the end of a partition that no reader with read_committed read so far."""
+    _hide(history, 12)
+    (end,) = history.rows("ends", topic=LEDGER, partition=1)
+    end["last_stable_offset"] = 6
+    history.tables["transactions"][0]["timeout_us"] = 2 * END_US
+    history.tables["transactions"][0]["outcome"] = "unknown"
+    for row in history.rows("operations", process=WRITER, index=0):
+        row["type"] = "info"
+
+
+def plant_lost_transaction(history: History) -> None:
+    _hide(history, 6, 8)
+
+
+def plant_older_offset_after_a_commit(history: History) -> None:
+    history.rows("commits", kind="fetched")[-1]["offset"] = 5
+
+
+def plant_offset_of_an_aborted_transaction(history: History) -> None:
+    history.rows("commits", kind="fetched")[0]["offset"] = 8
+
+
+def legal_offset_of_a_transaction_of_unknown_end(history: History) -> None:
+    """The one that was aborted is unknown instead, and committed. Its inputs are then not repeated."""
+    (row,) = history.rows("transactions", process=WORKER, index=1)
+    row.update(asked="commit", outcome="unknown")
+    (operation,) = history.rows("operations", process=WORKER, index=1)
+    operation["type"] = "info"
+    history.rows("commits", kind="fetched")[0]["offset"] = 8
+    _shows(history, 0, WORKER, 5, TARGET)
+    (again,) = history.rows("transforms", index=3)
+    again.update(source_offset=8, count=2, first_sequence=11)
+
+
+def plant_hanging(history: History) -> None:
+    (end,) = history.rows("ends", topic=LEDGER, partition=1)
+    end["last_stable_offset"] = 8
+
+
+def legal_transaction_still_open(history: History) -> None:
+    """Its producer died shortly before the end."""
+    (end,) = history.rows("ends", topic=LEDGER, partition=0)
+    end["last_stable_offset"] = 12
+    (row,) = history.rows("transactions", asked="nothing")
+    row["at_us"] = int_of(end, "end_us") - TIMEOUT_US
+
+
+def _stable_offset(history: History, **changes: int) -> None:
+    """The last answer of ``ledger-0`` to the reader with read_uncommitted shows a smaller last stable offset."""
+    (row,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
+    row.update(last_stable_offset=3, **changes)
+
+
+def plant_lso_regression(history: History) -> None:
+    _stable_offset(history)
+
+
+def legal_smaller_lso_of_the_next_leader(history: History) -> None:
+    _stable_offset(history, leader_epoch=4)
+
+
+def legal_smaller_lso_in_an_overlapping_request(history: History) -> None:
+    _stable_offset(history)
+    (row,) = history.rows("positions", process=UNCOMMITTED, topic=LEDGER, partition=0)
+    (before,) = history.rows("positions", process=COMMITTED, topic=LEDGER, partition=0)
+    ends = [history.rows("operations", process=each["process"], index=each["index"])[0] for each in (before, row)]
+    ends[1]["invoke_us"] = int_of(ends[0], "complete_us") - 1
+
+
+def _once_more(history: History, source_offset: int, is_there: bool) -> None:
+    """Another worker makes the last input again, in a transaction that is committed or not."""
+    ledger = Ledger(history, now_us=30_000_000)
+    sent = Sent(TARGET, 0, 16, 0, 1)
+    asked = "commit" if is_there else "abort"
+    index = ledger.transaction("worker-1", asked, "ok", sent, is_there=is_there, offset=10)
+    ledger.made("worker-1", index, source_offset, 1, 0)
+    for process, isolation in (("final", 0), ("final-c", 1)):
+        if is_there or not isolation:
+            (read,) = {row["index"] for row in history.rows("runs", process=process, topic=TARGET)}
+            ledger.run(process, read, 9, "read", sent, "worker-1", isolation)  # type: ignore[arg-type]
+
+
+def plant_input_twice(history: History) -> None:
+    _once_more(history, 9, True)
+
+
+def legal_input_twice_where_one_was_aborted(history: History) -> None:
+    _once_more(history, 9, False)
+
+
+def plant_input_never(history: History) -> None:
+    (row,) = history.rows("transforms", index=3)
+    row["count"] = 4
+
+
+def legal_input_not_consumed_yet(history: History) -> None:
+    plant_input_never(history)
+    history.rows("commits", kind="transaction")[-1]["offset"] = 9
+    history.rows("commits", kind="fetched")[-1]["offset"] = 9
+
+
+PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
+    "nothing": (lambda _: None, set()),
+    "aborted read": (plant_aborted_read, {"aborted-read"}),
+    "read of an open one": (plant_read_of_a_transaction_that_nobody_ended, {"aborted-read"}),
+    "unknown and aborted": (legal_read_of_an_unknown_transaction_by_nobody, set()),
+    "precommitted read": (plant_precommitted_read, {"precommitted-read"}),
+    "read before the answer": (legal_read_before_the_commit_was_answered, set()),
+    "torn": (plant_internally_torn, {"torn-transaction"}),
+    "unknown and torn": (plant_unknown_and_internally_torn, {"torn-transaction"}),
+    "torn but unread": (legal_torn_where_nobody_read_to_the_end, set()),
+    "lost": (plant_lost_transaction, {"lost-transaction"}),
+    "older offset": (plant_older_offset_after_a_commit, {"torn-transaction"}),
+    "aborted offset": (plant_offset_of_an_aborted_transaction, {"torn-transaction"}),
+    "unknown offset": (legal_offset_of_a_transaction_of_unknown_end, set()),
+    "hanging": (plant_hanging, {"hanging-transaction"}),
+    "still open": (legal_transaction_still_open, set()),
+    "lso back": (plant_lso_regression, {"lso-regression"}),
+    "lso of the next leader": (legal_smaller_lso_of_the_next_leader, set()),
+    "lso in an overlap": (legal_smaller_lso_in_an_overlapping_request, set()),
+    "twice": (plant_input_twice, {"exactly-once"}),
+    "twice, one aborted": (legal_input_twice_where_one_was_aborted, set()),
+    "never": (plant_input_never, {"exactly-once"}),
+    "not consumed yet": (legal_input_not_consumed_yet, set()),
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    root = tmp_path_factory.mktemp("runs")
+    folders = []
+    for name, (plant, _) in PLANTED.items():
+        history = Ledger().play()
+        plant(history)
+        folders.append(history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS))
+    found = verdicts_of([Path(each) for each in folders], spark)  # type: ignore[arg-type]
+    return dict(zip(PLANTED, found, strict=True))
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name: str) -> None:
+    verdict = verdicts[name]
+    broken = {one.name: [e.detail for e in one.examples] for one in verdict.guarantees if one.status == "broken"}
+    assert set(broken) == PLANTED[name][1], broken
+
+
+def test_each_guarantee_had_something_to_look_at(verdicts: dict[str, Verdict]) -> None:
+    held = {one.name for one in verdicts["nothing"].guarantees if one.status == "holds"}
+    assert {*OF_TRANSACTIONS} <= held
+    assert {*OF_TRANSACTIONS} == {name for _, names in PLANTED.values() for name in names}
