@@ -34,6 +34,7 @@ NEEDS: dict[int, Versions] = {
 }
 STABLE: dict[int, Versions] = {**NEEDS, FETCH: since_version(7)}
 OF_GENERATIONS: dict[int, Versions] = {**OF_MEMBERS, **NEEDS, COMMIT_OFFSETS: (3, 4)}
+ABORTABLE: dict[int, Versions] = {**NEEDS, COMMIT_OFFSETS: (4, 4)}
 NEEDS_2: dict[int, Versions] = {**NEEDS, COMMIT_OFFSETS: since_version(5), END: since_version(5)}
 BEFORE, AFTER = 3, 9
 
@@ -144,13 +145,19 @@ def last_counts(at: Surroundings) -> None:
     worker.until_offset(AFTER + 1)
 
 
-@case("transactions/group-offsets/not-added", KIP_890, {**NEEDS, COMMIT_OFFSETS: (0, 3)}, since="3.6")
+@case("transactions/group-offsets/not-added", KIP_890, {**NEEDS, COMMIT_OFFSETS: (0, 3)}, since="3.6", alone=True)
 def not_added(at: Surroundings) -> None:
     """Offsets of a group that was not added to the transaction are refused with INVALID_TXN_STATE."""
     at.expect("error code", _Worker(at).commit(), ErrorCode.invalid_txn_state)
 
 
-@case("transactions/group-offsets/not-added-abortable", KIP_890, {**NEEDS, COMMIT_OFFSETS: (4, 4)}, since="3.8")
+@case(
+    "transactions/group-offsets/not-added-abortable",
+    KIP_890,
+    {**NEEDS, COMMIT_OFFSETS: (4, 4)},
+    since="3.8",
+    alone=True,
+)
 def not_added_abortable(at: Surroundings) -> None:
     """Clients of version 4 are told TRANSACTION_ABORTABLE instead."""
     at.expect("error code", _Worker(at).commit(), ErrorCode.transaction_abortable)
@@ -173,10 +180,11 @@ def old_generation(at: Surroundings) -> None:
     worker = _Worker(at)
     worker.group = settled(at)
     worker.add_group()
-    told = {"generation_id": worker.group.generation + 1, "member_id": worker.group.member_id}
-    at.expect("error code", worker.commit(**told), ErrorCode.illegal_generation)
-    of_member = {**told, "generation_id": worker.group.generation}
-    at.expect("error code with the group's generation", worker.commit(**of_member), ErrorCode.none)
+    generation, member_id = worker.group.generation, worker.group.member_id
+    code = worker.commit(generation_id=generation + 1, member_id=member_id)
+    at.expect("error code", code, ErrorCode.illegal_generation)
+    code = worker.commit(generation_id=generation, member_id=member_id)
+    at.expect("error code with the group's generation", code, ErrorCode.none)
 
 
 @case("transactions/group-offsets/unknown-member", KIP_447, OF_GENERATIONS, since="2.5")

@@ -1,14 +1,13 @@
 """Records in transactions: Produce, and what Fetch and ListOffsets show to readers of each isolation level."""
 
 from bench.probe.case import SHOULD, Versions, case
-from bench.probe.data import PLENTY, batch, headers, now_ms, records, send_fetch, values, wanted, write
+from bench.probe.data import PLENTY, PRODUCE, batch, headers, now_ms, records, send_fetch, values, wanted, write
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,
     NEEDS,
     NEEDS_2,
-    PRODUCE,
     UNCOMMITTED,
     Transactional,
     latest,
@@ -48,7 +47,7 @@ def several_partitions(at: Surroundings) -> None:
     at.expect("second topic", values(read(at, two, COMMITTED))[:1], [b"c"])
 
 
-@case("transactions/produce/not-added", KIP_890, {**NEEDS, PRODUCE: (3, 10)}, since="3.6")
+@case("transactions/produce/not-added", KIP_890, {**NEEDS, PRODUCE: (3, 10)}, since="3.6", alone=True)
 def not_added(at: Surroundings) -> None:
     """A batch for a partition that the transaction does not have is refused with INVALID_TXN_STATE, and not written."""
     topic, producer = at.topic(), Transactional(at).take()
@@ -56,7 +55,7 @@ def not_added(at: Surroundings) -> None:
     at.expect("log end", latest(at, topic, UNCOMMITTED), 0)
 
 
-@case("transactions/produce/not-added-abortable", KIP_890, VERIFIED, since="3.8")
+@case("transactions/produce/not-added-abortable", KIP_890, VERIFIED, since="3.8", alone=True)
 def not_added_abortable(at: Surroundings) -> None:
     """Producers of version 11 are told TRANSACTION_ABORTABLE instead."""
     topic, producer = at.topic(), Transactional(at).take()
@@ -132,12 +131,12 @@ def duplicate(at: Surroundings) -> None:
 
 def _marker(at: Surroundings, topic: Topic, producer: Transactional, key: bytes) -> None:
     found = read(at, topic, UNCOMMITTED)
-    last = headers(found)[-1]
     at.expect("number of batches", len(headers(found)), 2)
+    last = headers(found)[-1]
     at.expect("control and transactional bits", last.attributes & (CONTROL | TRANSACTIONAL), CONTROL | TRANSACTIONAL)
     at.expect("records of the marker", last.record_count, 1)
     at.expect("the marker has the producer's ID", last.producer_id == producer.producer_id, True)
-    at.expect("key of the marker", records(found)[-1].key, key)
+    at.expect("keys of the records", [each.key for each in records(found)], [None, key])
 
 
 @case("transactions/markers/commit", KIP_98, NEEDS, since="0.11")
