@@ -1,6 +1,7 @@
 """Shows on Apache Kafka what docs/evidence/kafka.md says: ``python -m tools.evidence.kafka_candidates NAME [VERSION]``.
 
-NAME is session-ids, bad-offset, snapshot-errors or mixed-errors. It starts one node, prints what the node answers, and ends it.
+NAME is session-ids, bad-offset, snapshot-errors or mixed-errors. It starts one node, prints what the node answers, and
+ends it.
 """
 
 import re
@@ -78,7 +79,7 @@ def snapshot_errors(at: Surroundings, folder: Path) -> Iterator[str]:
             yield f"{words}: {_words(_asked(controller, each))}"
 
 
-def mixed_errors(at: Surroundings, _: Path) -> Iterator[str]:
+def mixed_errors(at: Surroundings, _folder: Path) -> Iterator[str]:
     """Clients of TxnOffsetCommit 3 and 4 commit offsets of groups that they have not added, alone and side by side."""
     topic = at.topic()
     clients = {version: [_committer(at, topic, version) for _ in range(COMMITTERS)] for version in (3, 4)}
