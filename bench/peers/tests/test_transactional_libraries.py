@@ -10,6 +10,8 @@ pytestmark = pytest.mark.live
 
 PARTITIONS = 3
 TIMEOUT_S = 20
+NOTHING_STORED = -1001
+"""What librdkafka says of an offset that is not there."""
 
 
 def producer(bootstrap: str, transactional_id: str) -> confluent_kafka.Producer:
@@ -71,3 +73,42 @@ def test_readers_of_committed_records_see_neither_aborted_ones_nor_those_of_a_fe
     assert reads(node.bootstrap, topic, len(wanted)) == wanted
     everything = reads(node.bootstrap, topic, len(wanted) + 6, "read_uncommitted")
     assert {each for each in everything if each.startswith(b"aborted")} == {b"aborted-%d" % each for each in range(6)}
+
+
+@pytest.mark.clause("X-8", "X-14")
+def test_the_offsets_of_a_transaction_show_only_after_its_commit(node: BrokerNode) -> None:
+    """Consume, transform, produce."""
+    names = ("input", "output")
+    admin = AdminClient({"bootstrap.servers": node.bootstrap})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
+        created.result(TIMEOUT_S)
+    writes(producer(node.bootstrap, "before"), "input", b"0", b"1", b"2")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": "transformers",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe(["input"])
+    transformer = producer(node.bootstrap, "transformer")
+    read: list[bytes] = []
+    while len(read) < PARTITIONS:
+        message = consumer.poll(TIMEOUT_S)
+        assert message is not None
+        assert message.error() is None
+        read.append(message.value() or b"")
+    for commits in (False, True):
+        transformer.begin_transaction()
+        for value in read:
+            transformer.produce("output", b"of " + value, partition=0)
+        positions = consumer.position(consumer.assignment())
+        transformer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), TIMEOUT_S)
+        (transformer.commit_transaction if commits else transformer.abort_transaction)(TIMEOUT_S)
+        stored = consumer.committed(consumer.assignment(), timeout=TIMEOUT_S)
+        wanted = [each.offset if commits else NOTHING_STORED for each in positions]
+        assert [each.offset for each in stored] == wanted
+    consumer.close()
+    assert reads(node.bootstrap, "output", PARTITIONS) == sorted(b"of " + value for value in read)

@@ -5,7 +5,7 @@ a transaction is due, what it sends, and what follows from its end.
 
 Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
 info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
-ID, so the open one is aborted then at the latest.
+ID, so the open one is aborted then at the latest. It comes back for that at once when the load ends.
 """
 
 from abc import ABC, abstractmethod
@@ -115,6 +115,7 @@ class TransactionalClient(ABC):
         self._lane_numbers = count(TIMER_LANE + 1)
         self._life: Life | None = None
         self._back_at_us = 0
+        self._left_open = False
         self._stopping_at_us = -1
         self._woken_at_us = 0
         self._finished = False
@@ -197,13 +198,14 @@ class TransactionalClient(ABC):
 
     def _end_life(self, away_us: int) -> None:
         assert self._life is not None, "nobody lives"
+        self._left_open = self._life.producer.state is not State.READY
         self._life.lanes.close()
         self._life = None
         self._back_at_us = self.now_us + away_us
 
     def _go_on(self) -> None:
         """Does all that can be done now, and sets the time to look around again."""
-        if self._life is None and self.now_us >= self._back_at_us and not self._is_done:
+        if self._life is None and not self._is_done and (self.is_stopping or self.now_us >= self._back_at_us):
             self._life = self._begin()
         if self._life is not None:
             self._live(self._life)
@@ -214,7 +216,7 @@ class TransactionalClient(ABC):
 
     @property
     def _is_done(self) -> bool:
-        return self.is_stopping and not self.has_more
+        return self.is_stopping and not self.has_more and not self._left_open
 
     @property
     def _is_late(self) -> bool:
@@ -262,6 +264,7 @@ class TransactionalClient(ABC):
         elif state in (State.READY, State.INITIALIZING) and current is not None:
             self._record_end(life, producer.outcome or Outcome.FAILED)
         elif state is State.READY:
+            self._left_open = False
             return self._begin_next(life)
         else:
             return False
