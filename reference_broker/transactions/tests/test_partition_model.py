@@ -64,6 +64,7 @@ class Seen:
     offset: int = 0
 
 
+@pytest.mark.clause("X-4", "X-5", "X-6", "X-9")
 class PartitionBesideNaive(RuleBasedStateMachine):
     @initialize(version=st.sampled_from([1, 2]))
     def start(self, version: int) -> None:
