@@ -3,9 +3,9 @@
 import pytest
 
 from bench.fleet.behaviours.group_plans import IN_TRANSACTIONS
-from bench.fleet.behaviours.protocol import TopicPartition
+from bench.fleet.behaviours.protocol import Behaviour, TopicPartition
 from bench.fleet.behaviours.transactions.workers import Pipe, _consecutive
-from bench.fleet.fleet import make_fleet
+from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.spec import FleetSpec
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from scenarios.load import Load, Topic, TransactionalWriters, Workers
@@ -49,7 +49,11 @@ def test_markers_between_records_end_a_run(offsets: list[int], runs: list[tuple[
 
 
 def spec(**more: object) -> FleetSpec:
-    return FleetSpec(["one:9092"], Load(1, topics=TOPICS, **more))  # type: ignore[arg-type]
+    return FleetSpec(["one:9092"], Load(seconds=1, topics=TOPICS, **more))  # type: ignore[arg-type]
+
+
+def clients(fleet: Fleet) -> list[Behaviour]:
+    return [*fleet.transactional, *fleet.workers]
 
 
 def test_names_and_partitions_do_not_depend_on_the_number_of_processes() -> None:
@@ -59,9 +63,9 @@ def test_names_and_partitions_do_not_depend_on_the_number_of_processes() -> None
     )
     alone = make_fleet(load)
     dealt = [make_fleet(load, (share, 2)) for share in range(2)]
-    names = [each.process for each in (*alone.transactional, *alone.workers)]
+    names = [each.process for each in clients(alone)]
     assert names == [f"transactional-{n}" for n in range(3)] + [f"worker-{n}" for n in range(3)]
-    assert sorted(each.process for one in dealt for each in (*one.transactional, *one.workers)) == sorted(names)
+    assert sorted(each.process for one in dealt for each in clients(one)) == sorted(names)
     [first, *_] = alone.workers
     assert (first.plan.target_partitions, first.plan.habits.process) == (3, "worker-0-writer")
     assert (first.plan.member.offsets, first.plan.member.read_committed) == (IN_TRANSACTIONS, True)
