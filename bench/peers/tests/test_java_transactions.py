@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.peers.node import BrokerNode
 from bench.peers.raw_client import RawConnection, create_topic
-from bench.peers.tests.java_tools import run_tool
+from bench.peers.tests.java_tools import CONSUMER, FEATURES, JavaTools, run_tool
 from bench.peers.tests.one_node import reference_node
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -18,6 +19,7 @@ from reference_broker.wire.produce import ProducePartition, ProduceRequest, Prod
 
 pytestmark = pytest.mark.peer
 
+PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
 TRANSACTIONS = "org.apache.kafka.tools.TransactionsCommand"
 PRODUCER, EPOCH = 4242, 3
 TOPIC = "events"
@@ -82,3 +84,35 @@ def test_a_transaction_that_hangs_is_found_and_aborted(
         assert rows_of(node, "find-hanging", "--broker-id", "0") == []
         (producer,) = rows_of(node, "describe-producers", "--topic", TOPIC, "--partition", "0")
         assert producer["CurrentTransactionStartOffset"] == "None"
+
+
+@pytest.mark.parametrize("features", [(), ("--feature", "transaction.version=1")], ids=["version 2", "version 1"])
+def test_the_java_producer_commits_and_a_java_consumer_reads_it(tmp_path: Path, features: tuple[str, ...]) -> None:
+    """Without verification the broker would take the records too, so it is on here."""
+    with reference_node(tmp_path) as node:
+        if features:
+            run_tool(FEATURES, "--bootstrap-server", node.bootstrap, "downgrade", *features)
+        with RawConnection(node.port) as raw:
+            create_topic(raw, TOPIC, 3)
+        words = ("--topic", TOPIC, "--num-records", "3000", "--record-size", "100", "--throughput", "1500")
+        transactional = ("--transactional-id", "perf", "--transaction-duration-ms", "100")
+        printed = run_tool(
+            PERFORMANCE, *words, *transactional, "--producer-props", f"bootstrap.servers={node.bootstrap}"
+        )
+        assert "3000 records sent" in printed
+        tools = JavaTools(node.bootstrap)
+        read = tools.run(
+            CONSUMER,
+            "--topic",
+            TOPIC,
+            "--from-beginning",
+            "--timeout-ms",
+            "8000",
+            "--max-messages",
+            "3000",
+            "--isolation-level",
+            "read_committed",
+        )
+        assert len(read.splitlines()) == 3000
+        (listed,) = rows_of(node, "list")
+        assert (listed["TransactionalId"], listed["TransactionState"]) == ("perf", "CompleteCommit")
