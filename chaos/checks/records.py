@@ -42,10 +42,10 @@ def producing_of(batch: bytes) -> Producing:
 
 def last_sequence_of(batch: bytes) -> tuple[int, int, int]:
     """Returns the producer ID, the producer epoch and the last sequence of one whole batch. After the sequence 2^31 - 1
-    comes 0."""
+    comes 0. A batch without sequences has -1, however many records it holds."""
     header = _HEADER.unpack_from(batch)
     producer_id, epoch, first = header[9:12]
-    return producer_id, epoch, (first + header[6]) % (1 << 31)
+    return producer_id, epoch, -1 if first < 0 else (first + header[6]) % (1 << 31)
 
 
 class PlainRecord(NamedTuple):
