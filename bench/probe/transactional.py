@@ -60,6 +60,12 @@ def needs_version_2(at: Surroundings) -> None:
         raise NotAdvertised("transaction.version is not finalized at 2")
 
 
+def allowed(code: int) -> None:
+    """Raises NotAdvertised if the request needs rights that the probe does not have."""
+    if code == ErrorCode.cluster_authorization_failed:
+        raise NotAdvertised("it needs rights of brokers or administrators")
+
+
 def until(at: Surroundings, holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
     """Asks until it holds or the time is over. The case then looks at what there is."""
     end = time.monotonic() + min(within_s, at.left_s() - 1)

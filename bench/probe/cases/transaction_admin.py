@@ -6,7 +6,7 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings, Topic
-from bench.probe.transactional import NEEDS, OWNED, TIMEOUT_MS, Transactional, until
+from bench.probe.transactional import NEEDS, OWNED, TIMEOUT_MS, Transactional, allowed, until
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -212,6 +212,7 @@ def older_coordinator(at: Surroundings) -> None:
     producer.begins(topic, b"open")
     told = at.ask(MARK, {"markers": [_mark(topic, producer, 0, -1)]})
     code = int(single(told, "markers", "topics", "partitions").error_code)
+    allowed(code)
     at.expect("error code", code, ErrorCode.transaction_coordinator_fenced)
     found = single(_producer(at, topic), "active_producers")
     at.expect("the transaction is open", found.current_txn_start_offset >= 0, True)
@@ -222,6 +223,7 @@ def marker_unknown(at: Surroundings) -> None:
     """A marker for a partition that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
     told = at.ask(MARK, {"markers": [_mark(at.topic(), Transactional(at).take(), 7, 0)]})
     code = int(single(told, "markers", "topics", "partitions").error_code)
+    allowed(code)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 

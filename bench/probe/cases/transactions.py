@@ -15,12 +15,12 @@ from bench.probe.transactional import (
     OF_TRANSACTIONS,
     OWNED,
     Transactional,
+    allowed,
     codes,
     needs_version_2,
     read,
     settle,
 )
-from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.errors import ErrorCode
 
 KIP_98, KIP_360, KIP_890 = "KIP-98", "KIP-360", "KIP-890"
@@ -218,7 +218,7 @@ def batched(at: Surroundings) -> None:
     bad.producer_id += 1_000_000
     topics = [{"name": topic.name, "partitions": [0]}]
     told = at.ask(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
-    _allowed(int(told.error_code))
+    allowed(int(told.error_code))
     by_id = {str(each.transactional_id): each for each in told.results_by_transaction}
     at.expect("both are told", by_id.keys() == {good.name, bad.name}, True)
     found = [
@@ -248,13 +248,8 @@ def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]
     topics = [{"name": topic, "partitions": [0, 1]}]
     asked = {"transactions": [{**producer.owner, "topics": topics, "verify_only": True}]}
     told = producer.at.ask(ADD, asked, on=producer.on)
-    _allowed(int(told.error_code))
+    allowed(int(told.error_code))
     return codes(told)
-
-
-def _allowed(code: int) -> None:
-    if code == ErrorCode.cluster_authorization_failed:
-        raise NotAdvertised("only brokers may ask")
 
 
 # EndTxn, with an epoch that stays
