@@ -36,6 +36,7 @@ MODULES: Final[Mapping[int, str]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: "transactions.k25_add_offsets_to_txn",
     ApiKey.END_TXN: "transactions.k26_end_txn",
     ApiKey.WRITE_TXN_MARKERS: "transactions.k27_write_txn_markers",
+    ApiKey.TXN_OFFSET_COMMIT: "transactions.k28_txn_offset_commit",
     ApiKey.DESCRIBE_CONFIGS: "configs.k32_describe_configs",
     ApiKey.ALTER_CONFIGS: "configs.k33_alter_configs",
     ApiKey.CREATE_PARTITIONS: "topics.k37_create_partitions",

@@ -1,0 +1,81 @@
+"""TxnOffsetCommit: keeps where the consumers of a group are, as a part of a producer's transaction.
+
+* Nobody sees the offsets before the transaction is committed, and nobody ever sees those of an aborted one.
+* The group's partition of the offsets topic must be a part of the transaction. Its coordinator is asked.
+* The answer comes when all replicas in sync have the commits. They are no heartbeat of the member.
+* Unknown partitions are told UNKNOWN_TOPIC_OR_PARTITION whatever else is refused. If all are, no coordinator is asked.
+
+Version notes:
+* v0-1: old clients do not know COORDINATOR_LOAD_IN_PROGRESS, and are told COORDINATOR_NOT_AVAILABLE (KAFKA-7296).
+* v0-2: say nothing of a member, so a zombie is fenced by its producer's epoch only.
+* v3: has the member, its instance and its generation, which are checked unless all of them are missing.
+* v4: TRANSACTION_ABORTABLE.
+* v5: adds the partition of the offsets topic to the transaction.
+
+KIPs: 98, 345, 447, 890.
+"""
+
+from typing import Protocol
+
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+from kio.schema.txn_offset_commit.v5.response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+from reference_broker.apis.api import Api
+from reference_broker.apis.call import Call
+from reference_broker.apis.groups.partition_errors import topics_told
+from reference_broker.apis.parts import HasGroups, HasOutside
+from reference_broker.apis.proposing import NO_THROTTLE
+from reference_broker.apis.sliced import Sliced, respond_in_slices
+from reference_broker.groups.offsets.requests import CommitRequest, Transaction, WantedOffset
+from reference_broker.ports.timing import run_slices
+from reference_broker.wire.errors import Error, ErrorCode
+
+KNOWS_LOADING_FROM = 2
+
+
+class Needs(HasGroups, HasOutside, Protocol):
+    """What this API uses of its broker."""
+
+
+def handle(broker: Needs, call: Call, body: TxnOffsetCommitRequest) -> None:
+    """Answers later: an error for each partition, in the request's order."""
+    request = CommitRequest(
+        group_id=body.group_id,
+        generation=body.generation_id,
+        member_id=body.member_id,
+        group_instance_id=body.group_instance_id,
+        offsets=tuple(
+            WantedOffset(
+                topic.name,
+                one.partition_index,
+                one.committed_offset,
+                one.committed_leader_epoch,
+                one.committed_metadata,
+            )
+            for topic in body.topics
+            for one in topic.partitions
+        ),
+        transaction=Transaction(body.transactional_id, body.producer_id, body.producer_epoch, call.api_version),
+    )
+
+    def answering(errors: list[Error]) -> Sliced[object]:
+        told = topics_told(body.topics, errors, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+        return TxnOffsetCommitResponse(throttle_time=NO_THROTTLE, topics=(yield from told))
+
+    def committed(errors: list[Error]) -> None:
+        known = [_known(error, call.api_version) for error in errors]
+        run_slices(broker.outside, respond_in_slices(call, answering(known)))
+
+    broker.groups.commits.commit(request, committed, call.contain)
+
+
+API: Api[TxnOffsetCommitRequest] = Api.of(TxnOffsetCommitRequest, handle)
+
+
+def _known(error: Error, api_version: int) -> Error:
+    is_loading = error is ErrorCode.coordinator_load_in_progress
+    return ErrorCode.coordinator_not_available if is_loading and api_version < KNOWS_LOADING_FROM else error

@@ -1,0 +1,180 @@
+"""Offsets in a transaction, on a real node: added, committed or aborted, also over a restart (X-8, X-9)."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from reference_broker.core.events import Opened
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.core.tests.test_groups_of_a_node import SETTINGS, body, coordinated, stable
+from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+ID = "tx"
+VERSIONS_OF_COMMIT = range(VERSIONS[ApiKey.TXN_OFFSET_COMMIT][0], VERSIONS[ApiKey.TXN_OFFSET_COMMIT][1] + 1)
+ADDS_BY_ITSELF_FROM = 5
+UNSTABLE = (-1, ErrorCode.unstable_offset_commit)
+BUSY = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+    ErrorCode.concurrent_transactions,
+)
+
+
+class Producer:
+    """A transactional producer that works as its version of TxnOffsetCommit does."""
+
+    def __init__(self, world: NodeWorld, version: int) -> None:
+        self.world, self.version = world, version
+        self.is_second = version >= ADDS_BY_ITSELF_FROM
+        self.again(
+            ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, key_type=1, coordinator_keys=(ID,)
+        )
+        answer = self.again(
+            ApiKey.INIT_PRODUCER_ID,
+            5 if self.is_second else 4,
+            lambda it: it.error_code,
+            transactional_id=ID,
+            transaction_timeout=timedelta(seconds=60),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        self.owner = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+
+    def find(self, kind: int, key: str) -> None:
+        asked = {"key_type": kind, "coordinator_keys": (key,)}
+        self.again(ApiKey.FIND_COORDINATOR, 6, lambda it: it.coordinators[0].error_code, **asked)
+
+    def again(self, key: ApiKey, version: int, error_of: Any, **said: Any) -> Any:
+        for _ in range(50):
+            answer = self.world.ask(key, version, body(key, **said), 7)
+            if error_of(answer) not in BUSY:
+                return answer
+            self.world.advance(100)
+        raise AssertionError(f"{key.name} is told {error_of(answer)}")
+
+    def add(self) -> None:
+        if not self.is_second:
+            said = {"transactional_id": ID, "group_id": "g", **self.owner}
+            assert self.again(ApiKey.ADD_OFFSETS_TO_TXN, 3, lambda it: it.error_code, **said).error_code == 0
+
+    def commit(self, offset: int, **member: Any) -> int:
+        """Of partition 0. Partition 1 does not exist."""
+        partitions = [
+            {"partition_index": at, "committed_offset": offset, "committed_metadata": "text"} for at in (0, 1)
+        ]
+        answer = self.again(
+            ApiKey.TXN_OFFSET_COMMIT,
+            self.version,
+            lambda it: it.topics[0].partitions[0].error_code,
+            transactional_id=ID,
+            group_id="g",
+            topics=[{"name": "t", "partitions": partitions}],
+            **self.owner,
+            **({"generation_id": -1, "member_id": "", "group_instance_id": None} | member if self.version >= 3 else {}),
+        )
+        first, second = answer.topics[0].partitions
+        assert second.error_code == ErrorCode.unknown_topic_or_partition
+        return int(first.error_code)
+
+    def end(self, commit: bool) -> None:
+        said = {"transactional_id": ID, "committed": commit, **self.owner}
+        answer = self.again(ApiKey.END_TXN, 5 if self.is_second else 3, lambda it: it.error_code, **said)
+        assert answer.error_code == ErrorCode.none
+        if self.is_second:
+            self.owner = {"producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+        self.world.settle()
+
+
+def fetched(world: NodeWorld, *, stable: bool) -> tuple[int, int]:
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    groups = [{"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}]
+    asked = body(ApiKey.OFFSET_FETCH, groups=groups, require_stable=stable)
+    (told,) = world.ask(ApiKey.OFFSET_FETCH, 9, asked, 7).groups[0].topics[0].partitions
+    return int(told.committed_offset), int(told.error_code)
+
+
+def led() -> NodeWorld:
+    world = coordinated()
+    world.create("t")
+    return world
+
+
+@pytest.mark.clause("X-8")
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", VERSIONS_OF_COMMIT)
+def test_offsets_are_hidden_until_their_transaction_is_committed(version: int, commit: bool) -> None:
+    world = led()
+    producer = Producer(world, version)
+    producer.add()
+    assert producer.commit(5) == ErrorCode.none
+    assert fetched(world, stable=True) == UNSTABLE
+    assert fetched(world, stable=False) == (-1, ErrorCode.none)
+    producer.end(commit)
+    seen = (5 if commit else -1, ErrorCode.none)
+    assert (fetched(world, stable=True), fetched(world, stable=False)) == (seen, seen)
+
+
+@pytest.mark.clause("X-9")
+@pytest.mark.parametrize("version", [each for each in VERSIONS_OF_COMMIT if each < ADDS_BY_ITSELF_FROM])
+def test_nothing_is_written_in_a_transaction_that_has_not_the_offsets_partition(version: int) -> None:
+    world = led()
+    producer = Producer(world, version)
+    told = ErrorCode.transaction_abortable if version >= 4 else ErrorCode.invalid_txn_state
+    assert producer.commit(5) == told
+    assert fetched(world, stable=True) == (-1, ErrorCode.none)
+
+
+@pytest.mark.clause("X-8")
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_a_member_of_an_older_generation_writes_nothing(version: int) -> None:
+    """KIP-447: so a zombie does not commit what its successor has consumed."""
+    world = led()
+    member = stable(world)
+    producer = Producer(world, version)
+    producer.add()
+    assert producer.commit(5, member_id=member, generation_id=0) == ErrorCode.illegal_generation
+    assert producer.commit(5, member_id="other", generation_id=1) == ErrorCode.unknown_member_id
+    assert producer.commit(6, member_id=member, generation_id=1) == ErrorCode.none
+    producer.end(True)
+    assert fetched(world, stable=True) == (6, ErrorCode.none)
+
+
+@pytest.mark.clause("X-8")
+@pytest.mark.clause("X-13")
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [3, 5])
+def test_a_node_that_starts_again_goes_on_with_the_open_transaction(version: int, commit: bool) -> None:
+    world = led()
+    producer = Producer(world, version)
+    producer.add()
+    assert producer.commit(5) == ErrorCode.none
+    again = NodeWorld(world.disk, **SETTINGS)
+    again.give(Opened(7, "10.1.2.3:5000"))
+    producer.world = again
+    producer.find(0, "g")
+    again.advance(1000)
+    assert fetched(again, stable=True) == UNSTABLE
+    producer.end(commit)
+    assert fetched(again, stable=True) == (5 if commit else -1, ErrorCode.none)
+
+
+def test_old_clients_do_not_hear_that_a_coordinator_loads() -> None:
+    """KAFKA-7296: they would crash."""
+    world = led()
+    producers = {version: Producer(world, version) for version in (1, 2)}
+    target: Any = world.node.broker.groups.find("g")
+    target.is_loaded = False
+    for version, told in ((1, ErrorCode.coordinator_not_available), (2, ErrorCode.coordinator_load_in_progress)):
+        partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": None}]
+        asked = body(
+            ApiKey.TXN_OFFSET_COMMIT,
+            transactional_id=ID,
+            group_id="g",
+            topics=[{"name": "t", "partitions": partitions}],
+            **producers[version].owner,
+        )
+        answer = world.ask(ApiKey.TXN_OFFSET_COMMIT, version, asked, 7)
+        assert answer.topics[0].partitions[0].error_code == told
