@@ -1,11 +1,14 @@
 """The simulator's checks of transactions say of the planted histories what the jobs must say of them."""
 
+from typing import cast
+
 import pytest
 
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import History
 from chaos.tests.surroundings import around
 from reports.columns import ROW_TABLES
+from reports.rows import HistoryRow
 from reports.tests import history as planted
 from reports.tests.ledger import Ledger
 from reports.tests.test_transactions_judged import PLANTED
@@ -17,7 +20,7 @@ def history_of(tables: planted.History) -> History:
     found = History()
     for kind, table in ROW_TABLES.items():
         if hasattr(found, table.name):
-            found.add([kind(**row) for row in tables.tables.get(table.name, [])])  # type: ignore[arg-type]
+            found.add([cast(HistoryRow, kind(**row)) for row in tables.tables.get(table.name, [])])
     return found
 
 
