@@ -97,15 +97,17 @@ class Open:
 
 @dataclass(slots=True)
 class Life:
-    """One producer from its start to its end."""
+    """One producer from its start to its end. ``is_fresh`` until its first transaction begins."""
 
     producer: TransactionalProducer
     lanes: ProducerLanes
     current: Open | None = None
+    is_fresh: bool = True
 
 
 class TransactionalClient(ABC):
-    """Ends after Stopping once nothing is open and nothing is left to do."""
+    """Ends after Stopping once nothing is left to do. Before that it takes its transactional ID once more: a producer
+    gets it only when the last transaction has its markers, so the logs stand still when all clients have ended."""
 
     def __init__(self, habits: ProducerHabits, settings: ClientSettings, random: Chance) -> None:
         self.habits = habits
@@ -117,6 +119,7 @@ class TransactionalClient(ABC):
         self._back_at_us = 0
         self._stopping_at_us = -1
         self._woken_at_us = 0
+        self._may_lack_markers = False
         self._finished = False
 
     # -- what a subclass decides --------------------------------------------------------------------------------
@@ -214,7 +217,7 @@ class TransactionalClient(ABC):
 
     @property
     def _is_done(self) -> bool:
-        return self.is_stopping and not self.has_more
+        return self.is_stopping and not self.has_more and not self._may_lack_markers
 
     @property
     def _is_late(self) -> bool:
@@ -268,7 +271,9 @@ class TransactionalClient(ABC):
         return True
 
     def _begin_next(self, life: Life) -> bool:
-        if self._is_done:
+        if life.is_fresh:
+            self._may_lack_markers = False
+        if self.is_stopping and not self.has_more:
             self._end_life(0)
             return False
         due_us = self.due_at_us()
@@ -282,6 +287,7 @@ class TransactionalClient(ABC):
             wants = NOTHING
         operation = self.journal.begin(OPERATION, due_us)
         life.current = Open(operation, producer.transactions.identity, wants, self.now_us)
+        life.is_fresh, self._may_lack_markers = False, True
         self.fill(producer, life.current)
         return True
 
