@@ -5,7 +5,7 @@ a transaction is due, what it sends, and what follows from its end.
 
 Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
 info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
-ID, so the open one is aborted then at the latest.
+ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions.
 """
 
 from abc import ABC, abstractmethod
@@ -279,12 +279,15 @@ class TransactionalClient(ABC):
         due_us = self.due_at_us()
         if due_us is None or self.now_us < due_us:
             return False
-        producer = life.producer
-        producer.begin()
         drawn = self.random.randrange(100)
         wants = ABORT if drawn < self.habits.abort_percent else COMMIT
         if wants == COMMIT and drawn < self.habits.abort_percent + self.habits.die_percent and not self.is_stopping:
             wants = NOTHING
+            if self.random.randrange(2):
+                self._end_life(1 + self.random.randrange(self.habits.away_us))
+                return False
+        producer = life.producer
+        producer.begin()
         operation = self.journal.begin(OPERATION, due_us)
         life.current = Open(operation, producer.transactions.identity, wants, self.now_us)
         life.is_fresh, self._may_lack_markers = False, True
@@ -292,8 +295,9 @@ class TransactionalClient(ABC):
         return True
 
     def _end_as_wanted(self, life: Life, current: Open) -> bool:
-        """A commit waits for the records by itself. Others wait until these are in the logs."""
-        if current.wants != COMMIT and not life.producer.is_flushed:
+        """A commit waits for records and offsets by itself. Others wait until these are in the logs."""
+        producer = life.producer
+        if current.wants != COMMIT and (not producer.is_flushed or producer.transactions.sends_offsets):
             return False
         if current.wants == NOTHING:
             current.error = "died"
