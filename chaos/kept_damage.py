@@ -1,7 +1,7 @@
 """damage-kept, judged from outside: what a file was after its damage stays on the disk, under its name or another one.
 
 The records were durable, so they are no torn end of a log. Whoever repairs the node may need what is left of them. Only
-files of the load's own topics are judged. Kafka: the files of a deleted topic are deleted, and nobody deletes those.
+files of topics that no client deletes are judged. Kafka: the files of a deleted topic are deleted.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ GUARANTEE: Final = "damage-kept"
 
 
 class KeptDamage:
-    """``topics`` are those that nobody deletes. A file is known by the digest of all its bytes."""
+    """``topics`` are those that no client deletes. A file is known by the digest of all its bytes."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = frozenset(topics)

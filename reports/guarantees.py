@@ -162,6 +162,7 @@ _INSIDE = (
         "The cluster lost its least number of in-sync replicas, a broker got its own, or a change left eligible ones.",
     ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
+    _inside("producers-replayed", "A log knew another last batch of a producer than the one that it holds."),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from reports.collect import Findings
 
 Progress = Callable[[str], None]
+OURS = "reference"
+"""So a manifest calls our own broker."""
 
 
 def silent(text: str) -> None:
@@ -103,7 +105,10 @@ def _findings(
         from reports.jobs.shared.config import JobConfig, RunConfig
         from reports.read_tables import reading
 
-        settings = {run: RunConfig(warm_up_us=one.warm_up_us) for run, one in enumerate(manifests)}
+        settings = {
+            run: RunConfig(warm_up_us=one.warm_up_us, foreign=int(one.target != OURS))
+            for run, one in enumerate(manifests)
+        }
         at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
         with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
             found = collect(tables, len(folders), progress, at_once)

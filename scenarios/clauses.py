@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("reference_broker", "chaos", "bench", "scenarios", "reports")
-_ID = re.compile(r"\b([DFGSHTPMEX])-(\d{1,2})\b")
+_ID = re.compile(r"\b([DFGSHTPMXE])-(\d{1,2})\b")
 _OPEN = "open"
 """The table of ``clauses.toml`` that maps clauses to the reason why no mutant lacks them."""
 NOT_BUILT = "not built"

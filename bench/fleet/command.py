@@ -109,7 +109,7 @@ class FleetRun:
         clients = {"fetchers": len(fleet.fetchers), "producers": len(fleet.producers), "admins": len(fleet.admins)}
         clients |= {"metadata_readers": len(fleet.metadata_readers)}
         clients |= {"members": len(fleet.members), "mirrors": len(fleet.mirrors)}
-        clients |= {"transactional": len(fleet.transactional), "workers": len(fleet.workers)}
+        clients |= {"transactional": len(fleet.transactional), "transactional_workers": len(fleet.workers)}
         say("load", **clients, workers=workers)
         end_s = time.monotonic() + self.spec.load.seconds if self.spec.load.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:

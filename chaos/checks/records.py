@@ -40,6 +40,14 @@ def producing_of(batch: bytes) -> Producing:
     return Producing(producer_id, first_sequence, largest_ms, bool(attributes & _TRANSACTIONAL))
 
 
+def last_sequence_of(batch: bytes) -> tuple[int, int, int]:
+    """Returns the producer ID, the producer epoch and the last sequence of one whole batch. After the sequence 2^31 - 1
+    comes 0. A batch without sequences has -1, however many records it holds."""
+    header = _HEADER.unpack_from(batch)
+    producer_id, epoch, first = header[9:12]
+    return producer_id, epoch, -1 if first < 0 else (first + header[6]) % (1 << 31)
+
+
 class PlainRecord(NamedTuple):
     offset: int
     timestamp_ms: int

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.fleet.spec import IDLE_TOPIC
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import Blow, End
 from chaos.kept_damage import KeptDamage
@@ -63,7 +64,7 @@ class Strikes:
         self._links = links
         self._progress = progress
         self._agenda = Agenda()
-        self.damage = KeptDamage(topic.name for topic in scenario.load.topics)
+        self.damage = KeptDamage((IDLE_TOPIC, *(topic.name for topic in scenario.load.topics)))
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_struck: dict[tuple[int, str], str] = {}
         self._may_end_until_us: dict[Child, int] = {}

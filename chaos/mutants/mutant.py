@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 Function: TypeAlias = Callable[..., Any]
 Side = Literal["node", "client"]
-_CLAUSE = re.compile(r"\b[DFGSHTPMEX]-\d+\b")
+_CLAUSE = re.compile(r"\b[DFGSHTPMXE]-\d+\b")
 BOTH_REVISIONS = ("final", "first")
 PATCHED = ("reference_broker", "bench")
 """The packages in which a function is replaced wherever it was imported."""

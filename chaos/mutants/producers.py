@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from collections.abc import Generator
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -34,3 +35,25 @@ def busy_producer_forgotten(original: Function, self: Any, wall_ms: int) -> int:
     forgotten = int(original(self, wall_ms + self.expiration_ms // 2))
     self.swept_ms = wall_ms
     return forgotten
+
+
+@mutant("reference_broker.log.producer_snapshots:fits")
+def snapshot_crc_unchecked(original: Function, crc: int, data: bytes) -> bool:
+    """A snapshot of producers is loaded whatever its CRC says (P-12)."""
+    return True
+
+
+@mutant("reference_broker.log.producer_snapshots:encoded")
+def snapshot_without_producers(original: Function, states: Any) -> bytes:
+    """A snapshot at a roll or a clean stop holds nobody (P-2, P-3)."""
+    empty: bytes = original(states.emptied())
+    return empty
+
+
+@mutant("reference_broker.log.replay:_walk")
+def batches_behind_snapshot_ignored(
+    original: Function, segments: Any, offset: int, end_offset: int, states: Any
+) -> Generator[None, None, None]:
+    """A start that has loaded a snapshot does not look at the batches that follow it (P-4)."""
+    if not segments.snapshots.loaded:
+        yield from original(segments, offset, end_offset, states)

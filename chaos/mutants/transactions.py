@@ -46,10 +46,19 @@ def no_abort(
     bootstrap_version: int,
     bootstrap_epoch_level: int = 0,
     bootstrap_min_isr: int = 0,
+    bootstrap_transaction_level: int = 0,
 ) -> Any:
     """A new controller leaves the open transaction at the end of its log as it is (T-7)."""
     return replace(
-        original(image, in_transaction, bootstrap_version, bootstrap_epoch_level, bootstrap_min_isr), abort=None
+        original(
+            image,
+            in_transaction,
+            bootstrap_version,
+            bootstrap_epoch_level,
+            bootstrap_min_isr,
+            bootstrap_transaction_level,
+        ),
+        abort=None,
     )
 
 
@@ -106,9 +115,17 @@ def abort_without_bootstrap(
     bootstrap_version: int,
     bootstrap_epoch_level: int = 0,
     bootstrap_min_isr: int = 0,
+    bootstrap_transaction_level: int = 0,
 ) -> Any:
     """After an unfinished bootstrap the new controller writes only the Abort, and does not bootstrap again (T-7)."""
-    found = original(image, in_transaction, bootstrap_version, bootstrap_epoch_level, bootstrap_min_isr)
+    found = original(
+        image,
+        in_transaction,
+        bootstrap_version,
+        bootstrap_epoch_level,
+        bootstrap_min_isr,
+        bootstrap_transaction_level,
+    )
     return found if found.abort is None else replace(found, bootstrap=())
 
 

@@ -17,7 +17,7 @@ VALUES = (
     "reference_broker.metadata.uuids",
     "reference_broker.metrics.metrics",
     "reference_broker.replication.partitions",
-    "reference_broker.groups.offsets.committed_offsets",
+    "reference_broker.groups.offsets.values",
 )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaos.checks.records import PlainRecord, records_in
+from chaos.checks.records import PlainRecord, last_sequence_of, records_in
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.reader import Record
@@ -26,3 +26,10 @@ def test_records_that_do_not_fill_their_batch_are_an_error() -> None:
     batch[57:61] = (2).to_bytes(4, "big")
     with pytest.raises(ValueError, match="2 records end at"):
         list(records_in(bytes(batch)))
+
+
+@pytest.mark.parametrize(("first", "last"), [(7, 9), (2**31 - 1, 1), (-1, -1)])
+def test_a_batch_tells_its_last_sequence_or_that_it_has_none(first: int, last: int) -> None:
+    records = [Record(timestamp_ms=1, value=b"v")] * 3
+    batch = build(records, producer_id=5, producer_epoch=2, base_sequence=first)
+    assert last_sequence_of(batch) == (5, 2, last)

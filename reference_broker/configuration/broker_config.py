@@ -117,6 +117,12 @@ class BrokerConfig:
     crucible_bootstrap_metadata_version: int = setting(
         25, "A new cluster has this metadata.version.", at_least=1, at_most=25
     )
+    crucible_bootstrap_transaction_version: int = setting(
+        2,
+        "A new cluster has this level of transaction.version, if its metadata.version is 24 or higher.",
+        at_least=0,
+        at_most=2,
+    )
     crucible_cluster_id: str = setting("", "The cluster has this ID; it must be given where there are several voters.")
     crucible_fetch_session_cache_partitions: int = setting(
         2_000_000,

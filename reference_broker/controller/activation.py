@@ -10,6 +10,8 @@ from reference_broker.metadata.features import (
     ELR_LEVEL,
     METADATA_EPOCH_FEATURE,
     METADATA_VERSION_FEATURE,
+    TRANSACTION_FEATURE,
+    TRANSACTION_LEVEL_FROM,
     allows_transactions,
     metadata_version,
 )
@@ -46,10 +48,12 @@ def activation(
     bootstrap_version: int,
     bootstrap_epoch_level: int = 0,
     bootstrap_min_isr: int = 0,
+    bootstrap_transaction_level: int = 0,
 ) -> Activation:
     """``image`` is the metadata at the end of the log, without the open transaction. The two levels are those of
     metadata.version and crucible.metadata.epoch in a new cluster. A new cluster keeps eligible leader replicas if its
-    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas.
+    metadata.version has them, unless ``bootstrap_min_isr`` is 0. That is then the cluster's min.insync.replicas. It
+    begins with ``bootstrap_transaction_level`` of transaction.version if its metadata.version has that.
 
     Raises MetadataFault if a transaction is open although the metadata.version allows none. Then another controller
     of the quorum is configured differently.
@@ -70,4 +74,6 @@ def activation(
         if bootstrap_min_isr and version >= ELR_FROM:
             bootstrap += (FeatureLevelRecord(name=ELR_FEATURE, feature_level=ELR_LEVEL),)
             bootstrap += (cluster_min_isr_record(bootstrap_min_isr),)
+        if bootstrap_transaction_level and version >= TRANSACTION_LEVEL_FROM:
+            bootstrap += (FeatureLevelRecord(name=TRANSACTION_FEATURE, feature_level=bootstrap_transaction_level),)
     return Activation(reason if in_transaction else None, bootstrap, is_empty and allows_transactions(version))

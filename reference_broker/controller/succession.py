@@ -90,4 +90,5 @@ class Succession:
         epoch_level = config.crucible_bootstrap_metadata_epoch if config.crucible_metadata_epoch_enable else 0
         min_isr = config.min_insync_replicas if config.crucible_bootstrap_eligible_leader_replicas else 0
         version = config.crucible_bootstrap_metadata_version
-        return activation(image, in_transaction, version, epoch_level, min_isr)
+        transaction_level = config.crucible_bootstrap_transaction_version
+        return activation(image, in_transaction, version, epoch_level, min_isr, transaction_level)

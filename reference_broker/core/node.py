@@ -5,6 +5,7 @@ at a time and carries out the effects in order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
@@ -78,6 +79,9 @@ _SHARED: Mapping[type, str] = {
 }
 """Where a bug was that belongs to no single request. What it left behind may be wrong for everybody."""
 _NO_EVENT = "outside of any request"
+
+
+EventT = TypeVar("EventT")
 
 
 class Node:
@@ -205,8 +209,8 @@ class Node:
             Opened: self._opened,
             Closed: self._closed,
             PeerUp: self._ignore,
-            PeerReply: self._peers.replied,
-            PeerDown: self._peers.down,
+            PeerReply: self._unless_closing(self._peers.replied),
+            PeerDown: self._unless_closing(self._peers.down),
         }
 
     @property
@@ -430,6 +434,15 @@ class Node:
     def _timer_fired(self, event: TimerFired) -> None:
         if not self._closing:
             self._timers.fired(event.timer)
+
+    def _unless_closing(self, step: Callable[[EventT], None]) -> Callable[[EventT], None]:
+        """What another node answers may let a batch be appended that waits for it. The end takes no more."""
+
+        def taken(event: EventT) -> None:
+            if not self._closing:
+                step(event)
+
+        return taken
 
     def _opened(self, event: Opened) -> None:
         """Kafka tells hosts as Java writes addresses, with a leading slash."""

@@ -177,8 +177,6 @@ def marks_of_retry(
 ) -> list[BatchMark] | None:
     """Returns what is remembered of the batches if they are a retry, or None if they are new. Raises RecordsRefused,
     also for a batch of a transaction that is neither open nor verified here."""
-    if len(batches) == 1 and batches[0][1].producer_id < 0:
-        return None
     try:
         for _, header in batches:
             if header.attributes & TRANSACTIONAL and header.producer_id >= 0:

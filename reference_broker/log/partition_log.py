@@ -133,7 +133,8 @@ class PartitionLog(ShrinkingLog):
         if origin is Origin.CLIENT:
             if now.wall_ms - self.producers.swept_ms >= self._config.producer_id_expiration_check_interval_ms:
                 self.expire_producers(now)
-            marks = marks_of_retry(self.producers, batches, self.verification, guard)
+            has_producer = len(batches) > 1 or batches[0][1].producer_id >= 0
+            marks = marks_of_retry(self.producers, batches, self.verification, guard) if has_producer else None
             if marks is not None:
                 time_ms = marks[-1].timestamp_ms if self._stamps_append_time else -1
                 first, last = marks[0].first_offset, marks[-1].last_offset

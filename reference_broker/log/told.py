@@ -1,4 +1,4 @@
-"""What an operator is told of a log that was opened: each cut, and a quarantine."""
+"""What is told of a log that was opened: each cut, a quarantine, and the snapshots of producers that were read."""
 
 from typing import Protocol
 
@@ -14,6 +14,10 @@ def note_recovery(log: LogView, note: Notes) -> None:
         note(
             "log_cut", ("file", cut.path), ("position", cut.position), ("bytes", cut.size_bytes), ("offset", cut.offset)
         )
+    for path, why in log.recovered.damaged_snapshots:
+        note("producer_snapshot_damaged", ("file", path), ("why", why))
+    if log.recovered.snapshot:
+        note("producer_snapshot_loaded", ("file", log.recovered.snapshot))
     if log.quarantine is not None:
         note(
             "log_quarantined",

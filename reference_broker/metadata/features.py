@@ -27,6 +27,10 @@ DIRECTORIES_FROM = 17
 TRANSACTION_FEATURE = "transaction.version"
 """At level 1 the coordinator writes the flexible version of its records. At level 2 clients add partitions by writing
 to them, and each end of a transaction raises the producer's epoch (KIP-890)."""
+TRANSACTION_LEVEL = 2
+"""The highest known level."""
+TRANSACTION_LEVEL_FROM = 24
+"""4.0-IV2. A new cluster of this version or a newer one begins with the configured level of transaction.version."""
 
 METADATA_EPOCH_FEATURE = "crucible.metadata.epoch"
 METADATA_EPOCH_LEVEL = 1
@@ -37,7 +41,11 @@ answers with what the active controller sent it with UpdateMetadata, and committ
 
 def supported_features(config: BrokerConfig) -> tuple[tuple[str, int, int], ...]:
     """The (name, lowest level, highest level) of each feature that a node supports."""
-    features = [(METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION), (ELR_FEATURE, 0, ELR_LEVEL)]
+    features = [
+        (METADATA_VERSION_FEATURE, LOWEST_METADATA_VERSION, METADATA_VERSION),
+        (ELR_FEATURE, 0, ELR_LEVEL),
+        (TRANSACTION_FEATURE, 0, TRANSACTION_LEVEL),
+    ]
     if config.crucible_metadata_epoch_enable:
         features.append((METADATA_EPOCH_FEATURE, 0, METADATA_EPOCH_LEVEL))
     return tuple(features)

@@ -10,6 +10,7 @@ WARNINGS = frozenset(
         "coordinator_load_failed",
         "coordinator_loaded_in_part",
         "lost_replicas_not_told",
+        "producer_snapshot_damaged",
         "quarantine_ended",
         "stray_renamed",
         "truncated_below_high_watermark",

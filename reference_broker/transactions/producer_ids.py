@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
-from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
 from kio.schema.types import BrokerId
 from kio.static.primitive import i64
 
@@ -71,6 +69,8 @@ class ProducerIds:
 
     def _request_block(self) -> None:
         """Asks the active controller for the next block. Without an answer everyone who waits is told to come again."""
+        from kio.schema.allocate_producer_ids.v0.request import AllocateProducerIdsRequest
+
         if self.requested:
             return
         self.requested = True
@@ -79,6 +79,8 @@ class ProducerIds:
         self.channel().ask(ApiKey.ALLOCATE_PRODUCER_IDS, version, body, self._replied, lambda: self._refuse(COME_AGAIN))
 
     def _replied(self, answer: object) -> None:
+        from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
+
         assert isinstance(answer, AllocateProducerIdsResponse), f"producer IDs: answered by {type(answer).__name__}"
         if not answer.error_code:
             self._refill(int(answer.producer_id_start))

@@ -199,7 +199,7 @@ VERSIONS: Final[Mapping[int, tuple[int, int, int]]] = {
     ApiKey.BROKER_HEARTBEAT: (0, 2, 0),
     ApiKey.UNREGISTER_BROKER: (0, 0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: (0, 0, 0),
-    ApiKey.LIST_TRANSACTIONS: (0, 1, 0),
+    ApiKey.LIST_TRANSACTIONS: (0, 2, 0),
     ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0, 0),
     ApiKey.ASSIGN_REPLICAS_TO_DIRS: (0, 0, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (0, 0, 0),

@@ -49,6 +49,7 @@ MOST_ITEMS: Final[dict[int, int]] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 100_000,
     ApiKey.WRITE_TXN_MARKERS: 100_000,
     ApiKey.DESCRIBE_PRODUCERS: 100_000,
+    ApiKey.DESCRIBE_TRANSACTIONS: 100_000,
     ApiKey.UPDATE_METADATA: 150_000,
     # Part of what their handlers do is one slice.
     ApiKey.CREATE_TOPICS: 100_000,

@@ -114,6 +114,12 @@ def plant_refused_topic(history: History) -> None:
         history.tables["metadata_reads"].append({**row, **renamed, "topic_id": f"6{str(row['topic_id'])[1:]}"})
 
 
+def plant_topic_that_existed(history: History) -> None:
+    plant_refused_topic(history)
+    for row in history.rows("changes", topic_set=SET.format(6), change="create"):
+        row["error"] = "TOPIC_ALREADY_EXISTS"
+
+
 def plant_two_leaders(history: History) -> None:
     (row,) = (each for each in history.rows("trace", what="leader_elected", node=1))
     row["detail"] = json.dumps({"epoch": 1, "start_offset": 20})

@@ -11,7 +11,7 @@ from reports.rows import END_OF_RUN_US
 from reports.tests.history import TOPIC, History, Row, int_of
 from reports.tests.ledger import OF_TRANSACTIONS
 from reports.tests.planted_groups import PLANTED_GROUPS
-from reports.tests.planted_metadata import PLANTED_METADATA
+from reports.tests.planted_metadata import PLANTED_METADATA, plant_topic_that_existed
 from reports.tests.planted_replicas import planted_replicas
 from reports.tests.planted_sessions import PLANTED_SESSIONS, legal_wrap_and_untold_fetch
 from reports.tests.played import generate
@@ -232,8 +232,17 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         root / "no_trace", without=("trace", "ends"), expectations=Expectations(guarantees=("session_lost",))
     )
     folders["no trace"] = empty
+    for target in ("reference", "kafka"):
+        existed = generate(98)
+        plant_topic_that_existed(existed)
+        folders[target] = existed.write(root / target, target=target)
     found = verdicts_of([Path(one) for one in folders.values()], spark)  # type: ignore[arg-type]
     return dict(zip(folders, found, strict=True))
+
+
+def test_a_broker_of_others_may_ask_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:
+    assert verdicts["kafka"].outcome is Outcome.PASSED
+    assert [one.name for one in verdicts["reference"].guarantees if one.status == "broken"] == ["lost-metadata"]
 
 
 @pytest.mark.parametrize("name", list(PLANTED))

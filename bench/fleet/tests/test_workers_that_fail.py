@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.fleet.command import FleetRun
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.processes import ROOT, SPEC_VARIABLE, LocustProcesses, WorkerDiedError
 from bench.fleet.spec import FleetSpec, write_spec
@@ -76,3 +78,14 @@ def test_a_worker_that_is_silent_for_a_while_does_not_end_the_load(tmp_path: Pat
     command = [sys.executable, "-c", SILENCE, str(free_port())]
     told = subprocess.run(command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=60, check=True)
     assert int(told.stdout.split()[-1]) >= 50
+
+
+def test_the_load_s_begin_is_told_with_all_kinds_of_clients(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FleetRun, "_wait", lambda *_: True)
+    run = FleetRun(FleetSpec(["127.0.0.1:1"], Load(seconds=0.01), out_dir=str(tmp_path), workers=3), hold=False)
+    locust: Any = SimpleNamespace(wait_until_ready=lambda: None, tell=lambda _: None, report=lambda: None)
+    run._load(locust)
+    told = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (told["event"], told["workers"], told["producers"], told["transactional_workers"]) == ("load", 3, 0, 0)

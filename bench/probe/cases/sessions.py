@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
@@ -24,6 +23,8 @@ SOON_S = 2.0
 BEYOND_DEFAULT_SLOTS = 1_100
 TURNS = 30
 """Until then each of three partitions has had its turn, also where chance decides."""
+NEAR = 10_000
+"""Counted IDs of five sessions lie nearer, whatever others open beside them. Five that are drawn from 2^31 never do."""
 AT_ONCE = 100
 """So many requests are sent before their answers are read."""
 
@@ -73,8 +74,7 @@ def ids_differ(at: Surroundings) -> None:
     topic = at.topic()
     ids = [Session(at, topic).id for _ in range(5)]
     at.expect("number of different IDs", len(set(ids)), 5)
-    counted = all(second - first == 1 for first, second in pairwise(ids))
-    at.expect("each ID is that of the session before it plus one", counted, False)
+    at.expect("all IDs lie close together, as counted ones do", max(ids) - min(ids) < NEAR, False)
 
 
 @case("fetch/session/incremental", KIP_227, NEEDS, since="1.1")

@@ -93,7 +93,7 @@ def test_what_is_no_target_is_refused_in_one_sentence(text: str, complaint: str)
         (SMALL.replace("{peers}", "{pears}"), r"node.command has the placeholder \{pears\}; known there: address"),
         (SMALL.replace("{value}", "{worth}"), r"node.setting has the placeholder \{worth\}"),
         (SMALL.replace('"broker.json"', '"../broker.json"'), "give a name without a folder"),
-        (SMALL.replace("nodes = 2", "nodes = 2\nlacks = ['magic']"), "lacks has 'magic'; allowed: replicas"),
+        (SMALL.replace("nodes = 2", "nodes = 2\nlacks = ['magic']"), "lacks has 'magic'; allowed: topics, replicas"),
         (SMALL.replace("nodes = 2", "provider = 'nobody'"), "provider is 'nobody'; allowed: kafka"),
         (SMALL.replace('"peers"', '"ropes"'), "node.links is 'ropes'; allowed: none, peers, hosts"),
         (REACHED.replace(":9092", ""), "addresses has '127.0.0.1', which is no HOST:PORT"),

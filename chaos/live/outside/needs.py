@@ -95,6 +95,8 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
         yield f"{cluster.nodes} nodes (it has {wanted.nodes})"
     if cluster.observers and not file.addresses and (file.node is None or not file.node.observer):
         yield "nodes without a vote"
+    if "topics" in file.lacks:
+        yield "topics of its own (it has no CreateTopics)"
     if "replicas" in file.lacks and any(topic.replicas > 1 for topic in load.topics):
         yield "replicas"
     if "groups" in file.lacks and (load.groups or load.mirror is not None):

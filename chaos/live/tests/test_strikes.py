@@ -1,5 +1,6 @@
 """The runner's side of faults: waiting for a role, ends in their time, help for nodes that a rule has struck."""
 
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -173,3 +174,15 @@ def test_disk_evidence_of_an_order_before_is_forgotten() -> None:
     assert world.strikes.disk_struck(0, "disk_full") == ""
     assert world.strikes.disk_struck(1, "disk_full") == "another node's"
     assert orders == [{"disk": {"full": True}}]
+
+
+def test_what_is_damaged_of_a_topic_that_no_client_deletes_must_stay(tmp_path: Path) -> None:
+    world = World()
+    for name in ("idle-2", "made.admin-0.1-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "partition.metadata").write_text(name)
+    world.strikes.damage.note(tmp_path, [f"{name}/partition.metadata" for name in ("idle-2", "made.admin-0.1-0")])
+    for name in ("idle-2", "made.admin-0.1-0"):
+        (tmp_path / name / "partition.metadata").unlink()
+    (check,) = world.strikes.damage.judged(1)
+    assert (check.holds, check.evidence) == (False, 1)

@@ -1,6 +1,7 @@
-"""UpdateFeatures: raises or lowers the finalized metadata.version and crucible.metadata.epoch.
+"""UpdateFeatures: raises or lowers the finalized levels of features.
 
-* metadata.version has levels 1 to 25, crucible.metadata.epoch has 0 (off) and 1.
+* metadata.version has levels 1 to 25, transaction.version has 0 to 2, eligible.leader.replicas.version and
+  crucible.metadata.epoch have 0 (off) and 1.
 * A level must be known to this node and to every registered broker, as announced when it registered.
 * All updates of a request are done or none.
 * Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible.
@@ -8,7 +9,7 @@
 Version notes:
 * v2: the reason of a refusal is the top-level error. Before, it stands at each feature.
 
-KIPs: 232, 584, 778.
+KIPs: 232, 584, 778, 890, 966.
 """
 
 from kio.schema.update_features.v1.response import UpdatableFeatureResult, UpdateFeaturesResponse

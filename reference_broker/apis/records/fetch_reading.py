@@ -4,7 +4,6 @@ A look costs the same whatever the partition holds, and reads no records. The ch
 those of Kafka's ReplicaManager and Partition.readRecords (KIP-320 for epochs, KIP-516 for topic IDs).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -231,12 +230,12 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     log = cached.partition.log
     try:
         records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
-        aborted = log.aborted_among(cached.fetch_offset, records) if reader is Reader.COMMITTED else ()
+        aborted = list(log.aborted_among(cached.fetch_offset, records)) if reader is Reader.COMMITTED else None
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
         return _failure(cached.index, read_error(failure))
-    return told_of(cached, found, reader, records, aborted)
+    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, records)
 
 
 def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
@@ -244,16 +243,9 @@ def read_error(failure: DiskError | InvalidRecords) -> ErrorCode:
     return ErrorCode.corrupt_message if isinstance(failure, InvalidRecords) else ErrorCode.kafka_storage_error
 
 
-def told_of(
-    cached: CachedPartition,
-    found: Look,
-    reader: Reader,
-    records: bytes | memoryview = b"",
-    aborted: Sequence[AbortedTransaction] = (),
-) -> PartitionData:
-    """Returns the partition's part of an answer."""
+def told_of(cached: CachedPartition, found: Look, reader: Reader) -> PartitionData:
+    """Returns the partition's part of an answer, without records."""
     if found.problem is not None:
         return found.problem
-    told = list(aborted) if reader is Reader.COMMITTED else None
-    high_watermark, last_stable_offset, log_start_offset = found.offsets
-    return PartitionData(cached.index, 0, high_watermark, last_stable_offset, log_start_offset, told, -1, records)
+    aborted: list[AbortedTransaction] | None = [] if reader is Reader.COMMITTED else None
+    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, b"")

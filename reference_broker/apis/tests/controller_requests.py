@@ -86,6 +86,7 @@ def registration(
             Feature(
                 name="eligible.leader.replicas.version", min_supported_version=i16(0), max_supported_version=i16(1)
             ),
+            Feature(name="transaction.version", min_supported_version=i16(0), max_supported_version=i16(2)),
         ),
         rack=None,
         log_dirs=(UUID(int=directory),),

@@ -117,6 +117,7 @@ def test_what_follows_in_the_transaction_is_appended_at_once(world: TransactionW
     assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
 
 
+@pytest.mark.clause("X-9")
 @pytest.mark.parametrize("version", ANY_VERSION)
 def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)

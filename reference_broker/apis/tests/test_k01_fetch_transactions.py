@@ -78,8 +78,8 @@ def offsets(data: PartitionData) -> list[int]:
     return [header.base_offset for _, header in iterate(data.records or b"")]
 
 
+@pytest.mark.clause("X-4")
 def test_committed_records_end_at_the_first_open_transaction(world: TransactionWorld) -> None:
-    """X-4"""
     world.write(1)
     world.end(1, commit=True)
     world.write(2)
@@ -100,8 +100,9 @@ def test_a_marker_counts_once_it_is_replicated(world: TransactionWorld) -> None:
     assert (offsets(world.data()), world.data().last_stable_offset) == ([0, 1], 2)
 
 
+@pytest.mark.clause("X-5")
 def test_the_aborted_transactions_are_those_of_the_range_that_is_returned(world: TransactionWorld) -> None:
-    """X-5: the first ends before it, the last begins behind it."""
+    """The first ends before it, the last begins behind it."""
     for producer in (1, 2, 3):
         world.write(producer)  # 0, 2, 4
         world.end(producer, commit=False)  # 1, 3, 5

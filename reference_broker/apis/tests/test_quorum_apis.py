@@ -231,6 +231,7 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
     levels = {
         "metadata.version": (1, 25),
         "eligible.leader.replicas.version": (0, 1),
+        "transaction.version": (0, 2),
         "crucible.metadata.epoch": (0, 1),
     }
     features, ranges = announced(ApiKey.FETCH_SNAPSHOT, ApiKey.VOTE)

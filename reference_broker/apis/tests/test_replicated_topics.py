@@ -58,6 +58,7 @@ class Cluster(AdminWorld):
                 Feature(
                     name="eligible.leader.replicas.version", min_supported_version=i16(0), max_supported_version=i16(1)
                 ),
+                Feature(name="transaction.version", min_supported_version=i16(0), max_supported_version=i16(2)),
             ),
             rack=None,
             log_dirs=(UUID(int=100 + broker_id),),

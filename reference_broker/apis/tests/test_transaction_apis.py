@@ -14,7 +14,7 @@ from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequ
 from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
-from kio.schema.list_transactions.v1.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.types import GroupId, ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
@@ -99,11 +99,20 @@ def describe(world: AdminWorld, *ids: str) -> Any:
     return world.ask(k65_describe_transactions, request).transaction_states
 
 
-def listed(world: AdminWorld, states: tuple[str, ...] = (), ids: tuple[int, ...] = (), longer_ms: int = -1) -> Any:
+def listed(
+    world: AdminWorld,
+    states: tuple[str, ...] = (),
+    ids: tuple[int, ...] = (),
+    longer_ms: int = -1,
+    pattern: str | None = None,
+) -> Any:
     return world.ask(
         k66_list_transactions,
         ListTransactionsRequest(
-            state_filters=states, producer_id_filters=tuple(map(ProducerId, ids)), duration_filter=i64(longer_ms)
+            state_filters=states,
+            producer_id_filters=tuple(map(ProducerId, ids)),
+            duration_filter=i64(longer_ms),
+            transactional_id_pattern=pattern,
         ),
     )
 
@@ -234,6 +243,9 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     answer = listed(world, ("Ongoing", "Wrong"))
     assert (ids(answer), answer.unknown_state_filters) == ([(ID, "Ongoing")], ("Wrong",))
     assert ids(listed(world, ("Wrong",))) == []
+    assert ids(listed(world, pattern="t.")) == ids(listed(world, pattern="")) == [(ID, "Ongoing")]
+    assert ids(listed(world, pattern="t")) == []
+    assert listed(world, pattern="(").error_code is ErrorCode.invalid_regular_expression
 
 
 def test_a_node_that_coordinates_nothing_says_so() -> None:

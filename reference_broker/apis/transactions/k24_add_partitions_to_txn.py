@@ -45,6 +45,9 @@ VERSION_FOR_BROKERS = 2
 KNOWS_FENCED_FROM = 2
 UNITS_PER_PARTITION = 3
 """What it costs to look at a partition, and to tell of it, in microseconds."""
+UNITS_PER_LOOK = 10
+UNITS_PER_STEP = 150
+"""What it costs to look at a transaction, and to write a step of it."""
 
 
 class Needs(HasTransactions, HasLoader, HasOutside, Protocol):
@@ -71,6 +74,8 @@ def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPar
         work = Work()
         for each in body.transactions:
             yield from _settle(broker, call, each, settled, work)
+            if work.spend(UNITS_PER_LOOK if each.verify_only else UNITS_PER_STEP):
+                yield
 
     run_slices(broker.outside, contained_slices(call, settle()))
     return None
@@ -134,6 +139,8 @@ def _response(results: Mapping[str, Mapping[TopicPartition, Error]]) -> Sliced[A
             by_topic.setdefault(topic, []).append(result)
             if work.spend(UNITS_PER_PARTITION):
                 yield
+        if work.spend(UNITS_PER_PARTITION):
+            yield
         told.append(
             AddPartitionsToTxnResult(
                 transactional_id=TransactionalId(transactional_id),

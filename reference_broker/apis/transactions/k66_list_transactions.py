@@ -5,16 +5,17 @@
 
 Version notes:
 * v1: only transactions that have run for longer than a duration may be asked for.
-* v2, which asks for IDs by a regular expression (KIP-1152), is not served: one expression may take any time.
+* v2: only IDs that match a regular expression may be asked for. INVALID_REGULAR_EXPRESSION for what is none, or is not
+  known here (``id_patterns``).
 
-KIPs: 664, 994.
+KIPs: 664, 994, 1152.
 """
 
 from itertools import islice
 from typing import Protocol
 
-from kio.schema.list_transactions.v1.request import ListTransactionsRequest
-from kio.schema.list_transactions.v1.response import ListTransactionsResponse, TransactionState
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 from kio.schema.types import ProducerId, TransactionalId
 
 from reference_broker.apis.api import Api
@@ -22,12 +23,14 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasNow, HasOutside, HasTransactions
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import contained_slices
+from reference_broker.apis.transactions.id_patterns import IdPattern, InvalidPattern
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.transactions.state import states
 from reference_broker.transactions.state.transaction import Transaction
 from reference_broker.wire.errors import Error, ErrorCode
 
 LISTED_A_SLICE = 1000
+MATCHED_A_SLICE = 50
 _STATES = {each.value: each for each in states.TransactionState}
 
 
@@ -51,14 +54,20 @@ def handle(broker: Needs, call: Call, body: ListTransactionsRequest) -> ListTran
             and (duration_ms < 0 or now_ms - one.started_ms > duration_ms)
         )
 
+    try:
+        pattern = IdPattern(body.transactional_id_pattern) if body.transactional_id_pattern else None
+    except InvalidPattern:
+        return _response(ErrorCode.invalid_regular_expression, (), [])
     known = (held.current for each in broker.transactions.active() for held in tuple(each.held.values()))
 
     def list_all() -> Slices:
         listed: list[TransactionState] = []
         while not call.closed:
-            batch = tuple(islice(known, LISTED_A_SLICE))
-            listed.extend(_told(each) for each in batch if is_wanted(each))
-            if len(batch) < LISTED_A_SLICE:
+            batch = tuple(islice(known, LISTED_A_SLICE if pattern is None else MATCHED_A_SLICE))
+            for each in filter(is_wanted, batch):
+                matches = pattern is None or (yield from pattern.matches(each.transactional_id))
+                listed += [_told(each)] if matches else []
+            if not batch:
                 call.respond(_response(ErrorCode.none, unknown, listed))
                 return
             yield

@@ -47,3 +47,21 @@ def test_each_end_of_the_log_gets_its_first_records(
 def test_an_open_transaction_below_the_level_that_has_them_is_a_fault(image: MetadataImage, configured: int) -> None:
     with pytest.raises(MetadataFault, match=r"metadata.version 12 does not allow"):
         activation(image, True, configured)
+
+
+@pytest.mark.clause("X-9")
+@pytest.mark.parametrize(
+    ("version", "level", "begins"), [(25, 2, 2), (24, 2, 2), (24, 1, 1), (23, 2, 0), (25, 0, 0), (12, 2, 0)]
+)
+def test_a_new_cluster_has_the_transaction_version_that_its_metadata_version_allows(
+    version: int, level: int, begins: int
+) -> None:
+    """Kafka's TransactionVersion: levels 1 and 2 come with 4.0-IV2. An existing cluster is left as it is."""
+
+    def level_of(image: MetadataImage) -> int:
+        first = activation(image, False, version, bootstrap_transaction_level=level).bootstrap
+        levels = {each.name: each.feature_level for each in first if isinstance(each, FeatureLevelRecord)}
+        return levels.get("transaction.version", 0)
+
+    assert level_of(EMPTY_IMAGE) == begins
+    assert level_of(MetadataImage(features={"metadata.version": version})) == 0

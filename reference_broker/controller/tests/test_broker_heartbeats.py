@@ -24,6 +24,7 @@ def registration(
     features: tuple[tuple[str, int, int], ...] = (
         ("metadata.version", 1, 25),
         ("eligible.leader.replicas.version", 0, 1),
+        ("transaction.version", 0, 2),
     ),
 ) -> Registration:
     return Registration(broker_id, cluster_id, incarnation, (("PLAINTEXT", "h", 9092, 0),), features, None, ())

@@ -94,6 +94,7 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     assert [(one.name, one.max_supported_version) for one in body.features] == [
         ("metadata.version", 25),
         ("eligible.leader.replicas.version", 1),
+        ("transaction.version", 2),
         ("crucible.metadata.epoch", 1),
     ]
     assert life.lifecycle.registered_epoch == 50

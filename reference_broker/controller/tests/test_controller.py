@@ -95,19 +95,23 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
     world = MetadataWorld()
     world.win()
     world.commit()
-    assert world.kinds() == ["leader", "begin", "3", "end"]
-    world.high_watermark = (2, 5, 6)[kept - 1]
+    assert world.kinds() == ["leader", "begin", "4", "end"]
+    world.high_watermark = (2, 6, 7)[kept - 1]
     world.lose()
     world.cut()
     world.commit()
     world.win()
     world.settle()
-    again = [] if kept == 3 else ["abort", "begin", "3", "end"]
-    assert world.kinds() == [*["leader", "begin", "3", "end"][: 1 + kept], "leader", *again]
-    assert world.controller.image.features == {"metadata.version": 25, "eligible.leader.replicas.version": 1}
+    again = [] if kept == 3 else ["abort", "begin", "4", "end"]
+    assert world.kinds() == [*["leader", "begin", "4", "end"][: 1 + kept], "leader", *again]
+    assert world.controller.image.features == {
+        "metadata.version": 25,
+        "eligible.leader.replicas.version": 1,
+        "transaction.version": 2,
+    }
     records = [record for batch in world.log.content for record in batch.records]
     levels = [record for record in records if isinstance(record, FeatureLevelRecord)]
-    assert len(levels) == (2 if kept in (1, 3) else 4)
+    assert len(levels) == (3 if kept in (1, 3) else 6)
 
 
 @pytest.mark.clause("OffsetControlManagerTest.testReplayTransaction")

@@ -22,7 +22,12 @@ from reference_broker.core.tests.hostile_records import bomb, raw_batch, raw_rec
 from reference_broker.core.tests.node_world import START_WALL_MS, NodeWorld, batch, fetch_request, sent_batch
 from reference_broker.core.tests.test_groups_of_a_node import body as body_of
 from reference_broker.core.tests.test_groups_of_a_node import coordinated, stable
-from reference_broker.metadata.features import ELR_FEATURE, METADATA_EPOCH_FEATURE, METADATA_VERSION_FEATURE
+from reference_broker.metadata.features import (
+    ELR_FEATURE,
+    METADATA_EPOCH_FEATURE,
+    METADATA_VERSION_FEATURE,
+    TRANSACTION_FEATURE,
+)
 from reference_broker.ports.memory_disk import MemoryDisk
 from reference_broker.records.compression import Compression
 from reference_broker.wire.apis import DRAFTS, ApiKey
@@ -67,7 +72,7 @@ WORDS = ("consumer", "range", "retention.ms", "cleanup.policy", "compact,delete"
 LONG, LONGER = "x" * 32_767, "\u00fc" * 16_383
 """As long as a string may be, in characters and in bytes."""
 BLOBS = (b"", b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff", b"\xff" * 90, bytes(100_000))
-FEATURES = (METADATA_VERSION_FEATURE, ELR_FEATURE, METADATA_EPOCH_FEATURE)
+FEATURES = (METADATA_VERSION_FEATURE, ELR_FEATURE, TRANSACTION_FEATURE, METADATA_EPOCH_FEATURE)
 SMALL = (-2, -1, 0, 0, 1, 1, 2, 3, 10_000)
 BATCHES = (
     batch(),

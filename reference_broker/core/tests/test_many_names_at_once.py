@@ -50,6 +50,8 @@ def asked(world: NodeWorld, key: int, version: int, frame: memoryview) -> Any:
         (ApiKey.DESCRIBE_GROUPS, 6, ("groups",), ""),
         (ApiKey.DELETE_GROUPS, 2, ("groups_names",), ""),
         (ApiKey.OFFSET_FETCH, 9, ("groups", "topics"), "group_id"),
+        (ApiKey.ADD_PARTITIONS_TO_TXN, 5, ("transactions", "topics", "partitions"), "transactional_id"),
+        (ApiKey.DESCRIBE_TRANSACTIONS, 0, ("transactional_ids",), ""),
         (ApiKey.DESCRIBE_PRODUCERS, 0, ("topics", "partition_indexes"), "name"),
     ],
 )

@@ -36,7 +36,7 @@ def test_an_api_versions_request_of_an_unknown_version_is_answered_in_the_layout
     assert world.closed == {}
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(9999, 0), (ApiKey.PRODUCE, 2), (ApiKey.ADD_OFFSETS_TO_TXN, 1)])
+@pytest.mark.parametrize(("api_key", "version"), [(9999, 0), (ApiKey.PRODUCE, 2), (ApiKey.SHARE_FETCH, 1)])
 def test_what_is_not_served_closes_its_connection_only(api_key: int, version: int) -> None:
     world = NodeWorld()
     number = world.send(api_key, version, object(), connection=5)

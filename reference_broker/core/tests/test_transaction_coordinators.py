@@ -41,9 +41,11 @@ RETRIABLE = (
 
 
 class TransactionsWorld(ClusterWorld):
-    """Three nodes, the topic ``t`` with three partitions on all of them. One producer, as an older client works."""
+    """Three nodes, the topic ``t`` with three partitions on all of them. One producer, which works as older clients do,
+    or as those of transactions of version 2 (``is_modern``)."""
 
-    def __init__(self, **config: str) -> None:
+    def __init__(self, *, is_modern: bool = False, **config: str) -> None:
+        self.is_modern = is_modern
         super().__init__(
             3,
             transaction_state_log_num_partitions="2",
@@ -89,6 +91,9 @@ class TransactionsWorld(ClusterWorld):
         self.sequences = {index: count() for index in INDEXES}
 
     def add(self, *indexes: int) -> None:
+        """Before the first record, unless Produce adds the partitions by itself."""
+        if self.is_modern:
+            return
         topic = AddPartitionsToTxnTopic(name=TopicName("t"), partitions=tuple(map(i32, indexes)))
         transaction = AddPartitionsToTxnTransaction(
             transactional_id=ID,
@@ -123,7 +128,8 @@ class TransactionsWorld(ClusterWorld):
                     self.run(50)
                     continue
                 request = ProduceRequest(-1, 1000, topics, transactional_id=ID)
-                answer = self.answer_of(self.send(leader, ApiKey.PRODUCE, 9, request))
+                version = 12 if self.is_modern else 9
+                answer = self.answer_of(self.send(leader, ApiKey.PRODUCE, version, request))
                 if answer is not None and answer.responses[0].partitions[0].error_code == 0:
                     break
                 self.run(50)
@@ -139,7 +145,12 @@ class TransactionsWorld(ClusterWorld):
         )
 
     def end(self, *, commits: bool = True) -> ErrorCode:
-        return ErrorCode(int(self.again(ApiKey.END_TXN, 4, self.end_body(commits=commits)).error_code))
+        version = 5 if self.is_modern else 4
+        answer = self.again(ApiKey.END_TXN, version, self.end_body(commits=commits))
+        if self.is_modern and not answer.error_code:
+            self.owner = int(answer.producer_id), int(answer.producer_epoch)
+            self.sequences = {index: count() for index in INDEXES}
+        return ErrorCode(int(answer.error_code))
 
     def described(self) -> str:
         body = DescribeTransactionsRequest(transactional_ids=(ID,))
@@ -178,8 +189,8 @@ class TransactionsWorld(ClusterWorld):
             assert producers.open_transactions == {}, f"a transaction hangs in partition {index}"
 
 
-def opened(**config: str) -> TransactionsWorld:
-    world = TransactionsWorld(**config)
+def opened(*, is_modern: bool = False, **config: str) -> TransactionsWorld:
+    world = TransactionsWorld(is_modern=is_modern, **config)
     world.init()
     world.add(*INDEXES)
     world.write(b"v", *INDEXES)
@@ -187,9 +198,10 @@ def opened(**config: str) -> TransactionsWorld:
 
 
 @pytest.mark.clause("X-3")
+@pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("commits", [True, False])
-def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool) -> None:
-    world = opened()
+def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool, is_modern: bool) -> None:
+    world = opened(is_modern=is_modern)
     assert world.end(commits=commits) is ErrorCode.none
     outcome = "commit" if commits else "abort"
     assert world.settled() == f"Complete{outcome.capitalize()}"
@@ -199,13 +211,14 @@ def test_each_partition_gets_the_marker_wherever_it_is_led(commits: bool) -> Non
 
 
 @pytest.mark.clause("X-2", "X-3")
+@pytest.mark.parametrize("is_modern", [False, True])
 @pytest.mark.parametrize("delay_us", [*range(0, 2400, 150), 3000, 5000, 8000])
-def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: int) -> None:
+def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: int, is_modern: bool) -> None:
     """It dies so long after EndTxn came: before PrepareCommit is written, before it is replicated, before the markers
     are, before the completion is. Its successor goes on, and the producer that asks again hears what came of it."""
-    world = opened()
+    world = opened(is_modern=is_modern)
     coordinator = world.coordinator()
-    token = world.send(coordinator, ApiKey.END_TXN, 4, world.end_body())
+    token = world.send(coordinator, ApiKey.END_TXN, 5 if is_modern else 4, world.end_body())
     end_us = world.mono_us + delay_us
     world.run_until(lambda: world.mono_us >= end_us)
     acknowledged = token in world.replies
@@ -221,6 +234,10 @@ def test_a_coordinator_that_dies_after_an_end_came_leaves_one_outcome(delay_us: 
     for index in INDEXES:
         assert world.log_of(index) == ["record", outcome]
     world.no_transaction_is_open()
+    if outcome == "commit":
+        world.add(0)
+        world.write(b"next", 0)
+        assert world.end() is ErrorCode.none
 
 
 @pytest.mark.clause("X-9")

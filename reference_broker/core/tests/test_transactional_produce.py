@@ -8,7 +8,9 @@ import pytest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.static.primitive import i32Timedelta
 
+from reference_broker.core.tests.cluster_world import Member
 from reference_broker.core.tests.test_transaction_coordinators import ID, INDEXES, TransactionsWorld
+from reference_broker.ports.channels import Channel
 from reference_broker.records.batch import iterate
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -65,6 +67,12 @@ class ProducingWorld(TransactionsWorld):
         answer = self.again(ApiKey.END_TXN, 5, self.end_body(commits=commits))
         assert answer.error_code == 0
         self.owner = int(answer.producer_id), int(answer.producer_epoch)
+
+    def close(self, member: Member) -> None:
+        """A clean end to which the cluster agrees at once. The node hears the others for a while."""
+        leaving: Any = member.node.broker.replica
+        leaving.shut_down = lambda left: left()
+        self._take(member, member.node.shutdown(self.now))
 
     def read(self, index: int, isolation_level: int = COMMITTED) -> Any:
         wanted = FetchTopic("t", NO_TOPIC_ID, [FetchPartition(index, 0, 1 << 20)])
@@ -164,6 +172,21 @@ def test_no_transaction_hangs_when_a_node_dies_while_a_partition_is_added(victim
         assert world.log_of(index) == ["record", "commit"]
         assert world.read_offsets(index)[1] == []
     world.no_transaction_is_open()
+
+
+def test_a_node_that_closes_its_logs_appends_nothing_that_its_coordinator_allows_then(world: ProducingWorld) -> None:
+    """Else the mark of a clean end would be wrong."""
+    coordinator = world.coordinator()
+    index = next(one for one in INDEXES if world.leader("t", one) != coordinator)
+    leader = world.members[world.leader("t", index)]
+    world.add(index)
+    world.produce_to(index, version=TV1)
+    world.run_until(lambda: (coordinator, Channel.VERIFICATION) in leader.links)
+    assert world.log_of(index) == []
+    world.close(leader)
+    world.run(3000)
+    assert leader.node.stopped
+    assert world.log_of(index) == []
 
 
 @pytest.mark.clause("X-9")

@@ -21,7 +21,7 @@ RETENTION_MS = 10 * MINUTE_MS
 STEP_MS = 6 * MINUTE_MS
 """Two of them are longer than the retention and a look after it, one is shorter."""
 UNSTABLE = (-1, ErrorCode.unstable_offset_commit)
-PRODUCERS = st.sampled_from((5, 6, 7))
+PRODUCERS = st.sampled_from((5, 6))
 GROUPS = st.sampled_from("gh")
 TOPICS = st.sampled_from("tu")
 OFFSETS = st.lists(st.integers(0, 99), min_size=1, max_size=2)

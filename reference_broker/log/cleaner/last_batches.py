@@ -1,8 +1,8 @@
 """Decides which batches must stay so that a start finds the producers' sequences again.
 
 Kafka keeps the last batch of each producer in the whole log. If that batch is cut off, Kafka finds the producer in a
-snapshot. This broker has no snapshots of producers: it finds them in the batches alone. A new leader or a power loss
-may cut off everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
+snapshot. Here a swap deletes the snapshots below its end (``producer_snapshots``). A new leader or a power loss may cut
+off everything at or beyond the end of a pass. So the last batch of each producer below that end stays.
 """
 
 from typing import NamedTuple

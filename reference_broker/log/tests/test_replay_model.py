@@ -66,7 +66,12 @@ class MortalDisk:
 
 
 @pytest.mark.clause(
-    *("P-1", "P-2", "P-3", "P-4", "P-6", "P-12", "X-13"),
+    "P-1",
+    "P-2",
+    "P-3",
+    "P-4",
+    "P-6",
+    "P-12",
     "LogLoaderTest.testProducerSnapshotsRecoveryAfterUncleanShutdown",
     "LogLoaderTest.testFullTransactionIndexRecovery",
     "LogLoaderTest.testRecoverLastSegmentWithNoSnapshots",

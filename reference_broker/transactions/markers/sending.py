@@ -8,15 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.types import ProducerId, TopicName
-from kio.schema.write_txn_markers.v2.request import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
-from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
 from kio.static.primitive import i8, i16, i32
 
 from reference_broker.coordination.slices import SliceQueue
@@ -29,6 +23,9 @@ from reference_broker.transactions.markers.marker import Marker, TopicPartition
 from reference_broker.transactions.markers.writing import REQUEST_TIMEOUT_MS, MarkerWriter
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+if TYPE_CHECKING:  # Messages are loaded when they are needed first.
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker
 
 PARTITIONS_A_SLICE = 500
 """Their leaders are looked up in one event. It takes some 2 ms."""
@@ -129,6 +126,8 @@ class MarkerSender:
 
     def _send(self, node_id: int) -> None:
         """Sends what waits for this broker, unless a request to it has no answer yet."""
+        from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+
         broker = self._brokers[node_id]
         if broker.is_busy:
             return
@@ -155,6 +154,8 @@ class MarkerSender:
         )
 
     def _replied(self, node_id: int, sent: Sequence[tuple[Delivery, Sequence[TopicPartition]]], answer: object) -> None:
+        from kio.schema.write_txn_markers.v2.response import WriteTxnMarkersResponse
+
         assert isinstance(answer, WriteTxnMarkersResponse), f"markers: answered by {type(answer).__name__}"
         errors = {
             (int(each.producer_id), str(topic.name), int(one.partition_index)): known_error(one.error_code)
@@ -217,7 +218,9 @@ def _never() -> bool:
     return False
 
 
-def _told(marker: Marker, partitions: Sequence[TopicPartition]) -> WritableTxnMarker:
+def _told(marker: Marker, partitions: Sequence[TopicPartition]) -> "WritableTxnMarker":
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WritableTxnMarkerTopic
+
     by_topic: dict[str, list[i32]] = {}
     for topic, index in partitions:
         by_topic.setdefault(topic, []).append(i32(index))

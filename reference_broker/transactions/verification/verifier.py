@@ -7,14 +7,8 @@ those of Kafka's AddPartitionsToTxnManager.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from kio.schema.add_partitions_to_txn.v5.request import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
-from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse, AddPartitionsToTxnResult
 from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
@@ -28,6 +22,10 @@ from reference_broker.ports.timing import later
 from reference_broker.transactions.verification.question import Errors, Question, Told, verdict_of
 from reference_broker.wire.apis import VERSIONS, ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
+
+if TYPE_CHECKING:  # Messages are loaded when they are needed first.
+    from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTransaction
+    from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResult
 
 REQUEST_TIMEOUT_MS = 30_000
 """As Kafka's ``request.timeout.ms``."""
@@ -109,6 +107,8 @@ class Verifier:
         return None if broker is None or broker.fenced else leader
 
     def _send(self, coordinator: _Coordinator) -> None:
+        from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
+
         if coordinator.is_busy or not coordinator.waiting:
             return
         coordinator.is_busy = True
@@ -134,6 +134,8 @@ class Verifier:
         )
 
     def _replied(self, coordinator: _Coordinator, asked: list[_Asked], answer: object) -> None:
+        from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
+
         assert isinstance(answer, AddPartitionsToTxnResponse), f"a question was answered by {type(answer).__name__}"
         error = known_error(answer.error_code)
         if error:
@@ -148,7 +150,7 @@ class Verifier:
         self._answered(coordinator, asked, told)
 
     def _answered(
-        self, coordinator: _Coordinator, asked: list[_Asked], found: Iterable[Error | AddPartitionsToTxnResult]
+        self, coordinator: _Coordinator, asked: list[_Asked], found: "Iterable[Error | AddPartitionsToTxnResult]"
     ) -> None:
         """The next request leaves first, since telling may lead to the next questions."""
         coordinator.is_busy = False
@@ -175,7 +177,9 @@ def _next_of(waiting: dict[str, _Asked]) -> list[_Asked]:
     return taken
 
 
-def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
+def _transaction(question: Question) -> "AddPartitionsToTxnTransaction":
+    from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction
+
     topics: dict[str, list[i32]] = {}
     for name, index in question.partitions:
         topics.setdefault(name, []).append(i32(index))
@@ -190,7 +194,7 @@ def _transaction(question: Question) -> AddPartitionsToTxnTransaction:
     )
 
 
-def _errors(question: Question, result: AddPartitionsToTxnResult) -> Errors:
+def _errors(question: Question, result: "AddPartitionsToTxnResult") -> Errors:
     """A partition that the coordinator says nothing of was not verified."""
     said = {
         (str(topic.name), int(one.partition_index)): known_error(one.partition_error_code)

@@ -2,6 +2,10 @@
 
 Each topic's name is used once, so a second ID, or a return after the topic was gone, is a second effect. Changes of
 unknown end may have happened or not. So may a late copy of a configuration that was sent more than once.
+
+A node of a broker that is not ours may ask the next controller again on its client's behalf, once the first one has
+died: Apache Kafka puts a forwarded request (KIP-590) whose connection ended back into its queue (its class
+NodeToControllerRequestThread). There TOPIC_ALREADY_EXISTS tells of what the first controller made.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -41,9 +45,11 @@ def _asked(tables: Tables) -> DataFrame:
     deleted = F.expr("change = 'delete' and type = 'ok'")
     maybe_deleted = F.expr("change = 'delete' and type in ('ok', 'info')")
     configured = F.expr("change = 'configure' and type = 'ok'")
+    asked_twice = F.expr("error <=> 'TOPIC_ALREADY_EXISTS'") & (tables.config.per_run("foreign") == 1)
+    how_created = F.when(asked_twice, F.lit("info")).otherwise(F.col("type"))
     may_be_late = F.expr("change = 'configure' and (type = 'info' or type = 'ok' and attempts > 1)")
     return changes.groupBy(*_TOPIC).agg(
-        F.max(F.when(created, F.col("type"))).alias("created"),
+        F.max(F.when(created, how_created)).alias("created"),
         F.max(F.when(created, F.col("process"))).alias("admin"),
         F.max(F.when(created, F.col("index"))).alias("admin_index"),
         F.min(F.when(maybe_deleted, F.col("invoke_us"))).alias("delete_us"),

@@ -9,9 +9,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """The settings of one run."""
+    """The settings of one run. ``foreign`` is 1 if its broker is not ours."""
 
     warm_up_us: int = 0
+    foreign: int = 0
 
 
 @dataclass(frozen=True, slots=True)

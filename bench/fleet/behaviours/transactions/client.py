@@ -5,7 +5,8 @@ a transaction is due, what it sends, and what follows from its end.
 
 Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
 info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
-ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions.
+ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions. A client that is
+dead when the load ends comes back at once.
 """
 
 from abc import ABC, abstractmethod
@@ -206,7 +207,7 @@ class TransactionalClient(ABC):
 
     def _go_on(self) -> None:
         """Does all that can be done now, and sets the time to look around again."""
-        if self._life is None and self.now_us >= self._back_at_us and not self._is_done:
+        if self._life is None and not self._is_done and (self.is_stopping or self.now_us >= self._back_at_us):
             self._life = self._begin()
         if self._life is not None:
             self._live(self._life)

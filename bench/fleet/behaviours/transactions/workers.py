@@ -108,7 +108,8 @@ class WorkerWriter(TransactionalClient):
         self._taken: dict[TopicPartition, list[int]] = {}
 
     def due_at_us(self) -> int | None:
-        return None if self.pipe.is_empty or self.reader.identity is None else self._due_us
+        is_idle = self.pipe.is_empty or self.reader.identity is None
+        return None if is_idle else max(self._due_us, self.now_us)  # No schedule waits for it.
 
     @property
     def has_more(self) -> bool:

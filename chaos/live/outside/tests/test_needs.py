@@ -135,6 +135,7 @@ resume = "x"
         ("27", 'nodes = 3\n[node]\ncommand = ["x"]\none_process = true', "one process for each node"),
         ("leader-killed-under-acks-all", '[node]\ncommand = ["x"]', r"3 nodes \(it has 1\)"),
         ("leader-killed-under-acks-all", 'nodes = 3\nlacks = ["replicas"]\n[node]\ncommand = ["x"]', "needs: replicas"),
+        ("1", 'lacks = ["topics"]\n[node]\ncommand = ["x"]', r"topics of its own \(it has no CreateTopics\)"),
         ("13", 'addresses = ["a:1"]', "directed links between nodes"),
         ("rebalance-storm", BY_HAND, r"nodes \(it has 1\)"),
         ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),

@@ -6,7 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from chaos.frame_proxy.target import nodes_of
 from chaos.live.errors import SetupError
+from chaos.live.outside.standing import standing
 from chaos.live.outside.tests.small_targets import SERVE, target_file
 from chaos.live.runner import play
 from chaos.live.tests.small_scenario import faults_of, text_of, written
@@ -158,6 +160,17 @@ def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp
     assert (check.guarantee, check.holds) == ("target-stays-up", False)
     assert "node-0 exited with 9, and no fault had struck it" in check.detail
     assert "no memory is left" in check.detail
+    assert not children()
+
+
+def test_a_target_stands_without_a_run_for_as_long_as_it_is_needed(tmp_path: Path) -> None:
+    with standing(target_file(tmp_path, SERVE), tmp_path) as crew:
+        assert [each.node_id for each in nodes_of(crew.bootstrap)] == [0]
+        assert len(crew.processes()) == 1
+    assert not children()
+    dies = target_file(tmp_path, "echo 'no such option'; exit 3")
+    with pytest.raises(SetupError, match="node-0 exited with 3 before it was ready"), standing(dies, tmp_path):
+        pass
     assert not children()
 
 

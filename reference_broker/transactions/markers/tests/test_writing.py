@@ -41,9 +41,10 @@ def test_the_bytes_are_those_of_the_schema(commit: bool) -> None:
     assert build_marker(commit=commit, **said) == by_schema.build_marker(commit=commit, **said)
 
 
-@pytest.mark.clause("ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced")
+@pytest.mark.clause(
+    "X-6", "ProducerStateManagerTest.testCoordinatorFencing", "UnifiedLogTest.testZombieCoordinatorFenced"
+)
 def test_a_marker_of_an_older_coordinator_is_refused_and_nothing_is_written() -> None:
-    """X-6"""
     world = MarkerWorld()
     world.open()
     assert world.errors(coordinator=5) == OK

@@ -1,0 +1,65 @@
+"""Measures a start of a log with many producers on a real disk, with its snapshot of producers and without.
+
+The environment scales it: ``RESTART_MB`` (64) and ``RESTART_PRODUCERS`` (1000). The files stay in the page cache.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from bench.micro.node import NOW
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.serve.disk import FileDisk
+
+TOTAL_MB = int(os.environ.get("RESTART_MB", "64"))
+PRODUCERS = int(os.environ.get("RESTART_PRODUCERS", "1000"))
+BATCH_BYTES = 4_096
+CONFIG = LogConfig(segment_bytes=max(TOTAL_MB * 100_000, 1_000_000))
+"""Ten segments."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log that was stopped cleanly. The producers take turns."""
+    folder = tmp_path_factory.mktemp("restart")
+    log = _opened(folder)
+    value = b"x" * BATCH_BYTES
+    for number in range(TOTAL_MB * 1_000_000 // BATCH_BYTES):
+        turn, producer_id = divmod(number, PRODUCERS)
+        records = [Record(timestamp_ms=NOW.wall_ms, value=value)]
+        log.append(NOW, build(records, producer_id=producer_id, producer_epoch=0, base_sequence=turn), 0)
+    for _ in range(2):
+        log.close_cleanly()
+        log.mark_synced(log.sync_point())
+    return folder
+
+
+def _opened(folder: Path) -> PartitionLog:
+    return run_to_end(open_log(FileDisk(folder, 64), "t-0", CONFIG, NOW, clean=True))
+
+
+@pytest.mark.benchmark(group=f"start of a log of {TOTAL_MB} MB with {PRODUCERS} producers")
+@pytest.mark.parametrize("snapshots", [True, False], ids=["with its snapshot", "without"])
+def bench_restart(benchmark: BenchmarkFixture, written: Path, snapshots: bool) -> None:
+    def without() -> None:
+        for path in () if snapshots else (written / "t-0").glob("*.snapshot"):
+            path.unlink()
+
+    def start() -> None:
+        log = _opened(written)
+        assert bool(log.recovered.snapshot) == snapshots
+        assert len(log.producers.by_id) == min(PRODUCERS, TOTAL_MB * 1_000_000 // BATCH_BYTES)
+
+    benchmark.pedantic(start, setup=without, rounds=3)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.benchmark(group=f"snapshot of {PRODUCERS} producers")
+def bench_snapshot(benchmark: BenchmarkFixture, written: Path) -> None:
+    """What a roll costs more."""
+    log = _opened(written)
+    benchmark(lambda: log.segments.snapshots.write(log.log_end_offset, log.producers))

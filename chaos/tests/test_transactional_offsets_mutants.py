@@ -1,0 +1,51 @@
+"""The mutants of transactional offsets are seen by the models and cases that stand beside the broker (X-8)."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
+from chaos.mutants import transactional_offsets
+from chaos.mutants.mutant import Mutant, applied
+from reference_broker.core.tests import test_transactional_offsets as cases
+from reference_broker.groups.tests.test_transactional_model import BesideALedger, BesideTheLog
+
+FIRST_FOUND = settings(
+    max_examples=400,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.generate,),
+    report_multiple_bugs=False,
+)
+COMMITTED_OR_NOT = cases.test_offsets_are_hidden_until_their_transaction_is_committed
+GENERATIONS = cases.test_a_member_of_an_older_generation_writes_nothing
+
+
+def played(machine: type[RuleBasedStateMachine]) -> Callable[[], None]:
+    return lambda: run_state_machine_as_test(machine, settings=FIRST_FOUND)
+
+
+SEEN_BY = [
+    (transactional_offsets.offsets_visible_before_commit, played(BesideTheLog)),
+    (transactional_offsets.offsets_kept_after_abort, played(BesideALedger)),
+    (
+        transactional_offsets.offsets_kept_after_abort,
+        lambda: COMMITTED_OR_NOT(3, False),
+    ),
+    (
+        transactional_offsets.generation_not_checked_in_transaction,
+        lambda: GENERATIONS(3),
+    ),
+]
+
+
+@pytest.mark.parametrize(("mutant", "play"), SEEN_BY, ids=lambda it: it.name if isinstance(it, Mutant) else "")
+def test_a_mutant_is_seen(mutant: Mutant, play: Callable[[], None]) -> None:
+    with applied(mutant) as at_work:
+        with pytest.raises((AssertionError, ExceptionGroup)):
+            play()
+        assert at_work is not None
+        assert at_work.calls

@@ -1,0 +1,84 @@
+"""Expressions of ListTransactions: Python's own judge what they match, and none takes long."""
+
+import re
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.apis.sliced import in_one_go
+from reference_broker.apis.transactions.id_patterns import IdPattern, InvalidPattern
+
+ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "[a-c1]", r"\d", r"\w", r"\.", "1", "-", "[-a]", r"[\d-]"])
+QUANTIFIERS = st.sampled_from(["", "*", "+", "?", "{2}", "{1,}", "{0,2}", "*?"])
+PATTERNS = st.recursive(
+    st.builds("{}{}".format, ATOMS, QUANTIFIERS),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map("".join),
+        st.builds("({}|{})".format, inner, inner),
+        st.builds("(?:{}){}".format, inner, QUANTIFIERS),
+    ),
+    max_leaves=6,
+)
+
+
+def matches(pattern: str, text: str) -> bool:
+    return in_one_go(IdPattern(pattern).matches(text))
+
+
+@given(PATTERNS, st.text("abc1.-", max_size=8))
+def test_it_matches_what_pythons_expressions_match(pattern: str, text: str) -> None:
+    assert matches(pattern, text) is (re.fullmatch(pattern, text) is not None)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("^pay.*$", "payments-1", True),
+        ("pay", "payments", False),
+        ("", "", True),
+        ("pay|ship", "ship", True),
+        (r"a\$", "a$", True),
+        (r"\D+\s\S", "ab c", True),
+        (r"[]a]", "]", True),
+        (r"\t", "\t", True),
+        (".", "\n", False),
+    ],
+)
+def test_some_expressions(pattern: str, text: str, found: bool) -> None:
+    assert matches(pattern, text) is found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(",
+        ")",
+        "a)",
+        "[a",
+        "*",
+        "a**",
+        "a{2",
+        "a{x}",
+        "a{3,2}",
+        "(?=a)",
+        r"(a)\1",
+        "[b-a]",
+        "\\",
+        "a{9999}",
+        "(" * 60,
+        "((a{100}){100}){100}",
+        "a^b",
+        "[[a]]",
+        r"[\D]",
+    ],
+)
+def test_what_is_no_expression_or_takes_too_much_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidPattern):
+        IdPattern(pattern)
+
+
+def test_an_expression_that_others_need_years_for_takes_slices() -> None:
+    slices = sum(1 for _ in islice(IdPattern("(a+)+(a+)+b").matches("a" * 30_000), 1000))
+    assert 1 < slices < 100
