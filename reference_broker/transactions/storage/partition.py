@@ -23,11 +23,12 @@ ASK_AGAIN_US = 100_000
 class Held:
     """One transactional ID. ``current`` is what is durable. ``changing`` is the step that is being written: until it is
     durable nothing of it shows, and no other step begins (X-2). ``missing`` are the partitions of a decided transaction
-    that have no marker yet."""
+    that have no marker yet. ``is_sent`` says that its markers are on their way from this node."""
 
     current: Transaction
     changing: Transaction | None = None
     missing: dict[TopicPartition, None] = field(default_factory=dict)
+    is_sent: bool = False
 
     @property
     def is_changing(self) -> bool:
@@ -144,7 +145,7 @@ class TransactionsPartition(LedPartition):
         later(self._ports, ASK_AGAIN_US, ask)
 
     def _hold(self, held: Held, step: Transaction) -> None:
-        held.current, held.changing, held.missing = step, None, {}
+        held.current, held.changing, held.missing, held.is_sent = step, None, {}, False
         if step.state is TransactionState.DEAD:
             del self.held[step.transactional_id]
         else:

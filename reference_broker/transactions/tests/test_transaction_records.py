@@ -1,5 +1,8 @@
 """Records of transactions: Kafka's bytes, everything that was written read back, nothing else believed."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,3 +101,19 @@ def test_a_value_that_ends_too_early_is_damage(length: int) -> None:
     if length < len(whole):
         with pytest.raises(DamagedRecord):
             read_transaction("x", whole[:length])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"producer_epoch": -1},
+        {"client_version": 300},
+        {"client_version": -1},
+        {"partitions": {("t", -9): None}},
+        {"state": TransactionState.PREPARE_COMMIT, "next_producer_id": -9},
+    ],
+)
+def test_what_no_coordinator_writes_is_damage(changes: dict[str, Any]) -> None:
+    """A node that believed it would end each time that it loads the partition."""
+    with pytest.raises(DamagedRecord):
+        read_transaction("x", transaction_value(replace(ONE, **changes), 2))
