@@ -33,6 +33,7 @@ from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_response
+from reference_broker.wire.schema import EPOCH, MILLISECOND
 
 ID = TransactionalId("tx")
 MINUTE = i32Timedelta.parse(timedelta(minutes=1))
@@ -135,6 +136,7 @@ def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() 
     assert find(world, "") == [("invalid_request", -1)]
 
 
+@pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactions")
 def test_a_transaction_from_its_first_partition_to_its_end() -> None:
     world = ready()
     given = init(world)
@@ -142,6 +144,8 @@ def test_a_transaction_from_its_first_partition_to_its_end() -> None:
     assert list(add(world, one(0, 0, 0, 2)).values()) == [["none", "none"]]
     (state,) = describe(world, ID)
     assert (state.error_code, state.transaction_state, state.producer_id) == (ErrorCode.none, "Ongoing", 0)
+    assert (state.producer_epoch, state.transaction_timeout) == (0, MINUTE)
+    assert state.transaction_start_time == EPOCH + world.broker.now.wall_ms * MILLISECOND
     assert [(each.topic, each.partitions) for each in state.topics] == [("t", (0, 2))]
     answer = end(world, 0, 0)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, -1, -1)
@@ -214,6 +218,7 @@ def test_the_offsets_of_a_group_are_a_partition_of_the_transaction() -> None:
     assert (topic.topic, len(topic.partitions)) == (OFFSETS_TOPIC, 1)
 
 
+@pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactionsWithEmptyTransactionalId")
 def test_describing_what_nobody_has() -> None:
     world = ready()
     assert [each.error_code.name for each in describe(world, "nobody", "", "nobody")] == [

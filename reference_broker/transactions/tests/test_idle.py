@@ -22,6 +22,7 @@ def opened(timeout_ms: int = 5000, **more: Any) -> tuple[TransactionWorld, str, 
 
 
 @pytest.mark.clause("X-7")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldAbortExpiredTransactionsInOngoingStateAndBumpEpoch")
 def test_a_transaction_older_than_its_timeout_is_aborted_and_its_producer_fenced() -> None:
     world, id_, owner = opened()
     world.pass_ms(5000)
