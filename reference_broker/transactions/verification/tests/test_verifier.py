@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
@@ -244,3 +245,13 @@ def test_failures_are_counted(world: VerifierWorld) -> None:
     world.link.answer({A: ErrorCode.invalid_txn_state})
     counter = world.metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
     assert counter.value == 1
+
+
+def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWorld) -> None:
+    """A client may send a whole MiB of it. To hash that takes some 60 ms."""
+    told: list[dict[tuple[str, int], Error]] = []
+    for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
+        question = Question("x" * length, 7, 0, (A,), Purpose.ADD)
+        world.verifier.ask(question, told.append)
+    assert told == [{A: ErrorCode.invalid_request}]
+    assert len(world.link.asked) == 1, "the longest ID that a record can hold is asked for"
