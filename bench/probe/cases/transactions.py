@@ -16,7 +16,6 @@ from bench.probe.transactional import (
     allowed,
     codes,
     read,
-    settle,
 )
 from reference_broker.wire.errors import ErrorCode
 
