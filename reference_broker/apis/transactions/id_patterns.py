@@ -280,7 +280,7 @@ class IdPattern:
     def matches(self, text: str) -> Generator[None, None, bool]:
         """Whether the whole text matches. It yields after each slice of the work."""
         end, steps = len(self._program), 0
-        places = self._reached([0])
+        places, _ = self._reached([0])
         for character in map(ord, text):
             if not places:
                 return False
@@ -289,15 +289,15 @@ class IdPattern:
                 step = self._program[place] if place < end else ()
                 if isinstance(step, _Class) and step.has(character):
                     found.append(place + 1)
-            steps += len(places) + 1
-            places = self._reached(found)
+            places, count = self._reached(found)
+            steps += count + 1
             if steps >= STEPS_PER_SLICE:
                 steps = 0
                 yield
         return end in places
 
-    def _reached(self, begins: list[int]) -> list[int]:
-        """The places from which something is read, or the end."""
+    def _reached(self, begins: list[int]) -> tuple[list[int], int]:
+        """The places from which something is read, or the end, and how many places were passed on the way there."""
         seen, found, waiting = bytearray(len(self._program) + 1), [], begins[::-1]
         while waiting:
             place = waiting.pop()
@@ -309,4 +309,4 @@ class IdPattern:
                 waiting.extend(step)
             else:
                 found.append(place)
-        return found
+        return found, seen.count(1)
