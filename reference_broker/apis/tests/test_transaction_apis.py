@@ -189,6 +189,7 @@ def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: st
     assert init(world, version, 0, 0).error_code.name == error
 
 
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.shouldReceiveOperationNotAttemptedWhenOtherPartitionHasError")
 def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
     world = ready()
     init(world)
@@ -198,6 +199,8 @@ def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
 
 
 @pytest.mark.clause("X-9")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testOneSuccessOneErrorInBatchedRequest")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testVerifyOnly")
 def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> None:
     world = ready()
     init(world)

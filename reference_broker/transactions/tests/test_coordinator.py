@@ -259,6 +259,9 @@ def test_the_ends_of_older_clients(state: TransactionState) -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
 )
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromEmptyToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
 def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
     cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
     for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
