@@ -112,3 +112,8 @@ def test_many_ways_that_read_nothing_count_as_work() -> None:
     slices = sum(1 for _ in IdPattern("((" + "|" * 480 + ")a)*").matches(text))
     assert slices > 50
     assert matches("((" + "|" * 480 + ")a)*", text)
+
+
+def test_the_work_for_many_short_texts_takes_slices() -> None:
+    pattern = IdPattern("(a?){300}")
+    assert sum(1 for _ in range(50) for _ in pattern.matches("a" * 15)) > 10

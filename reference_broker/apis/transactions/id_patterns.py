@@ -224,6 +224,8 @@ class IdPattern:
 
     text: str
     _program: list[_Step] = field(default_factory=list)
+    _steps: int = 0
+    """Since the last slice. Short texts take slices together."""
 
     def __post_init__(self) -> None:
         if len(self.text) > MOST_CHARACTERS:
@@ -278,8 +280,8 @@ class IdPattern:
             self._program[fork] = (fork + 1, len(self._program))
 
     def matches(self, text: str) -> Generator[None, None, bool]:
-        """Whether the whole text matches. It yields after each slice of the work."""
-        end, steps = len(self._program), 0
+        """Whether the whole text matches. It yields after each slice of the work, to which all texts count."""
+        end = len(self._program)
         places, _ = self._reached([0])
         for character in map(ord, text):
             if not places:
@@ -290,9 +292,9 @@ class IdPattern:
                 if isinstance(step, _Class) and step.has(character):
                     found.append(place + 1)
             places, count = self._reached(found)
-            steps += count + 1
-            if steps >= STEPS_PER_SLICE:
-                steps = 0
+            self._steps += count + 1
+            if self._steps >= STEPS_PER_SLICE:
+                self._steps = 0
                 yield
         return end in places
 
