@@ -361,17 +361,6 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
-    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
-    world.isr = (1,)
-    world.coordinate(0)
-    id_ = world.id_in(0)
-    world.take(id_)  # The producer ID comes.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
-    world.transactions.validate()
-
-
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionVersionInTransactionManager")
 def test_the_first_version_of_values_is_written_until_the_feature_allows_the_next() -> None:
     for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
