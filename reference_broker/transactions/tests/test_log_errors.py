@@ -29,12 +29,13 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
         taken: Callable[[int], None],
         written: Callable[[Error], None],
         producer: Producer = NO_PRODUCER,
+        spare_bytes: int = 0,
     ) -> None:
         if log.led.index in indexes:
             tried.append(log.led.index)
             written(error)
         else:
-            append(log, records, taken, written, producer)
+            append(log, records, taken, written, producer, spare_bytes)
 
     monkeypatch.setattr(CoordinatorLog, "append", refused)
     return tried
