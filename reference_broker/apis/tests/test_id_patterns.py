@@ -104,3 +104,16 @@ def test_a_class_of_many_ranges_costs_no_more_than_a_small_one() -> None:
     assert matches("[c-ea-dx]*", "abcdex")
     assert not matches("[c-ea-dx]*", "f")
     assert matches("[^c-ea-dx]*", "fy")
+
+
+def test_many_ways_that_read_nothing_count_as_work() -> None:
+    """One character leads through 960 places here, of which one reads."""
+    text = "a" * 3000
+    slices = sum(1 for _ in IdPattern("((" + "|" * 480 + ")a)*").matches(text))
+    assert slices > 50
+    assert matches("((" + "|" * 480 + ")a)*", text)
+
+
+def test_the_work_for_many_short_texts_takes_slices() -> None:
+    pattern = IdPattern("(a?){300}")
+    assert sum(1 for _ in range(50) for _ in pattern.matches("a" * 15)) > 10

@@ -167,6 +167,11 @@ def test_version_5_of_the_end_tells_the_next_epoch() -> None:
     ("version", "error"),
     [(0, "invalid_producer_epoch"), (1, "invalid_producer_epoch"), (2, "producer_fenced"), (3, "producer_fenced")],
 )
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInAddOffsetToTxnWithOlderClient")
+@pytest.mark.clause(
+    "KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInAddPartitionToTxnWithOlderClient"
+)
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInEndTxnWithOlderClient")
 def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, error: str) -> None:
     world = ready()
     init(world)
@@ -182,6 +187,7 @@ def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, e
 @pytest.mark.parametrize(
     ("version", "error"), [(3, "invalid_producer_epoch"), (4, "producer_fenced"), (5, "producer_fenced")]
 )
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInInitProducerIdWithOlderClient")
 def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: str) -> None:
     world = ready()
     for _ in range(3):
@@ -189,6 +195,8 @@ def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: st
     assert init(world, version, 0, 0).error_code.name == error
 
 
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.shouldReceiveOperationNotAttemptedWhenOtherPartitionHasError")
+@pytest.mark.clause("KafkaApisTest.testAddPartitionsToTxnOperationNotAttempted")
 def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
     world = ready()
     init(world)
@@ -198,6 +206,9 @@ def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
 
 
 @pytest.mark.clause("X-9")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testOneSuccessOneErrorInBatchedRequest")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testVerifyOnly")
+@pytest.mark.clause("KafkaApisTest.testBatchedAddPartitionsToTxnRequest")
 def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> None:
     world = ready()
     init(world)
@@ -262,6 +273,7 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testListTransactionsWithCoordinatorLoadingInProgress")
+@pytest.mark.clause("KafkaApisTest.testListTransactionsErrorResponse")
 def test_a_node_that_loads_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = ready()
     init(world)

@@ -224,6 +224,8 @@ class IdPattern:
 
     text: str
     _program: list[_Step] = field(default_factory=list)
+    _steps: int = 0
+    """Since the last slice. Short texts take slices together."""
 
     def __post_init__(self) -> None:
         if len(self.text) > MOST_CHARACTERS:
@@ -278,9 +280,9 @@ class IdPattern:
             self._program[fork] = (fork + 1, len(self._program))
 
     def matches(self, text: str) -> Generator[None, None, bool]:
-        """Whether the whole text matches. It yields after each slice of the work."""
-        end, steps = len(self._program), 0
-        places = self._reached([0])
+        """Whether the whole text matches. It yields after each slice of the work, to which all texts count."""
+        end = len(self._program)
+        places, _ = self._reached([0])
         for character in map(ord, text):
             if not places:
                 return False
@@ -289,15 +291,15 @@ class IdPattern:
                 step = self._program[place] if place < end else ()
                 if isinstance(step, _Class) and step.has(character):
                     found.append(place + 1)
-            steps += len(places) + 1
-            places = self._reached(found)
-            if steps >= STEPS_PER_SLICE:
-                steps = 0
+            places, count = self._reached(found)
+            self._steps += count + 1
+            if self._steps >= STEPS_PER_SLICE:
+                self._steps = 0
                 yield
         return end in places
 
-    def _reached(self, begins: list[int]) -> list[int]:
-        """The places from which something is read, or the end."""
+    def _reached(self, begins: list[int]) -> tuple[list[int], int]:
+        """The places from which something is read, or the end, and how many places were passed on the way there."""
         seen, found, waiting = bytearray(len(self._program) + 1), [], begins[::-1]
         while waiting:
             place = waiting.pop()
@@ -309,4 +311,4 @@ class IdPattern:
                 waiting.extend(step)
             else:
                 found.append(place)
-        return found
+        return found, seen.count(1)

@@ -259,6 +259,9 @@ def test_the_ends_of_older_clients(state: TransactionState) -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
 )
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromEmptyToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
 def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
     cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
     for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
@@ -356,17 +359,6 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     assert world.markers(0) == [("commit", 1000, 1, 0)]
     world.replicate(0)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
-
-
-def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
-    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
-    world.isr = (1,)
-    world.coordinate(0)
-    id_ = world.id_in(0)
-    world.take(id_)  # The producer ID comes.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
-    world.transactions.validate()
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testTransactionVersionInTransactionManager")

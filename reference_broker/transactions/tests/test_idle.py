@@ -66,6 +66,7 @@ def test_a_coordinator_that_takes_over_aborts_what_is_too_old() -> None:
 
 
 @pytest.mark.clause("X-10")
+@pytest.mark.clause("TransactionLogTest.shouldReturnTxnTombstoneForNullValue")
 def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> None:
     world, id_, owner = opened(
         timeout_ms=900_000,

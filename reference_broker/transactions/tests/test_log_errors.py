@@ -29,12 +29,13 @@ def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> 
         taken: Callable[[int], None],
         written: Callable[[Error], None],
         producer: Producer = NO_PRODUCER,
+        spare_bytes: int = 0,
     ) -> None:
         if log.led.index in indexes:
             tried.append(log.led.index)
             written(error)
         else:
-            append(log, records, taken, written, producer)
+            append(log, records, taken, written, producer, spare_bytes)
 
     monkeypatch.setattr(CoordinatorLog, "append", refused)
     return tried
@@ -66,6 +67,17 @@ def test_what_is_told_of_an_error_of_the_log(monkeypatch: pytest.MonkeyPatch, er
         assert world.add(id_, START) == [ErrorCode[told]]
     assert world.transaction(id_) == before
     assert world.add(id_, START) == [NONE], "nothing is under way any more"
+
+
+def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
+    world.isr = (1,)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    world.take(id_)  # The producer ID comes.
+    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    world.transactions.validate()
 
 
 @pytest.mark.clause("TransactionStateManagerTest.testAppendFailToNotCoordinatorError")
