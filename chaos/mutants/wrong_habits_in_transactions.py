@@ -160,11 +160,6 @@ def coordinator_never_asked(original: Function, self: Any, question: Any, told: 
     told({})
 
 
-@mutant("reference_broker.transactions.idle:IdleTransactions._time_out")
-def transactions_never_time_out(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
-    """A transaction stays open for as long as its producer likes."""
-
-
 PLAYED: Mapping[str, tuple[str, ...]] = {
     "transaction_errors_hidden": ("transactions",),
     "owners_garbled": ("transactions/init",),
@@ -175,7 +170,6 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "isolation_ignored": ("transactions/init", "transactions/fetch", "transactions/offsets"),
     "isolation_for_all": ("transactions/fetch", "transactions/offsets"),
     "outcomes_swapped": ("transactions/markers", "transactions/fetch", "transactions/group-offsets"),
-    "transactions_never_time_out": ("transactions/init",),
     "verify_only_ignored": ("transactions/add",),
     "transaction_filters_ignored": ("transactions/list",),
     "stability_ignored": ("transactions/group-offsets",),

@@ -24,7 +24,6 @@ WITH_EXPECTED: dict[int, Versions] = {**OWNED, INIT: since_version(3)}
 BY_BROKERS: dict[int, Versions] = {**NEEDS, ADD: since_version(4)}
 LONGEST = 0x7FFFFFFF
 SEVERAL = 3
-SHORT_MS, LOOKED_AT_S = 500, 20.0
 
 
 # FindCoordinator
@@ -152,18 +151,6 @@ def expected_by_halves(at: Surroundings) -> None:
     producer = Transactional(at).take()
     told = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
     at.expect("error code", told.error_code, ErrorCode.invalid_request)
-
-
-@case("transactions/init/timed-out", KIP_98, NEEDS, since="0.11", limit_s=30.0)
-def timed_out(at: Surroundings) -> None:
-    """A transaction that is open for longer than its producer said is aborted, and its producer is fenced. Apache Kafka
-    looks every 10 seconds."""
-    topic, producer = at.topic(), Transactional(at).take(transaction_timeout=SHORT_MS)
-    producer.begins(topic, b"forgotten")
-    settle(at, topic, within_s=LOOKED_AT_S)
-    told = read(at, topic, COMMITTED)
-    at.expect("first offsets of aborted transactions", [e.first_offset for e in told.aborted_transactions or ()], [0])
-    at.expect("error code of the producer", producer.add_one(topic), *FENCED)
 
 
 # AddPartitionsToTxn
