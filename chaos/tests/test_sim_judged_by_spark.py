@@ -29,11 +29,13 @@ MECHANISMS = (
     ("intruder", "voter_unchecked"),
     ("leader-killed-under-acks-all", "retries_appended_again"),
 )
-"""(scenario, mutant): one for each file of mutants."""
+"""(scenario, mutant): one for each file of mutants, but those of INSIDE."""
+INSIDE = {"chaos.mutants.drafts"}
+"""Only the bytes of frames and what nodes announce show these. A history has neither, so no job judges them."""
 
 
 def test_each_mechanism_has_its_mutant() -> None:
-    assert {_file(mutant) for _, mutant in MECHANISMS} == {_file(each.name) for each in all_mutants()}
+    assert {_file(mutant) for _, mutant in MECHANISMS} == {_file(each.name) for each in all_mutants()} - INSIDE
 
 
 def _file(mutant: str) -> str:

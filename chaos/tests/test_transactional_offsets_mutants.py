@@ -12,7 +12,7 @@ from reference_broker.core.tests import test_transactional_offsets as cases
 from reference_broker.groups.tests.test_transactional_model import BesideALedger, BesideTheLog
 
 FIRST_FOUND = settings(
-    max_examples=40,
+    max_examples=400,
     stateful_step_count=30,
     deadline=None,
     derandomize=True,

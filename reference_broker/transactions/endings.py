@@ -91,6 +91,10 @@ class Endings:
                 yield
 
     def _send(self, target: TransactionsPartition, held: Held) -> None:
+        """Only once: a transaction may be decided while what was loaded goes on. Both would complete it."""
+        if held.is_sent:
+            return
+        held.is_sent = True
         current = held.current
         assert current.state in DECIDED, f"markers of {current.transactional_id}, which is {current.state.value}"
         self._ports.note(

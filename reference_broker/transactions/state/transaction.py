@@ -59,7 +59,10 @@ class Transaction:
             assert not self.partitions, f"{self.transactional_id} is empty with {len(self.partitions)} partitions"
         if self.state in (TransactionState.ONGOING, *DECIDED):
             assert self.started_ms >= 0, f"{self.transactional_id} is {self.state.value} and never began"
+        version = self.client_version
+        assert 0 <= version <= EPOCH_RAISED_FROM, f"{self.transactional_id}: transaction.version {version}"
         if self.next_producer_id != NO_PRODUCER_ID:
+            assert self.next_producer_id >= 0, f"{self.transactional_id} has next producer ID {self.next_producer_id}"
             assert self.state in DECIDED, f"{self.transactional_id} is {self.state.value} and has a next producer ID"
 
 

@@ -92,11 +92,14 @@ def _tags_of(transaction: Transaction) -> dict[int, bytes]:
 
 
 def read_transaction(transactional_id: str, data: bytes) -> Transaction:
-    """Reads TransactionLogValue 0 and 1. Raises DamagedRecord, also for a state that no transaction is written in."""
+    """Reads TransactionLogValue 0 and 1. Raises DamagedRecord, also for what no coordinator writes: markers could not
+    be sent of it, or a later step could not be written."""
     fields = FieldReader(data, flexible_from=FLEXIBLE_VALUE, greatest=FLEXIBLE_VALUE)
     producer_id, epoch, timeout_ms, state = fields.int64(), fields.int16(), fields.int32(), STATE_IDS.get(fields.int8())
     if state in (None, TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
         raise DamagedRecord(f"transactional ID {transactional_id} is in no state that is ever written")
+    if epoch < 0:
+        raise DamagedRecord(f"transactional ID {transactional_id} has producer epoch {epoch}")
     partitions = _read_partitions(fields)
     updated_ms, started_ms = fields.int64(), fields.int64()
     tags = fields.tagged(_TAGS)
@@ -125,6 +128,9 @@ def _read_partitions(fields: FieldReader) -> dict[TopicPartition, None]:
     for _ in range(fields.nullable_length() or 0):
         topic = fields.string()
         for _ in range(fields.length()):
-            found[topic, fields.int32()] = None
+            index = fields.int32()
+            if index < 0:
+                raise DamagedRecord(f"a transaction has partition {index} of topic {topic}")
+            found[topic, index] = None
         fields.tagged({})
     return found

@@ -17,17 +17,21 @@ from reference_broker.transactions.storage.codec import transaction_key, transac
 from reference_broker.wire.errors import Error, ErrorCode
 
 ASK_AGAIN_US = 100_000
+SPARE_BYTES = 64
+"""By so much the record of a decision may be longer than that of the open transaction. A transaction whose decision
+does not fit into a batch would never end."""
 
 
 @dataclass(slots=True, eq=False)
 class Held:
     """One transactional ID. ``current`` is what is durable. ``changing`` is the step that is being written: until it is
     durable nothing of it shows, and no other step begins (X-2). ``missing`` are the partitions of a decided transaction
-    that have no marker yet."""
+    that have no marker yet. ``is_sent`` says that its markers are on their way from this node."""
 
     current: Transaction
     changing: Transaction | None = None
     missing: dict[TopicPartition, None] = field(default_factory=dict)
+    is_sent: bool = False
 
     @property
     def is_changing(self) -> bool:
@@ -125,7 +129,8 @@ class TransactionsPartition(LedPartition):
 
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
-        self._log.append([(key, value)], taken, written)
+        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
+        self._log.append([(key, value)], taken, written, spare_bytes=spare_bytes)
 
     def _hold_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
         def asked(error: Error) -> None:
@@ -144,7 +149,7 @@ class TransactionsPartition(LedPartition):
         later(self._ports, ASK_AGAIN_US, ask)
 
     def _hold(self, held: Held, step: Transaction) -> None:
-        held.current, held.changing, held.missing = step, None, {}
+        held.current, held.changing, held.missing, held.is_sent = step, None, {}, False
         if step.state is TransactionState.DEAD:
             del self.held[step.transactional_id]
         else:

@@ -8,7 +8,7 @@ from reference_broker.records.batch import NO_PRODUCER_ID
 from reference_broker.transactions.requests import NOBODY
 from reference_broker.transactions.state.states import TransactionState
 from reference_broker.transactions.state.transaction import LAST_USED_EPOCH, Transaction
-from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
@@ -25,6 +25,8 @@ def coordinating(**more: Any) -> tuple[TransactionWorld, str]:
 
 
 @pytest.mark.clause("X-1")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldInitPidWithEpochZeroForNewTransactionalId")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithProducerFencedOnAddPartitionsWhenEpochsAreDifferent")
 def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() -> None:
     world, id_ = coordinating()
     first = world.taken(id_)
@@ -36,6 +38,8 @@ def test_each_producer_of_an_id_gets_the_next_epoch_and_fences_the_one_before() 
 
 
 @pytest.mark.clause("X-1")
+@pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdWithCurrentEpochProvided")
+@pytest.mark.clause("TransactionCoordinatorTest.testInitProducerIdStaleCurrentEpochProvided")
 def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() -> None:
     """KIP-360: it tells what it has. Its own repeated call is told the same again."""
     world, id_ = coordinating()
@@ -49,6 +53,7 @@ def test_a_producer_that_goes_on_after_an_error_is_fenced_by_another_one_only() 
 
 
 @pytest.mark.clause("X-1")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfEpochsExhausted")
 def test_a_producer_whose_epochs_are_used_up_gets_a_new_producer_id() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
@@ -58,6 +63,9 @@ def test_a_producer_whose_epochs_are_used_up_gets_a_new_producer_id() -> None:
     assert world.transaction(id_).previous_producer_id == 5
 
 
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldAbortTransactionOnHandleInitPidWhenExistingTransactionInOngoingState"
+)
 def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -> None:
     world, id_ = coordinating()
     first = world.taken(id_)
@@ -73,30 +81,45 @@ def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -
     [(0, "invalid_transaction_timeout"), (-1, "invalid_transaction_timeout"), (900_001, "invalid_transaction_timeout")],
 )
 @pytest.mark.clause("X-7")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidRequestWhenTransactionalIdIsEmpty")
+@pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
 def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
     assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NOBODY)]
     assert world.take("", None, 1) == [(ErrorCode.invalid_request, NOBODY)]
 
 
+@pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnInitPidWhenNotCoordinator")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnAddPartitionsWhenNotCoordinator")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnEndTxnWhenIsNotCoordinatorForId")
+@pytest.mark.clause("TransactionStateManagerTest.shouldReturnNotCoordinatorErrorIfTransactionIdPartitionNotOwned")
 def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
     world, _ = coordinating()
     other = world.id_in(1)
     assert world.take(other) == [(ErrorCode.not_coordinator, NOBODY)]
     assert world.add(other, (1, 0)) == [ErrorCode.not_coordinator]
-    assert world.end(other, (1, 0)) == [(ErrorCode.not_coordinator, NOBODY)]
+    assert world.end(other, (1, 0)) == world.end(other, (1, 0), version=0) == [(ErrorCode.not_coordinator, NOBODY)]
     assert world.verified(other, (1, 0)) is ErrorCode.not_coordinator
 
 
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldRespondWithInvalidPidMappingOnAddPartitionsToTransactionWhenTransactionalIdNotPresent"
+)
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenTxnIdDoesntExist")
 def test_an_id_that_nobody_has_is_no_mapping() -> None:
     world, id_ = coordinating()
     assert world.add(id_, (1, 0)) == [UNKNOWN_ID]
-    assert world.end(id_, (1, 0)) == [(UNKNOWN_ID, NOBODY)]
+    assert world.end(id_, (1, 0)) == world.end(id_, (1, 0), version=0) == [(UNKNOWN_ID, NOBODY)]
     assert world.verified(id_, (1, 0)) is UNKNOWN_ID
     assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
 
 
 @pytest.mark.clause("X-9")
+@pytest.mark.clause("TransactionCoordinatorTest.testVerifyPartitionHandling")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldRespondWithErrorsNoneOnAddPartitionWhenOngoingVerifyOnlyAndPartitionsTheSame"
+)
+@pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithInvalidTxnStateWhenVerifyOnlyAndPartitionNotPresent")
 def test_a_partition_is_verified_once_it_belongs_to_the_open_transaction() -> None:
     world, id_ = coordinating()
     owner = world.taken(id_)
@@ -111,6 +134,7 @@ def test_a_partition_is_verified_once_it_belongs_to_the_open_transaction() -> No
 
 
 @pytest.mark.clause("X-9")
+@pytest.mark.clause("TransactionCoordinatorTest.testVerifyPartitionHandling")
 def test_a_partition_is_not_verified_before_it_is_durable() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
     answers = world.take(id_)
@@ -150,6 +174,7 @@ def test_an_older_client_keeps_its_epoch_and_is_told_none() -> None:
 
 
 @pytest.mark.clause("X-1")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldGenerateNewProducerIdIfEpochsExhaustedV2")
 def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again() -> None:
     world, id_ = coordinating()
     now_ms = world.now().wall_ms
@@ -164,9 +189,6 @@ def test_an_end_with_the_last_epoch_gives_a_new_producer_id_and_tells_it_again()
     assert world.end(id_, owner, commits=False) == [(WRONG, NOBODY)]
     assert world.add(id_, (1001, 0)) == [NONE]
 
-
-START = (5, 7)
-"""What the producer has before its transaction."""
 
 OLD = {
     # (state): what commit and abort get with the owner's epoch
@@ -185,62 +207,123 @@ NEW = {
 """The table of KIP-890 in Kafka's TransactionCoordinator."""
 
 
-def in_state(state: TransactionState) -> tuple[TransactionWorld, str]:
-    world, id_ = coordinating()
-    is_open = state is TransactionState.ONGOING
-    partitions = {("events", 0): None} if is_open else {}
-    now_ms = world.now().wall_ms
-    producer_id, epoch = START
-    world.written(Transaction(id_, producer_id, 60_000, now_ms, state, epoch, partitions=partitions, started_ms=now_ms))
-    return world, id_
-
-
 @pytest.mark.parametrize("state", list(OLD), ids=lambda state: state.value)
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenPidDoesntMatchMapped")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithProducerFencedOnEndTxnWhenEpochIsNotSameAsTransaction")
+@pytest.mark.clause("TransactionCoordinatorTest.testEndTxnWhenStatusIsCompleteCommitAndResultIsCommitInV1")
+@pytest.mark.clause("TransactionCoordinatorTest.testEndTxnWhenStatusIsCompleteAbortAndResultIsAbortInV1")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldReturnInvalidTxnRequestOnEndTxnRequestWhenStatusIsCompleteAbortAndResultIsNotAbort"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldReturnInvalidTxnRequestOnEndTxnRequestWhenStatusIsCompleteCommitAndResultIsNotCommit"
+)
+@pytest.mark.clause("TransactionCoordinatorTest.testEndTxnRequestWhenStatusIsCompleteCommitAndResultIsAbortInV1")
+@pytest.mark.clause("TransactionCoordinatorTest.TestEndTxnRequestWhenEmptyTransactionStateForAbortInV1")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidEpochOnEndTxnWhenEpochIsLarger")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidEpochOnEndTxnWhenEpochIsSmaller")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldAppendPrepareCommitToLogOnEndTxnWhenStatusIsOngoingAndResultIsCommit"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
+)
 def test_the_ends_of_older_clients(state: TransactionState) -> None:
     for commits, wanted in zip((True, False), OLD[state], strict=True):
         world, id_ = in_state(state)
         assert world.end(id_, START, commits=commits, version=0) == [(wanted, NOBODY)]
+        assert len(world.record_values(0)) == (3 if state is TransactionState.ONGOING else 1)
+        for epoch in (START[1] - 1, START[1] + 1):
+            assert world.end(id_, (START[0], epoch), commits=commits, version=0) == [(FENCED, NOBODY)]
     world, id_ = in_state(state)
-    assert world.end(id_, (START[0], START[1] - 1), version=0) == [(FENCED, NOBODY)]
     assert world.end(id_, (START[0] + 1, START[1]), version=0) == [(UNKNOWN_ID, NOBODY)]
 
 
 @pytest.mark.parametrize("state", list(NEW), ids=lambda state: state.value)
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithInvalidPidMappingOnEndTxnWhenPidDoesntMatchMapped")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReplyWithProducerFencedOnEndTxnWhenEpochIsNotSameAsTransaction")
+@pytest.mark.clause("TransactionCoordinatorTest.testEndTxnWhenStatusIsCompleteCommitAndResultIsCommitInV2")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnOkOnEndTxnWhenStatusIsCompleteAbortAndResultIsAbortInV2")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldReturnInvalidTxnRequestOnEndTxnRequestWhenStatusIsCompleteAbortAndResultIsNotAbort"
+)
+@pytest.mark.clause("TransactionCoordinatorTest.testEndTxnRequestWhenStatusIsCompleteCommitAndResultIsAbortInV2")
+@pytest.mark.clause("TransactionCoordinatorTest.TestEndTxnRequestWhenEmptyTransactionStateForAbortInV2")
+@pytest.mark.clause("TransactionCoordinatorTest.TestEndTxnRequestWhenEmptyTransactionStateForCommitInV2")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidTxnRequestOnEndTxnV2IfNotEndTxnV2Retry")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidEpochOnEndTxnWhenEpochIsLarger")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidEpochOnEndTxnWhenEpochIsSmaller")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldAppendPrepareCommitToLogOnEndTxnWhenStatusIsOngoingAndResultIsCommit"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
+)
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromEmptyToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
 def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
     cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
     for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
         world, id_ = in_state(state)
+        began_ms = world.now().wall_ms
+        world.pass_ms(5)
         ((error, told),) = world.end(id_, (START[0], epoch), commits=commits)
         assert error is wanted
+        assert len(world.record_values(0)) == (3 if wanted is NONE and epoch == START[1] else 1)
         if wanted is not NONE:
             assert told == NOBODY
         elif epoch < START[1]:
             assert told == START
         else:
             assert told == (START[0], START[1] + 1)
+            is_open = state is TransactionState.ONGOING
+            assert world.transaction(id_).started_ms == (began_ms if is_open else world.now().wall_ms)
     world, id_ = in_state(state)
     assert world.end(id_, (START[0], START[1] - 2)) == [(FENCED, NOBODY)]
     assert world.end(id_, (START[0], START[1] + 1)) == [(FENCED, NOBODY)]
     assert world.end(id_, (START[0] + 1, START[1])) == [(UNKNOWN_ID, NOBODY)]
 
 
-def test_until_all_markers_are_written_everybody_is_told_to_come_again() -> None:
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.clause("TransactionCoordinatorTest.testVerifyPartitionHandling")
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldRespondWithConcurrentTransactionsOnAddPartitionsWhenStateIsPrepareCommit"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldRespondWithConcurrentTransactionOnAddPartitionsWhenStateIsPrepareAbort"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldReturnConcurrentTransactionsOnEndTxnRequestWhenStatusIsPrepareCommit"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldWaitForCommitToCompleteOnHandleInitPidAndExistingTransactionInPrepareCommitState"
+)
+@pytest.mark.clause(
+    "TransactionCoordinatorTest.shouldWaitForCommitToCompleteOnHandleInitPidAndExistingTransactionInPrepareAbortState"
+)
+def test_until_all_markers_are_written_everybody_is_told_to_come_again(version: int, commits: bool) -> None:
     world, id_ = coordinating(leaders=(1, 2))
     owner = world.taken(id_)
-    world.add(id_, owner, 0, 1)
-    ((_, told),) = world.end(id_, owner)
+    world.add(id_, owner, 0, 1, version=version)
+    ((_, told),) = world.end(id_, owner, commits=commits, version=version)
+    told = owner if version == 0 else told
     assert world.add(id_, told) == [BUSY]
     assert world.take(id_) == [(BUSY, NOBODY)]
-    assert world.end(id_, owner) == [(BUSY, NOBODY)]
-    assert world.end(id_, told) == [(BUSY, NOBODY)]
+    assert world.end(id_, owner, commits=commits, version=version) == [(BUSY, NOBODY)]
+    assert world.end(id_, told, commits=commits, version=version) == [(BUSY, NOBODY)]
     assert world.verified(id_, told) is BUSY
-    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+    prepared = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
+    assert world.transaction(id_).state is prepared
     world.reply()
-    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    complete = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
+    assert world.transaction(id_).state is complete
     assert world.add(id_, told) == [NONE]
 
 
 @pytest.mark.clause("X-2")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldNotBumpEpochWithPendingTransaction")
 def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
     world, id_ = coordinating(replicas=(1, 2, 3))
     answers = world.take(id_)
@@ -249,6 +332,7 @@ def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
     world.add(id_, owner)
     world.replicate(0)
     told = world.end(id_, owner)
+    assert world.take(id_, owner) == [(BUSY, NOBODY)]
     world.pass_ms(1000)
     assert (told, world.markers(0)) == ([], [])
     world.replicate(0)
@@ -257,6 +341,7 @@ def test_nothing_of_a_decision_shows_before_it_is_durable() -> None:
 
 
 @pytest.mark.clause("X-3")
+@pytest.mark.clause("TransactionCoordinatorTest.shouldNotAbortExpiredTransactionsThatHaveAPendingStateTransition")
 def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     """The client hears of an error. Its transaction is committed nevertheless, and no timeout may abort it."""
     world, id_ = coordinating(replicas=(1, 2, 3))
@@ -276,17 +361,7 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
-    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
-    world.isr = (1,)
-    world.coordinate(0)
-    id_ = world.id_in(0)
-    world.take(id_)  # The producer ID comes.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
-    world.transactions.validate()
-
-
+@pytest.mark.clause("TransactionStateManagerTest.testTransactionVersionInTransactionManager")
 def test_the_first_version_of_values_is_written_until_the_feature_allows_the_next() -> None:
     for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
         world, id_ = coordinating(version=version)

@@ -389,6 +389,8 @@ def test_the_model_sees_what_is_broken(
     owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
-    found = settings(max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate])
+    found = settings(
+        max_examples=1000, stateful_step_count=50, deadline=None, derandomize=True, phases=[Phase.generate]
+    )
     with pytest.raises(AssertionError):
         run_state_machine_as_test(PartitionBesideNaive, settings=found)

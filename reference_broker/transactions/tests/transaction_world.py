@@ -35,12 +35,15 @@ from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.producer_ids import ProducerIds
 from reference_broker.transactions.requests import AddRequest, EndRequest, TakeRequest
 from reference_broker.transactions.state.judging import ProducerIdAndEpoch
+from reference_broker.transactions.state.states import TransactionState
 from reference_broker.transactions.state.transaction import Transaction
 from reference_broker.transactions.storage.codec import transaction_key, transaction_value
 from reference_broker.transactions.storage.partition import TransactionsPartition
 from reference_broker.wire.errors import Error, ErrorCode
 
 PARTITIONS = 4
+START = (5, 7)
+"""What a producer has in the worlds of ``in_state``."""
 STATE_TOPIC_ID = b"s" * 16
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"}
 """Time-outs are looked for often, so that tests need no long time."""
@@ -260,3 +263,20 @@ class TransactionWorld(World):
     def record_values(self, index: int) -> list[bytes | None]:
         log = self.led[index].log
         return [one.value for _, one in read_all(log.read(0, 1 << 22, log.log_end_offset))]
+
+
+def in_state(
+    state: TransactionState, owner: ProducerIdAndEpoch = START, timeout_ms: int = 60_000, **more: Any
+) -> tuple[TransactionWorld, str]:
+    """A coordinator that has loaded an ID in this state, and the ID. An open transaction has partition 0."""
+    world = TransactionWorld(**more)
+    id_ = world.id_in(0)
+    world.ids.give(lambda _: None)
+    world.pass_ms(0)
+    is_open = state is TransactionState.ONGOING
+    partitions = {("events", 0): None} if is_open else {}
+    now_ms = world.now().wall_ms
+    world.written(
+        Transaction(id_, owner[0], timeout_ms, now_ms, state, owner[1], partitions=partitions, started_ms=now_ms)
+    )
+    return world, id_

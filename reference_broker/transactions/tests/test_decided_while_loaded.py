@@ -1,0 +1,33 @@
+"""A transaction that is decided while its coordinator goes on with what it has just loaded."""
+
+from reference_broker.transactions.requests import EndRequest
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.storage.partition import TransactionsPartition
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.wire.errors import ErrorCode
+
+
+def _one_event(world: TransactionWorld) -> None:
+    number = min(world.timers, key=lambda one: (world.timers[one][0], one))
+    world.timers.pop(number)[1]()
+
+
+def test_its_markers_are_sent_once() -> None:
+    """The producer's end is durable before the coordinator looks at what its predecessor has decided."""
+    world = TransactionWorld()
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    owner = world.taken(id_)
+    assert world.add(id_, owner, 0) == [ErrorCode.none]
+    world.coordinate(0, world.lose(0), epoch=1)
+    while not isinstance(world.transactions.find(id_), TransactionsPartition):
+        _one_event(world)
+    told: list[tuple[object, object]] = []
+    request = EndRequest(id_, owner, commits=True, client_version=2)
+    world.transactions.end(request, lambda error, next_owner: told.append((error, next_owner)))
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT, "the case is another one"
+    world.pass_ms(1000)
+    assert told == [(ErrorCode.none, (owner[0], 1))]
+    assert world.markers(0) == [("commit", owner[0], 1, 1)]
+    assert len(world.noted("transaction_decided")) == 1
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
