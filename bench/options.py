@@ -15,6 +15,7 @@ ROWS = (
     "rebalance",
     "commits",
     "coordinator-killed",
+    "transactions",
     "cleaner",
     "failover",
     "metadata",
@@ -63,6 +64,9 @@ class Sizes:
     commit_block: int = 20_000
     """Commits in one block."""
     coordinator_kills: int = 5
+    transaction_pairs: int = 5
+    transactions: int = 4_000
+    """Transactions without records in one block."""
     cleaner_pairs: int = 3
     cleaner_bytes: int = 100_000_000
     """Bytes of all values that one pass reads."""
@@ -105,6 +109,8 @@ QUICK = Sizes(
     commit_pairs=2,
     commit_block=1_000,
     coordinator_kills=1,
+    transaction_pairs=1,
+    transactions=200,
     cleaner_pairs=1,
     cleaner_bytes=5_000_000,
     cleaner_load_s=3.0,

@@ -198,7 +198,8 @@ class TransactionalWriters:
     Each begins ``transactions_per_s`` transactions a second, one after the other, and sends ``batch_records`` records
     to each of ``partitions`` partitions of ``topic``. Of its transactions it aborts ``abort_percent`` on purpose. In
     ``die_percent`` it dies inside, and a successor with the same transactional ID comes after ``away_ms`` at most. A
-    transaction that is open for ``timeout_ms`` is aborted by its coordinator.
+    transaction that is open for ``timeout_ms`` is aborted by its coordinator. Records that are not acknowledged after
+    ``delivery_timeout_ms`` are given up, and their transaction is aborted.
     """
 
     name: str = "transactional"
@@ -214,6 +215,7 @@ class TransactionalWriters:
     die_percent: Percent = 5
     away_ms: Count = 2_000
     timeout_ms: Count = 5_000
+    delivery_timeout_ms: Count = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +224,9 @@ class Workers:
     to the transactions, and only committed records are read. Client IDs are ``worker-<number>``, and the transactional
     IDs are ``worker-<number>-writer``.
 
-    A transaction holds what waits after ``commit_interval_ms``. ``abort_percent`` is as for transactional writers; what
-    was aborted is done again. A worker leaves and begins anew after ``stay_s``; 0 means that it stays.
+    A transaction holds what waits after ``commit_interval_ms``. ``abort_percent``, ``die_percent`` and ``away_ms`` are
+    as for transactional writers. What was aborted is done again, and who dies leaves the group unheard. A worker leaves
+    and begins anew after ``stay_s``; 0 means that it stays.
     """
 
     name: str
@@ -240,6 +243,8 @@ class Workers:
     heartbeat_interval_ms: Count = 500
     record_bytes: Bytes = 100
     abort_percent: Percent = 10
+    die_percent: Percent = 0
+    away_ms: Count = 2_000
     timeout_ms: Count = 5_000
     stay_s: Annotated[float, number(0.0)] = 0.0
     sim_stay_s: Annotated[float, number(0.0)] | None = None

@@ -47,13 +47,24 @@ def reading_s(class_log: str) -> float:
     return ended - began
 
 
-def librdkafka_s(bootstrap: str, topic: str, records: int, folder: Path) -> float:  # noqa: ARG001
+def librdkafka_s(
+    bootstrap: str,
+    topic: str,
+    records: int,
+    folder: Path,  # noqa: ARG001
+    isolation: str = "read_committed",
+) -> float:
     """Returns the seconds that confluent-kafka reads with its defaults, from the first record to the last chunk.
 
     Raises PeerError.
     """
     consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}  # It joins no group.
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",  # It joins no group.
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+        }
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])

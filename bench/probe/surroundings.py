@@ -223,7 +223,7 @@ class Surroundings:
             node = single(found, "coordinators")
             if node.error_code:
                 return False
-            address = _address(self.broker, node)
+            address = address_of(self.broker, node)
             group = single(self._of_setup(address, ApiKey.DESCRIBE_GROUPS, {"groups": [group_id]}), "groups")
             return group.error_code not in NOT_SERVED_YET
 
@@ -313,7 +313,7 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
         for group_id in belongings.groups:
             asked = {"coordinator_keys": [group_id]}
             found = conversation.ask(ApiKey.FIND_COORDINATOR, version[ApiKey.FIND_COORDINATOR], asked)
-            groups.setdefault(_address(broker, found.coordinators[0]), []).append(group_id)
+            groups.setdefault(address_of(broker, found.coordinators[0]), []).append(group_id)
     for address, here in groups.items():
         with connected(address) as conversation:
             told = conversation.ask(ApiKey.DESCRIBE_GROUPS, version[ApiKey.DESCRIBE_GROUPS], {"groups": here})
@@ -326,7 +326,7 @@ def _remove_groups(broker: Broker, belongings: Belongings, connected: Connected)
     return ()
 
 
-def _address(broker: Broker, coordinator: Any) -> Address:
+def address_of(broker: Broker, coordinator: Any) -> Address:
     """Where a coordinator is. A single node is asked where it was found, which may be another name."""
     if len(broker.nodes) == 1 or coordinator.error_code:
         return broker.leader

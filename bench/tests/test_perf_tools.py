@@ -43,3 +43,13 @@ def test_a_failing_tool_says_its_last_line(java: Path) -> None:
     _java(java, "org.apache.kafka.common.errors.TimeoutException: no metadata\n", status=1)
     with pytest.raises(PeerError, match="no metadata"):
         producer_perf("127.0.0.1:1", "t", 1, 100)
+
+
+def test_transactions_get_an_id_and_their_length(java: Path) -> None:
+    _java(java, LINE)
+    (java / "java").write_text((java / "java").read_text().replace("#!/bin/sh", f'#!/bin/sh\necho "$@" > {java}/words'))
+    producer_perf("127.0.0.1:1", "t", 5_000_000, 100, transaction_ms=50)
+    words = (java / "words").read_text()
+    assert "--transactional-id id-of-t --transaction-duration-ms 50" in words
+    producer_perf("127.0.0.1:1", "t", 5_000_000, 100)
+    assert "--transaction" not in (java / "words").read_text()

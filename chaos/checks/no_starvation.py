@@ -55,7 +55,10 @@ class NoStarvation(Check):
         if partition is None or may_be_read(answer, partition, wish.offset):
             wish.fed_at = 0  # KIP-392: the client is to read elsewhere.
             return
-        if not partition.log.log_start_offset <= wish.offset < partition.log.high_watermark:
+        log = partition.log
+        # a reader of committed records is told nothing above the last stable offset.
+        end = log.last_stable_offset if answer.asked.reads_committed else log.high_watermark
+        if not log.log_start_offset <= wish.offset < end:
             wish.fed_at = 0
             return
         wish.fed_at = max(wish.fed_at or turns.answers, turns.counted_from)
@@ -64,7 +67,7 @@ class NoStarvation(Check):
             self.violated(
                 at_us,
                 f"{answer.client_id}, session {answer.session_id}: {partition.topic}-{partition.index} has data from "
-                f"{wish.offset} to {partition.log.high_watermark}, but {left_out} answers in a row left it out, in a "
+                f"{wish.offset} to {end}, but {left_out} answers in a row left it out, in a "
                 f"session of {turns.most} partitions",
             )
             wish.fed_at = turns.answers

@@ -3,6 +3,7 @@
 from chaos.mutants import (
     acknowledgements,
     cleaning,
+    client_transactions,
     damage,
     disk_errors,
     drafts,
@@ -25,7 +26,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    *(disk_errors, node_requests, producers, drafts),
+    *(disk_errors, node_requests, producers, drafts, client_transactions),
 )
 
 

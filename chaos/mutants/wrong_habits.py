@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from chaos.mutants import wrong_habits_in_admin, wrong_habits_in_groups
+from chaos.mutants import (
+    transactional_offsets,
+    wrong_habits_in_admin,
+    wrong_habits_in_groups,
+    wrong_habits_in_transactions,
+)
 from chaos.mutants.changing import ANSWERS, REQUESTS, Change
 from chaos.mutants.changing import answered as _answered
 from chaos.mutants.changing import asked as _asked
@@ -265,7 +270,7 @@ def answers_swapped(original: Function, api_key: int, version: int, correlation_
 PLAYED: Mapping[str, tuple[str, ...]] = {
     "errors_hidden": (),
     "offsets_shifted": ("produce", "fetch", "offsets"),
-    "records_dropped": ("produce", "fetch"),
+    "records_dropped": ("produce", "fetch", "transactions"),
     "fetch_fields_garbled": ("fetch",),
     "epochs_lost": ("metadata", "fetch/epochs", "offsets"),
     "times_garbled": ("produce",),
@@ -296,10 +301,11 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "no_rotation": ("fetch/session",),
     "no_batch_beyond_the_limit": ("fetch/limits",),
     "leader_epoch_not_checked": ("fetch/epochs",),
-    "retries_appended_again": ("produce/idempotence",),
+    "retries_appended_again": ("produce/idempotence", "transactions/produce"),
     "batch_crc_unchecked": ("produce/batch",),
     **wrong_habits_in_admin.PLAYED,
     **wrong_habits_in_groups.PLAYED,
+    **wrong_habits_in_transactions.PLAYED,
 }
 """The brokers that the probe is proven on: those above and mutants of scenarios, each with the sections that it is
 played in (none: all)."""
@@ -307,6 +313,7 @@ played in (none: all)."""
 
 def found(name: str) -> Mutant:
     """Returns the wrong habit or the mutant of this name. Raises MutantError."""
-    places = (globals(), vars(wrong_habits_in_admin), vars(wrong_habits_in_groups))
+    rooms = (wrong_habits_in_admin, wrong_habits_in_groups, wrong_habits_in_transactions, transactional_offsets)
+    places = (globals(), *map(vars, rooms))
     habit = next((place[name] for place in places if name in place), None)
     return habit if isinstance(habit, Mutant) else by_name(name)

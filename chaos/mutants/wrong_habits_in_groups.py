@@ -162,7 +162,7 @@ def commits_refused_in_rebalance(
 PLAYED: Mapping[str, tuple[str, ...]] = {
     "group_errors_hidden": ("groups",),
     "rebalances_untold": ("groups/heartbeat", "groups/leave", "groups/session"),
-    "coordinators_garbled": ("groups/find",),
+    "coordinators_garbled": ("groups/find", "transactions/find"),
     "members_garbled": ("groups/join", "groups/sync", "groups/static", "groups/describe"),
     "states_garbled": ("groups/leave", "groups/describe", "groups/list", "groups/delete"),
     "commits_garbled": ("groups/commit", "groups/fetch", "groups/offset-delete"),

@@ -35,6 +35,7 @@ SEEN_BY_MANY = {
     "joins_behind_high_watermark",
     *("snapshot_crc_unchecked", "snapshot_without_producers"),
     *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
+    "epoch_not_raised",
 }
 """One breach that several guarantees speak of. An answer from a session that nobody has is wrong in its session, its
 epoch and its partitions. A log that knows wrong sequences refuses what producers send, and takes their records twice or
@@ -54,6 +55,14 @@ CAUGHT_FIRST = {
     ("damaged-bytes", "metadata_crc_unchecked"): 2,
     ("leader-loses-power", "leader_from_outside_the_isr"): 8,
     ("leader-loses-power@first", "leader_from_outside_the_isr"): 8,
+    ("44-coordinator-of-transactions-killed", "markers_before_prepare"): 3,
+    ("44-coordinator-of-transactions-killed", "transactions_dropped_at_load"): 2,
+    ("44-coordinator-of-transactions-killed", "opposite_outcome_after_takeover"): 2,
+    ("46-partition-leader-killed-in-transaction", "aborted_index_not_rebuilt"): 2,
+    ("46-partition-leader-killed-in-transaction", "open_transactions_left_out_of_snapshot"): 2,
+    ("48-consume-transform-produce", "transactional_generation_not_checked"): 5,
+    ("49-late-marker", "coordinator_epoch_not_checked"): 2,
+    ("zombie-unverified", "producer_epoch_not_checked"): 4,
 }
 """A seed that has caught the mutant before, where that was not the first one: it is tried first, to save time."""
 REPEATED = {
@@ -208,6 +217,20 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "broker_sessions_by_wall_clock": "no-false-fencing",
     "metadata_crc_unchecked": "quorum-converges",
     "deleted_before_log_start_is_durable": "quorum-converges",
+    # A transaction that took effect in one partition and not in the other, or in all although its client was refused.
+    "markers_before_prepare": ("torn-transaction", "aborted-read"),
+    "transactions_dropped_at_load": ("hanging-transaction", "aborted-read"),
+    "opposite_outcome_after_takeover": ("torn-transaction", "lost-transaction"),
+    "aborted_index_not_rebuilt": "aborted-read",
+    "last_stable_at_high_watermark": ("aborted-read", "precommitted-read"),
+    "open_transactions_left_out_of_snapshot": "aborted-read",
+    "offsets_visible_before_commit": "torn-transaction",
+    "offsets_kept_after_abort": "torn-transaction",
+    "transactional_generation_not_checked": "exactly-once",
+    "transactions_not_verified": "hanging-transaction",
+    "epoch_not_raised": "lost-transaction",
+    "producer_epoch_not_checked": ("hanging-transaction", "aborted-read"),
+    "coordinator_epoch_not_checked": ("torn-transaction", "aborted-read", "precommitted-read"),
 }
 
 
@@ -222,6 +245,7 @@ def test_control_is_green(name: str) -> None:
 @pytest.mark.clause("F-2", "F-3", "F-10", "F-11", "F-13", "F-14", "F-15", "F-18", "F-20", "F-22")
 @pytest.mark.clause("M-1", "M-2", "M-3", "M-4", "M-5", "M-6", "M-7", "M-8", "M-9", "M-10", "M-11", "M-13", "M-14")
 @pytest.mark.clause("M-15")
+@pytest.mark.clause("X-1", "X-2", "X-3", "X-4", "X-5", "X-6", "X-8", "X-9", "X-13", "X-14")
 @pytest.mark.clause("G-1", "G-3", "G-4", "G-5", "G-6", "G-7", "G-8", "G-10", "G-11")
 @pytest.mark.parametrize(("name", "mutant"), PAIRS)
 def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:

@@ -51,9 +51,11 @@ class CoordinatorLog:
         taken: Callable[[int], None],
         written: Written,
         producer: Producer = NO_PRODUCER,
+        spare_bytes: int = 0,
     ) -> None:
         """Appends all records or none, in one batch. So a coordinator that takes over has all of them or none, too.
         With a ``producer`` they are part of its transaction. INVALID_PRODUCER_EPOCH says that a newer one is known.
+        RECORD_LIST_TOO_LARGE comes also where the log could not take ``spare_bytes`` more.
 
         If they are in the log, ``taken`` is told at once, with one past the last record. ``written`` is told when they
         are replicated, or when nothing was appended. It is told REQUEST_TIMED_OUT after the timeout;
@@ -70,7 +72,7 @@ class CoordinatorLog:
             is_transactional=producer is not NO_PRODUCER,
         )
         config, segments = led.log.config, len(led.log.segments)
-        if len(batch) > min(config.max_message_bytes, config.segment_bytes):
+        if len(batch) + spare_bytes > min(config.max_message_bytes, config.segment_bytes):
             written(ErrorCode.record_list_too_large)
             return
         try:

@@ -1,12 +1,14 @@
 """Shows on Apache Kafka what docs/evidence/kafka.md says: ``python -m tools.evidence.kafka_candidates NAME [VERSION]``.
 
-NAME is session-ids, bad-offset or snapshot-errors. It starts one node, prints what the node answers, and ends it.
+NAME is session-ids, bad-offset, snapshot-errors or mixed-errors. It starts one node, prints what the node answers, and
+ends it.
 """
 
 import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +18,12 @@ from bench.peers.target_cluster import launched
 from bench.probe.bodies import body
 from bench.probe.broker import Broker, meet
 from bench.probe.case import ANY, MUST, Case
-from bench.probe.conversation import Conversation
+from bench.probe.conversation import Asked, Conversation
 from bench.probe.data import FETCH, fetch_request, rows, wanted
 from bench.probe.session import Session
 from bench.probe.shape import single
-from bench.probe.surroundings import Belongings, Surroundings
+from bench.probe.surroundings import Belongings, Surroundings, Topic
+from bench.probe.transactional import COMMIT_OFFSETS, Transactional
 from bench.targets.loader import find
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
@@ -29,6 +32,7 @@ LIMIT_S = 60.0
 LONG_MS = 1_000
 LOOKED_AT_S = 3.0
 SNAPSHOTS = {"metadata.log.max.snapshot.interval.ms": "1000", "metadata.log.max.record.bytes.between.snapshots": "1"}
+COMMITTERS, ROUNDS = 4, 20
 METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -73,6 +77,30 @@ def snapshot_errors(at: Surroundings, folder: Path) -> Iterator[str]:
         }
         for words, each in wrong.items():
             yield f"{words}: {_words(_asked(controller, each))}"
+
+
+def mixed_errors(at: Surroundings, _folder: Path) -> Iterator[str]:
+    """Clients of TxnOffsetCommit 3 and 4 commit offsets of groups that they have not added, alone and side by side."""
+    topic = at.topic()
+    clients = {version: [_committer(at, topic, version) for _ in range(COMMITTERS)] for version in (3, 4)}
+    for words, versions in (("alone", [[3], [4]]), ("side by side", [[3, 4]])):
+        told: dict[int, Counter[str]] = {3: Counter(), 4: Counter()}
+        for together in versions:
+            for _ in range(ROUNDS):
+                asked = [(version, *each()) for version in together for each in clients[version]]
+                for version, on, sent in asked:
+                    told[version][error_name(single(on.receive(sent), "topics", "partitions").error_code)] += 1
+        for version, codes in told.items():
+            yield f"version {version} {words}: {dict(codes)}"
+
+
+def _committer(at: Surroundings, topic: Topic, version: int) -> Callable[[], tuple[Conversation, Asked]]:
+    """Sends the request each time that it is called."""
+    producer, group_id = Transactional(at).take(), at.group()
+    on = at.coordinator(group_id)
+    partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
+    asked = {**producer.owner, "group_id": group_id, "topics": [{"name": topic.name, "partitions": partitions}]}
+    return lambda: (on, on.send(COMMIT_OFFSETS, version, asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +164,7 @@ SHOWN: Mapping[str, Callable[[Surroundings, Path], Iterator[str]]] = {
     "session-ids": session_ids,
     "bad-offset": bad_offset,
     "snapshot-errors": snapshot_errors,
+    "mixed-errors": mixed_errors,
 }
 
 

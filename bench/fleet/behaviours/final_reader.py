@@ -166,3 +166,4 @@ class FinalReader(ClusterScript):
             rows.append(end)
         elif self._isolation == READ_COMMITTED and offset >= data.last_stable_offset >= 0:
             self._held_back[where] = end
+            self.unread[where] = self.unread.pop(where)  # Others come first, which other nodes may lead.

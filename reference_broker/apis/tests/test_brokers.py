@@ -136,6 +136,7 @@ def test_a_broker_is_unregistered() -> None:
 @pytest.mark.clause(
     "ProducerIdControlManagerTest.testInitialResult", "ProducerIdControlManagerTest.testUnknownBrokerOrEpoch"
 )
+@pytest.mark.clause("ProducerIdsIntegrationTest.testUniqueProducerIds")
 def test_blocks_of_producer_ids_are_given_once_and_to_registered_brokers() -> None:
     world = AdminWorld()
     body = AllocateProducerIdsRequest(broker_id=BrokerId(1), broker_epoch=i64(world.lifecycle.registered_epoch))

@@ -139,6 +139,7 @@ def test_each_bad_deletion_of_records_gets_its_error() -> None:
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.shouldAcceptInitPidAndReturnNextPidWhenTransactionalIdIsNull")
+@pytest.mark.clause("ProducerIdsIntegrationTest.testUniqueProducerIds")
 def test_producer_ids_are_never_given_twice_also_across_a_restart() -> None:
     world = AdminWorld()
     given = [world.ask(k22_init_producer_id, init()).producer_id for _ in range(1500)]

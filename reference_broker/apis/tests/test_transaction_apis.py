@@ -31,6 +31,7 @@ from reference_broker.apis.transactions import (
 )
 from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.ports.now import Now
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.schema import EPOCH, MILLISECOND
@@ -166,6 +167,11 @@ def test_version_5_of_the_end_tells_the_next_epoch() -> None:
     ("version", "error"),
     [(0, "invalid_producer_epoch"), (1, "invalid_producer_epoch"), (2, "producer_fenced"), (3, "producer_fenced")],
 )
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInAddOffsetToTxnWithOlderClient")
+@pytest.mark.clause(
+    "KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInAddPartitionToTxnWithOlderClient"
+)
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInEndTxnWithOlderClient")
 def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, error: str) -> None:
     world = ready()
     init(world)
@@ -181,6 +187,7 @@ def test_versions_before_2_do_not_know_that_a_producer_is_fenced(version: int, e
 @pytest.mark.parametrize(
     ("version", "error"), [(3, "invalid_producer_epoch"), (4, "producer_fenced"), (5, "producer_fenced")]
 )
+@pytest.mark.clause("KafkaApisTest.shouldReplaceProducerFencedWithInvalidProducerEpochInInitProducerIdWithOlderClient")
 def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: str) -> None:
     world = ready()
     for _ in range(3):
@@ -188,6 +195,8 @@ def test_versions_before_4_of_init_do_not_know_it_either(version: int, error: st
     assert init(world, version, 0, 0).error_code.name == error
 
 
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.shouldReceiveOperationNotAttemptedWhenOtherPartitionHasError")
+@pytest.mark.clause("KafkaApisTest.testAddPartitionsToTxnOperationNotAttempted")
 def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
     world = ready()
     init(world)
@@ -197,6 +206,9 @@ def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
 
 
 @pytest.mark.clause("X-9")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testOneSuccessOneErrorInBatchedRequest")
+@pytest.mark.clause("AddPartitionsToTxnRequestServerTest.testVerifyOnly")
+@pytest.mark.clause("KafkaApisTest.testBatchedAddPartitionsToTxnRequest")
 def test_brokers_ask_for_several_transactions_at_once_some_only_to_verify() -> None:
     world = ready()
     init(world)
@@ -235,6 +247,8 @@ def test_an_id_without_a_transaction_has_no_start() -> None:
     assert b"\xff" * 8 in frame, "-1, as in Kafka"
 
 
+@pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFiltering")
+@pytest.mark.clause("TransactionStateManagerTest.testListTransactionsFilteringWithInvalidPattern")
 def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     world = ready()
     init(world)
@@ -245,12 +259,27 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
 
     assert ids(listed(world)) == ids(listed(world, ("Ongoing",), (0, 9))) == [(ID, "Ongoing")]
     assert ids(listed(world, ("Empty",))) == ids(listed(world, ids=(9,))) == ids(listed(world, longer_ms=10_000)) == []
+    assert (ids(listed(world, ("Dead",))), listed(world, ("Dead",)).unknown_state_filters) == ([], ())
+    began = world.broker.now
+    world.broker.now = Now(began.mono_us, began.wall_ms + 2000)
+    assert ids(listed(world, longer_ms=1999)) == ids(listed(world, ("Ongoing",), (0,), 1999, "t.")) == [(ID, "Ongoing")]
+    assert ids(listed(world, longer_ms=2000)) == ids(listed(world, ("Empty",), (0,), 1999)) == []
     answer = listed(world, ("Ongoing", "Wrong"))
     assert (ids(answer), answer.unknown_state_filters) == ([(ID, "Ongoing")], ("Wrong",))
     assert ids(listed(world, ("Wrong",))) == []
     assert ids(listed(world, pattern="t.")) == ids(listed(world, pattern="")) == [(ID, "Ongoing")]
     assert ids(listed(world, pattern="t")) == []
     assert listed(world, pattern="(").error_code is ErrorCode.invalid_regular_expression
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testListTransactionsWithCoordinatorLoadingInProgress")
+@pytest.mark.clause("KafkaApisTest.testListTransactionsErrorResponse")
+def test_a_node_that_loads_lists_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ready()
+    init(world)
+    monkeypatch.setattr(world.broker.transactions, "loading", lambda: True)
+    answer = listed(world)
+    assert (answer.error_code, answer.transaction_states) == (ErrorCode.coordinator_load_in_progress, ())
 
 
 def test_a_node_that_coordinates_nothing_says_so() -> None:

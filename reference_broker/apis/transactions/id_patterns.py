@@ -5,10 +5,13 @@ quantifiers ``* + ? {m,n}``, and anchors around the whole. What RE2 knows beyond
 a program of steps, and all ways through it are followed at once.
 """
 
-from collections.abc import Generator
+from bisect import bisect_right
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+MOST_CHARACTERS = 4000
+"""They are parsed in some 15 ms."""
 MOST_STEPS = 1000
 MOST_DEPTH = 50
 """Of groups inside groups."""
@@ -22,15 +25,29 @@ class InvalidPattern(Exception):  # noqa: N818 - what a client sent, not a failu
 
 @dataclass(frozen=True, slots=True)
 class _Class:
-    """The characters between each pair of numbers, or all others."""
+    """The characters between each pair of numbers, or all others. The ranges are in order and apart from each other, so
+    that a look costs little, however many they are."""
 
     ranges: tuple[tuple[int, int], ...]
     negated: bool = False
 
     def has(self, character: int) -> bool:
-        return any(low <= character <= high for low, high in self.ranges) is not self.negated
+        at = bisect_right(self.ranges, (character, _BEYOND)) - 1
+        return (at >= 0 and character <= self.ranges[at][1]) is not self.negated
 
 
+def _apart(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if found and low <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(found[-1][1], high)
+        else:
+            found.append((low, high))
+    return tuple(found)
+
+
+_BEYOND: Final = 0x110000
+"""There is no such character."""
 _ANY: Final = _Class(((10, 10), (13, 13)), negated=True)
 _DIGITS = ((48, 57),)
 _WORDS = (*_DIGITS, (65, 90), (95, 95), (97, 122))
@@ -150,7 +167,7 @@ class _Parser:
             if high is None or high < low:
                 raise InvalidPattern("a range that is empty")
             ranges.append((low, high))
-        return _Class(tuple(ranges), negated)
+        return _Class(_apart(ranges), negated)
 
     def _class_part(self, ranges: list[tuple[int, int]]) -> int | None:
         """One character, or None if it stands for several, which are added."""
@@ -207,8 +224,12 @@ class IdPattern:
 
     text: str
     _program: list[_Step] = field(default_factory=list)
+    _steps: int = 0
+    """Since the last slice. Short texts take slices together."""
 
     def __post_init__(self) -> None:
+        if len(self.text) > MOST_CHARACTERS:
+            raise InvalidPattern("it is too long")
         self._add(_Parser(self.text).parsed())
 
     def _put(self, step: _Step) -> int:
@@ -259,9 +280,9 @@ class IdPattern:
             self._program[fork] = (fork + 1, len(self._program))
 
     def matches(self, text: str) -> Generator[None, None, bool]:
-        """Whether the whole text matches. It yields after each slice of the work."""
-        end, steps = len(self._program), 0
-        places = self._reached([0])
+        """Whether the whole text matches. It yields after each slice of the work, to which all texts count."""
+        end = len(self._program)
+        places, _ = self._reached([0])
         for character in map(ord, text):
             if not places:
                 return False
@@ -270,15 +291,15 @@ class IdPattern:
                 step = self._program[place] if place < end else ()
                 if isinstance(step, _Class) and step.has(character):
                     found.append(place + 1)
-            steps += len(places) + 1
-            places = self._reached(found)
-            if steps >= STEPS_PER_SLICE:
-                steps = 0
+            places, count = self._reached(found)
+            self._steps += count + 1
+            if self._steps >= STEPS_PER_SLICE:
+                self._steps = 0
                 yield
         return end in places
 
-    def _reached(self, begins: list[int]) -> list[int]:
-        """The places from which something is read, or the end."""
+    def _reached(self, begins: list[int]) -> tuple[list[int], int]:
+        """The places from which something is read, or the end, and how many places were passed on the way there."""
         seen, found, waiting = bytearray(len(self._program) + 1), [], begins[::-1]
         while waiting:
             place = waiting.pop()
@@ -290,4 +311,4 @@ class IdPattern:
                 waiting.extend(step)
             else:
                 found.append(place)
-        return found
+        return found, seen.count(1)

@@ -66,7 +66,9 @@ def handle(broker: Needs, call: Call, body: AddPartitionsToTxnRequest) -> AddPar
             return
         results[transactional_id] = errors
         if len(results) == missing:
-            run_slices(broker.outside, respond_in_slices(call, _response(results)))
+            # A client is told of its one transaction, without the ID.
+            told = results if call.api_version >= FOR_BROKERS_FROM else {"": errors}
+            run_slices(broker.outside, respond_in_slices(call, _response(told)))
 
     def settle() -> Slices:
         work = Work()

@@ -161,6 +161,9 @@ def test_a_node_that_starts_again_goes_on_with_the_open_transaction(version: int
     assert fetched(again, stable=True) == (5 if commit else -1, ErrorCode.none)
 
 
+@pytest.mark.clause(
+    "KafkaApisTest.shouldReplaceCoordinatorNotAvailableWithLoadInProcessInTxnOffsetCommitWithOlderClient"
+)
 def test_old_clients_do_not_hear_that_a_coordinator_loads() -> None:
     """KAFKA-7296: they would crash."""
     world = led()

@@ -153,6 +153,7 @@ def test_an_older_epoch_of_the_producer_writes_nothing() -> None:
     assert target.led.log.log_end_offset == 1
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testSequenceNotValidatedForGroupMetadataTopic")
 def test_the_batch_is_the_producers_without_sequences() -> None:
     world, target, group = led()
     world.transact(group, 5, 6, epoch=2)
@@ -164,8 +165,9 @@ def test_the_batch_is_the_producers_without_sequences() -> None:
     } == {(7, 2, -1, True, False)}
     keys = [read_key(record.key or b"") for _, record in read_all(target.led.log.read(0, 1 << 20))]
     assert keys == [OffsetKey(group, "t", 0), OffsetKey(group, "t", 1)]
+    assert world.transact(group, 7, epoch=2) == OK, "nor does the next one have any"
     world.end(0, commit=True, epoch=2)
-    assert target.led.log.last_stable_offset == 3
+    assert target.led.log.last_stable_offset == 4
 
 
 def test_one_refused_partition_does_not_stop_the_others() -> None:

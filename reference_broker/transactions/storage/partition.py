@@ -17,6 +17,9 @@ from reference_broker.transactions.storage.codec import transaction_key, transac
 from reference_broker.wire.errors import Error, ErrorCode
 
 ASK_AGAIN_US = 100_000
+SPARE_BYTES = 64
+"""By so much the record of a decision may be longer than that of the open transaction. A transaction whose decision
+does not fit into a batch would never end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +129,8 @@ class TransactionsPartition(LedPartition):
 
         key = transaction_key(step.transactional_id)
         value = None if step.state is TransactionState.DEAD else transaction_value(step, self._feature_level())
-        self._log.append([(key, value)], taken, written)
+        spare_bytes = SPARE_BYTES if step.state is TransactionState.ONGOING else 0
+        self._log.append([(key, value)], taken, written, spare_bytes=spare_bytes)
 
     def _hold_when_replicated(self, held: Held, step: Transaction, end_offset: int, then: Callable[[], None]) -> None:
         def asked(error: Error) -> None:

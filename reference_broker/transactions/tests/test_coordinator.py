@@ -82,6 +82,7 @@ def test_an_open_transaction_is_aborted_before_another_producer_takes_the_id() -
 )
 @pytest.mark.clause("X-7")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldReturnInvalidRequestWhenTransactionalIdIsEmpty")
+@pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
 def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, error: str) -> None:
     world, id_ = coordinating()
     assert world.take(id_, None, timeout_ms) == [(ErrorCode[error], NOBODY)]
@@ -91,6 +92,7 @@ def test_a_timeout_that_no_transaction_may_have_is_refused(timeout_ms: int, erro
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnInitPidWhenNotCoordinator")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnAddPartitionsWhenNotCoordinator")
 @pytest.mark.clause("TransactionCoordinatorTest.shouldRespondWithNotCoordinatorOnEndTxnWhenIsNotCoordinatorForId")
+@pytest.mark.clause("TransactionStateManagerTest.shouldReturnNotCoordinatorErrorIfTransactionIdPartitionNotOwned")
 def test_only_the_leader_of_the_ids_partition_coordinates_it() -> None:
     world, _ = coordinating()
     other = world.id_in(1)
@@ -257,6 +259,9 @@ def test_the_ends_of_older_clients(state: TransactionState) -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldAppendPrepareAbortToLogOnEndTxnWhenStatusIsOngoingAndResultIsAbort"
 )
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromEmptyToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteAbortToPrepareAbortInV2")
+@pytest.mark.clause("TransactionMetadataTest.testTransitFromCompleteCommitToPrepareAbortInV2")
 def test_the_ends_of_clients_of_version_2(state: TransactionState) -> None:
     cases = [(epoch, commits) for epoch in (START[1] - 1, START[1]) for commits in (False, True)]
     for (epoch, commits), wanted in zip(cases, NEW[state], strict=True):
@@ -356,17 +361,7 @@ def test_a_decision_that_is_replicated_late_is_not_taken_back() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
-    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
-    world.isr = (1,)
-    world.coordinate(0)
-    id_ = world.id_in(0)
-    world.take(id_)  # The producer ID comes.
-    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
-    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
-    world.transactions.validate()
-
-
+@pytest.mark.clause("TransactionStateManagerTest.testTransactionVersionInTransactionManager")
 def test_the_first_version_of_values_is_written_until_the_feature_allows_the_next() -> None:
     for version, wanted in ((0, b"\0\0"), (1, b"\0\1"), (2, b"\0\1")):
         world, id_ = coordinating(version=version)

@@ -160,6 +160,7 @@ def test_the_new_producer_id_counts_once_the_end_is_complete() -> None:
 @pytest.mark.clause(
     "TransactionCoordinatorTest.shouldRespondWithErrorsNoneOnAddPartitionWhenNoErrorsAndPartitionsTheSame"
 )
+@pytest.mark.clause("TransactionStateManagerTest.testCompleteTransitionWhenAppendSucceeded")
 def test_what_is_added_is_written_once(state: TransactionState, version: int) -> None:
     world, id_ = in_state(state)
     for _ in range(2):

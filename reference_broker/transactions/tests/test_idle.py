@@ -6,7 +6,7 @@ import pytest
 
 from reference_broker.transactions.requests import NOBODY
 from reference_broker.transactions.state.states import TransactionState
-from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
 from reference_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.none
@@ -66,6 +66,7 @@ def test_a_coordinator_that_takes_over_aborts_what_is_too_old() -> None:
 
 
 @pytest.mark.clause("X-10")
+@pytest.mark.clause("TransactionLogTest.shouldReturnTxnTombstoneForNullValue")
 def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> None:
     world, id_, owner = opened(
         timeout_ms=900_000,
@@ -85,3 +86,26 @@ def test_an_idle_id_is_forgotten_with_a_tombstone_and_an_open_one_never() -> Non
     world.pass_ms(0)
     assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
     assert world.taken(id_)[1] == 0, "a producer that comes back begins anew"
+
+
+@pytest.mark.parametrize("timeout_ms", [1, 900_000])
+@pytest.mark.clause("TransactionStateManagerTest.testValidateTransactionTimeout")
+def test_the_timeout_may_be_as_long_as_the_broker_allows(timeout_ms: int) -> None:
+    assert opened(timeout_ms)[2] == (1000, 0)
+
+
+@pytest.mark.parametrize("state", list(TransactionState)[:6], ids=lambda state: state.value)
+@pytest.mark.clause("TransactionStateManagerTest.shouldOnlyConsiderTransactionsInTheOngoingStateToAbort")
+def test_only_what_is_open_is_aborted_and_only_what_is_open_for_too_long(state: TransactionState) -> None:
+    prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+    before = TransactionState.ONGOING if prepared else state
+    world, id_ = in_state(before, timeout_ms=1000, leaders=(2,))
+    if prepared:
+        world.end(id_, START, commits=state is TransactionState.PREPARE_COMMIT)
+    patient = world.id_in(0, "patient")
+    owner = world.taken(patient, timeout_ms=10_000)
+    assert world.add(patient, owner) == [NONE]
+    world.pass_ms(4000)
+    is_open = state is TransactionState.ONGOING
+    assert world.transaction(id_).state is (TransactionState.PREPARE_ABORT if is_open else state)
+    assert world.transaction(patient).state is TransactionState.ONGOING

@@ -17,6 +17,7 @@ def ended(leaders: tuple[int, ...] = ELSEWHERE, *indexes: int) -> tuple[Transact
     id_ = world.id_in(0)
     owner = world.taken(id_)
     assert world.add(id_, owner, *(indexes or range(len(leaders)))) == [NONE]
+    assert world.sent == [], "nothing is decided yet"
     assert world.end(id_, owner) == [(NONE, (1000, 1))]
     return world, id_
 
@@ -27,6 +28,11 @@ def named(world: TransactionWorld, at: int = 0) -> tuple[int, list[int]]:
     return peer, [int(index) for each in body.markers for topic in each.topics for index in topic.partition_indexes]
 
 
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldOnlyWriteTxnCompletionOnce")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateEmptyMapWhenNoRequestsOutstanding")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNoErrors")
 def test_each_leader_is_asked_for_its_own_partitions() -> None:
     world, id_ = ended()
     assert [named(world, at) for at in range(len(world.sent))] == [(2, [0, 1]), (3, [2])]
@@ -38,6 +44,7 @@ def test_each_leader_is_asked_for_its_own_partitions() -> None:
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
     world.reply()
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    assert (world.sent, len(world.record_values(0))) == ([], 4), "taken, added, decided, completed once"
 
 
 @pytest.mark.parametrize(
@@ -52,6 +59,15 @@ def test_each_leader_is_asked_for_its_own_partitions() -> None:
         ErrorCode.unknown_server_error,
     ],
 )
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenUnknownTopicOrPartitionError"
+)
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotLeaderOrFollowerError")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotEnoughReplicasError")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenNotEnoughReplicasAfterAppendError"
+)
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldRetryPartitionWhenKafkaStorageError")
 def test_a_partition_that_does_not_take_it_now_is_asked_again(error: ErrorCode) -> None:
     world, id_ = ended((2, 2))
     world.reply(p1=error)
@@ -62,6 +78,7 @@ def test_a_partition_that_does_not_take_it_now_is_asked_again(error: ErrorCode) 
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldReEnqueuePartitionsWhenBrokerDisconnected")
 def test_a_lost_request_is_sent_to_the_new_leader() -> None:
     world, id_ = ended((2,))
     world.sent.pop()[3]()
@@ -73,10 +90,12 @@ def test_a_lost_request_is_sent_to_the_new_leader() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSaveForLaterWhenLeaderUnknownButNotAvailable")
 def test_a_partition_without_a_leader_is_waited_for() -> None:
     world, id_ = ended((-1,))
     world.pass_ms(1000)
     assert world.sent == []
+    assert world.transactions.metrics.waiting_markers.value == 1
     world.leaders_of = (2,)
     world.show()
     world.pass_ms(100)
@@ -84,6 +103,7 @@ def test_a_partition_without_a_leader_is_waited_for() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldSkipSendMarkersWhenLeaderNotFound")
 def test_partitions_of_a_deleted_topic_need_no_marker() -> None:
     world, id_ = ended((2, 3))
     world.show(events=False)
@@ -99,7 +119,19 @@ def test_a_newer_epoch_in_a_partition_has_ended_what_was_open_there() -> None:
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldRemoveTopicPartitionFromWaitingSetOnUnsupportedForMessageFormat"
+)
+def test_a_partition_that_cannot_hold_markers_needs_none() -> None:
+    world, id_ = ended((2,))
+    world.reply(ErrorCode.unsupported_for_message_format)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
 @pytest.mark.clause("X-6")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochFenced"
+)
 def test_a_coordinator_that_is_fenced_asks_no_more() -> None:
     world, id_ = ended((2,))
     world.reply(ErrorCode.transaction_coordinator_fenced)
@@ -108,6 +140,7 @@ def test_a_coordinator_that_is_fenced_asks_no_more() -> None:
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
 
 
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldGenerateRequestPerPartitionPerBroker")
 def test_one_request_at_a_time_goes_to_a_broker_with_the_markers_of_many_transactions() -> None:
     world = TransactionWorld(leaders=(2,))
     world.coordinate(0)
@@ -176,3 +209,61 @@ def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated(
     world.pass_ms(1000)
     assert named(world) == (2, [0])
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+
+
+@pytest.mark.parametrize("arrives", ["once it is lost", "while it is loaded", "once it is loaded"])
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldNotLoseTxnCompletionAfterLoad")
+@pytest.mark.clause("TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenNotCoordinator")
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorLoading"
+)
+@pytest.mark.clause(
+    "TransactionMarkerRequestCompletionHandlerTest.shouldCompleteDelayedOperationWhenCoordinatorEpochChanged"
+)
+def test_an_answer_to_an_earlier_coordinator_of_the_same_node_ends_nothing(is_lost: bool, arrives: str) -> None:
+    world, id_ = ended((2,))
+    ((_, body, replied, failed),) = world.sent
+
+    def answered() -> None:
+        if is_lost:
+            world.sent.remove((2, body, replied, failed))
+            failed()
+            world.pass_ms(0)
+        else:
+            world.reply()
+
+    log = world.lose(0)
+    if arrives == "once it is lost":
+        answered()
+    world.coordinate(0, log, epoch=1)
+    if arrives == "while it is loaded":
+        assert world.transactions.loading()
+        answered()
+    world.pass_ms(0)
+    if arrives == "once it is loaded":
+        answered()
+    world.pass_ms(100)
+    assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+    assert [[each.coordinator_epoch for each in body.markers] for _, body, _, _ in world.sent] == [[1]]
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldRemoveMarkersForTxnPartitionWhenPartitionEmigrated")
+def test_what_waits_for_a_broker_goes_with_the_partition_that_is_lost() -> None:
+    world = TransactionWorld(leaders=(2,))
+    ids = [world.id_in(0), world.id_in(0, "y"), world.id_in(1)]
+    for index in (0, 1):
+        world.coordinate(index)
+    for id_ in ids:
+        owner = world.taken(id_)
+        world.add(id_, owner)
+        world.end(id_, owner)
+    assert [len(body.markers) for _, body, _, _ in world.sent] == [1], "the others wait for its answer"
+    world.lose(0)
+    world.reply()
+    assert [[each.producer_id for each in body.markers] for _, body, _, _ in world.sent] == [[1002]]
+    world.reply()
+    assert world.sent == []
+    assert world.transaction(ids[2]).state is TransactionState.COMPLETE_COMMIT

@@ -40,17 +40,22 @@ def transactions(draw: st.DrawFn) -> Transaction:
 
 
 @given(transactions())
+@pytest.mark.clause("TransactionLogTest.shouldReadWriteMessages")
+@pytest.mark.clause("TransactionLogTest.shouldRoundTripPreviousAndNextProducerIds")
+@pytest.mark.clause("TransactionLogTest.testDeserializeHighestSupportedTransactionLogValue")
 def test_what_is_written_is_read_back(one: Transaction) -> None:
     assert read_transaction("x", transaction_value(one, 1)) == one
 
 
 @given(transactions())
+@pytest.mark.clause("TransactionLogTest.shouldNotPersistProducerIdsAtVersion0")
 def test_the_first_version_has_no_tagged_fields(one: Transaction) -> None:
     found = read_transaction("x", transaction_value(one, 0))
     assert (found.previous_producer_id, found.next_producer_id, found.client_version) == (-1, -1, 0)
     assert (found.state, found.partitions) == (one.state, one.partitions)
 
 
+@pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownKeyVersionForInvalidKey")
 def test_keys_are_kafkas_bytes() -> None:
     assert transaction_key("tx") == b"\0\0\0\2tx"
     assert read_key(b"\0\0\0\2tx") == "tx"
@@ -71,6 +76,8 @@ ONE = Transaction(
 )
 
 
+@pytest.mark.clause("TransactionLogTest.testSerializeTransactionLogValueToHighestNonFlexibleVersion")
+@pytest.mark.clause("TransactionLogTest.testSerializeTransactionLogValueToFlexibleVersion")
 def test_values_are_kafkas_bytes() -> None:
     head = b"\0\0\0\0\0\0\0\7" + b"\0\3" + b"\0\0\xea\x60" + b"\1"
     times = b"\0\0\0\0\0\0\0\x09" + b"\0\0\0\0\0\0\0\x08"
@@ -117,3 +124,19 @@ def test_what_no_coordinator_writes_is_damage(changes: dict[str, Any]) -> None:
     """A node that believed it would end each time that it loads the partition."""
     with pytest.raises(DamagedRecord):
         read_transaction("x", transaction_value(replace(ONE, **changes), 2))
+
+
+@pytest.mark.clause("TransactionLogTest.testDeserializeFutureTransactionLogValue")
+def test_fields_of_later_versions_are_passed_over() -> None:
+    later = b"\2" + b"\x64\4\3foo" + b"\x65\4\0\0\x0f\xa0"
+    head = b"\0\1" + b"\0\0\0\0\0\0\x03\xe8" + b"\0\x64" + b"\0\0\x03\xe8" + b"\4"
+    partitions = b"\2" + b"\6topic" + b"\2" + b"\0\0\0\1" + later
+    found = read_transaction("x", head + partitions + b"\0\0\0\0\0\0\x07\xd0" + b"\0\0\0\0\0\0\x0b\xb8" + later)
+    complete = TransactionState.COMPLETE_COMMIT
+    assert found == Transaction("x", 1000, 1000, 2000, complete, 100, partitions={("topic", 1): None}, started_ms=3000)
+
+
+@pytest.mark.clause("TransactionLogTest.testReadReturnsUnknownValueVersionForInvalidValue")
+def test_a_value_of_an_unknown_version_is_not_believed() -> None:
+    with pytest.raises(DamagedRecord):
+        read_transaction("x", b"\x7f\xff" + transaction_value(ONE, 2)[2:])

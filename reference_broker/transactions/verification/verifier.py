@@ -13,6 +13,7 @@ from kio.schema.types import ProducerId, TopicName, TransactionalId
 from kio.static.primitive import i16, i32
 
 from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import fits
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
@@ -74,13 +75,16 @@ class Verifier:
     def ask(self, question: Question, told: Told) -> None:
         """Calls ``told`` once, with the partitions that may not be written to, maybe at once. Their errors are those of
         the coordinator (``verdict_of``), COORDINATOR_NOT_AVAILABLE if there is none, and NETWORK_EXCEPTION if it did
-        not answer.
+        not answer. An ID that no coordinator can keep is INVALID_REQUEST: even to find its partition takes long.
 
         Of two questions for one transactional ID that wait, the one of the older epoch is told INVALID_PRODUCER_EPOCH.
         If both have the same epoch, the producer asks again, and the first one is told NETWORK_EXCEPTION.
         """
-        node_id = self._coordinator_of(question.transactional_id)
         asked = _Asked(question, told, self._ports.now().mono_us)
+        if not fits(question.transactional_id):
+            self._tell(asked, question.all(ErrorCode.invalid_request))
+            return
+        node_id = self._coordinator_of(question.transactional_id)
         if node_id is None:
             self._tell(asked, question.all(ErrorCode.coordinator_not_available))
             return

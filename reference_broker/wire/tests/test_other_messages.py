@@ -15,7 +15,7 @@ from reference_broker.wire import reshape
 from reference_broker.wire.apis import VERSIONS, ApiKey, is_flexible
 from reference_broker.wire.decoding import decoder
 from reference_broker.wire.encoding import encoder
-from reference_broker.wire.errors import DraftError, ErrorCode, known_error
+from reference_broker.wire.errors import DraftError, ErrorCode, ProtocolError, known_error
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import (
     Direction,
@@ -25,7 +25,7 @@ from reference_broker.wire.messages import (
     encode_request,
     encode_response,
 )
-from reference_broker.wire.schema import schema_fields
+from reference_broker.wire.schema import EPOCH, MILLISECOND, schema_fields
 from reference_broker.wire.tests.strategies import entities, kio_bytes
 
 SERVED = (
@@ -228,6 +228,18 @@ def test_an_unknown_error_code_reads_as_unknown_server_error() -> None:
     frame = bytes.fromhex("00000005 00000000 2713 0000000000000001 0002")
     _, decoded = decode_response(ApiKey.INIT_PRODUCER_ID, 1, frame)
     assert decoded.error_code is ErrorCode.unknown_server_error  # type: ignore[attr-defined]
+
+
+def test_no_time_is_read_as_kafka_sends_it() -> None:
+    """DescribeTransactions tells -1 of a transactional ID that had no transaction yet."""
+    frame = bytes.fromhex("00000005 00 00000000 02 0000 0274 06456d707479 00007530")
+    frame += bytes.fromhex("ffffffffffffffff 0000000000000007 0000 01 00 00")
+    _, decoded = decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, frame)
+    (told,) = decoded.transaction_states  # type: ignore[attr-defined]
+    assert told.transaction_start_time == EPOCH - MILLISECOND
+    assert b"".join(encode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, 5, decoded)).endswith(frame)
+    with pytest.raises(ProtocolError, match="a timestamp of -2 ms is out of range"):
+        decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, frame.replace(b"\xff" * 8, b"\xff" * 7 + b"\xfe"))
 
 
 def test_flexible_versions_are_kios() -> None:

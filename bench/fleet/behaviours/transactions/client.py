@@ -5,7 +5,8 @@ a transaction is due, what it sends, and what follows from its end.
 
 Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
 info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
-ID, so the open one is aborted then at the latest. It comes back for that at once when the load ends.
+ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions. A client that is
+dead when the load ends comes back at once.
 """
 
 from abc import ABC, abstractmethod
@@ -97,15 +98,17 @@ class Open:
 
 @dataclass(slots=True)
 class Life:
-    """One producer from its start to its end."""
+    """One producer from its start to its end. ``is_fresh`` until its first transaction begins."""
 
     producer: TransactionalProducer
     lanes: ProducerLanes
     current: Open | None = None
+    is_fresh: bool = True
 
 
 class TransactionalClient(ABC):
-    """Ends after Stopping once nothing is open and nothing is left to do."""
+    """Ends after Stopping once nothing is left to do. Before that it takes its transactional ID once more: a producer
+    gets it only when the last transaction has its markers, so the logs stand still when all clients have ended."""
 
     def __init__(self, habits: ProducerHabits, settings: ClientSettings, random: Chance) -> None:
         self.habits = habits
@@ -115,9 +118,9 @@ class TransactionalClient(ABC):
         self._lane_numbers = count(TIMER_LANE + 1)
         self._life: Life | None = None
         self._back_at_us = 0
-        self._left_open = False
         self._stopping_at_us = -1
         self._woken_at_us = 0
+        self._may_lack_markers = False
         self._finished = False
 
     # -- what a subclass decides --------------------------------------------------------------------------------
@@ -198,7 +201,6 @@ class TransactionalClient(ABC):
 
     def _end_life(self, away_us: int) -> None:
         assert self._life is not None, "nobody lives"
-        self._left_open = self._life.producer.state is not State.READY
         self._life.lanes.close()
         self._life = None
         self._back_at_us = self.now_us + away_us
@@ -216,7 +218,7 @@ class TransactionalClient(ABC):
 
     @property
     def _is_done(self) -> bool:
-        return self.is_stopping and not self.has_more and not self._left_open
+        return self.is_stopping and not self.has_more and not self._may_lack_markers
 
     @property
     def _is_late(self) -> bool:
@@ -264,33 +266,39 @@ class TransactionalClient(ABC):
         elif state in (State.READY, State.INITIALIZING) and current is not None:
             self._record_end(life, producer.outcome or Outcome.FAILED)
         elif state is State.READY:
-            self._left_open = False
             return self._begin_next(life)
         else:
             return False
         return True
 
     def _begin_next(self, life: Life) -> bool:
-        if self._is_done:
+        if life.is_fresh:
+            self._may_lack_markers = False
+        if self.is_stopping and not self.has_more:
             self._end_life(0)
             return False
         due_us = self.due_at_us()
         if due_us is None or self.now_us < due_us:
             return False
-        producer = life.producer
-        producer.begin()
         drawn = self.random.randrange(100)
         wants = ABORT if drawn < self.habits.abort_percent else COMMIT
         if wants == COMMIT and drawn < self.habits.abort_percent + self.habits.die_percent and not self.is_stopping:
             wants = NOTHING
+            if self.random.randrange(2):
+                self._end_life(1 + self.random.randrange(self.habits.away_us))
+                return False
+        producer = life.producer
+        producer.begin()
         operation = self.journal.begin(OPERATION, due_us)
         life.current = Open(operation, producer.transactions.identity, wants, self.now_us)
+        life.is_fresh, self._may_lack_markers = False, True
         self.fill(producer, life.current)
         return True
 
     def _end_as_wanted(self, life: Life, current: Open) -> bool:
-        """A commit waits for the records by itself. Others wait until these are in the logs."""
-        if current.wants != COMMIT and not life.producer.is_flushed:
+        """A commit waits for records and offsets by itself. Others wait until these are in the logs."""
+        producer = life.producer
+        if current.wants != COMMIT and (not producer.is_flushed or producer.transactions.sends_offsets):
             return False
         if current.wants == NOTHING:
             current.error = "died"

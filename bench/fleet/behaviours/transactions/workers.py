@@ -28,7 +28,7 @@ from bench.fleet.behaviours.protocol import (
     Stopping,
     TopicPartition,
 )
-from bench.fleet.behaviours.transactions.client import Open, ProducerHabits, TransactionalClient
+from bench.fleet.behaviours.transactions.client import NOTHING, Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.offset_requests import OffsetToCommit
@@ -173,12 +173,13 @@ class WorkerWriter(TransactionalClient):
             )
 
     def ended(self, current: Open) -> None:
-        """What was committed is done. Of an unknown end nobody can tell: the group's offsets say where to go on."""
+        """What was committed is done. Of an unknown end nobody can tell, and who died has forgotten all: the group's
+        offsets say where to go on."""
         taken, self._taken = self._taken, {}
         if current.kind == "ok":
             for where, offsets in taken.items():
                 self.pipe.settle(where, offsets)
-        elif current.kind == "info":
+        elif current.kind == "info" or current.wants == NOTHING:
             self.reader.begin_anew()
 
 

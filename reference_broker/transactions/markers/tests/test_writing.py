@@ -112,6 +112,7 @@ def test_from_version_2_on_a_marker_raises_the_epoch() -> None:
     assert world.led[0].log.last_stable_offset == 2
 
 
+@pytest.mark.clause("ProducerStateManagerTest.testIdempotentTransactionMarkerRetryTV2")
 def test_a_marker_of_version_2_that_comes_again_is_no_error() -> None:
     """KAFKA-19999: the answer to the first one was lost."""
     world = MarkerWorld()

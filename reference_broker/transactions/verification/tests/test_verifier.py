@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from reference_broker.coordination.partitioner import partition_of
+from reference_broker.coordination.record_fields import MOST_TEXT_BYTES
 from reference_broker.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
 from reference_broker.metrics.metrics import Metrics
@@ -84,6 +85,7 @@ def test_version_2_adds_the_partitions(world: VerifierWorld, purpose: Purpose, v
     assert told == [{}]
 
 
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testGenerateRequests")
 def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> None:
     first = world.ask()
     later = [world.ask(number=1), world.ask(number=2)]
@@ -106,6 +108,7 @@ def test_questions_for_a_busy_coordinator_go_together(world: VerifierWorld) -> N
         (3, [], [{A: ErrorCode.invalid_producer_epoch}]),
     ],
 )
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddTxnData")
 def test_of_two_questions_for_one_transaction_one_waits(
     world: VerifierWorld, epoch: int, first_told: Any, second_told: Any
 ) -> None:
@@ -128,6 +131,7 @@ def test_a_question_that_is_on_its_way_is_not_replaced(world: VerifierWorld) -> 
     assert second == [{}]
 
 
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testTransactionCoordinatorResolution")
 def test_without_a_coordinator(world: VerifierWorld) -> None:
     nobody = [{A: ErrorCode.coordinator_not_available, B: ErrorCode.coordinator_not_available}]
     for leaders, fenced in (((), 0), ((-1, 3), 0), ((2, 3), 2)):
@@ -136,6 +140,7 @@ def test_without_a_coordinator(world: VerifierWorld) -> None:
     assert world.link.asked == []
 
 
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
     told, waiting = world.ask(A, B), world.ask(number=1)
     world.link.lose()
@@ -151,6 +156,7 @@ def test_a_coordinator_that_does_not_answer(world: VerifierWorld) -> None:
         (ErrorCode.unknown_server_error, ErrorCode.unknown_server_error),
     ],
 )
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_a_request_that_is_refused_whole(world: VerifierWorld, top: ErrorCode, error: Error) -> None:
     told = world.ask(A, B)
     world.link.answer(top=top)
@@ -189,6 +195,7 @@ def test_what_the_coordinator_says_nothing_of_is_not_verified(world: VerifierWor
         ],
     ],
 )
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnHandlerErrorHandling")
 def test_errors_are_told_as_the_producer_knows_them(
     world: VerifierWorld, purpose: Purpose, said: ErrorCode, told: ErrorCode
 ) -> None:
@@ -239,8 +246,22 @@ def test_a_request_holds_no_more_than_its_receiver_takes(world: VerifierWorld) -
     assert asked == [1, 1, 1]
 
 
+@pytest.mark.clause("AddPartitionsToTxnManagerTest.testAddPartitionsToTxnManagerMetrics")
 def test_failures_are_counted(world: VerifierWorld) -> None:
     world.ask(A, B)
+    world.time.pass_ms(100)
     world.link.answer({A: ErrorCode.invalid_txn_state})
+    times = world.metrics.histogram("kafka.server", "AddPartitionsToTxnManager", "VerificationTimeMs")
+    assert (times.count, times.largest) == (1, 100)
     counter = world.metrics.counter("kafka.server", "AddPartitionsToTxnManager", "VerificationFailureRate")
     assert counter.value == 1
+
+
+def test_an_id_that_no_coordinator_can_keep_is_refused_at_once(world: VerifierWorld) -> None:
+    """A client may send a whole MiB of it. To hash that takes some 60 ms."""
+    told: list[dict[tuple[str, int], Error]] = []
+    for length in (MOST_TEXT_BYTES + 1, MOST_TEXT_BYTES):
+        question = Question("x" * length, 7, 0, (A,), Purpose.ADD)
+        world.verifier.ask(question, told.append)
+    assert told == [{A: ErrorCode.invalid_request}]
+    assert len(world.link.asked) == 1, "the longest ID that a record can hold is asked for"

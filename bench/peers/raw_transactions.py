@@ -1,0 +1,93 @@
+"""Transactions without records on raw connections: one of them, or many at once whose answers are read in turn."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.peers.errors import PeerError
+from bench.peers.raw_client import RawConnection
+from reference_broker.client import group_requests
+from reference_broker.client.group_requests import GroupVersions
+from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.transactions import requests
+from reference_broker.client.transactions.requests import ProducerIdentity
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+from reference_broker.wire.messages import decode_response
+
+INIT_VERSION = 4
+ADD_VERSION = 3
+END_VERSION = 4
+"""The newest before KIP-890. The epoch stays, so that a frame can be sent again and again."""
+TIMEOUT_US = 60_000_000
+NOT_YET = (
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.not_coordinator,
+    ErrorCode.concurrent_transactions,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RawTransactions:
+    """One transactional ID on a connection of its own, with the frames of a transaction with one partition."""
+
+    connection: RawConnection
+    add: bytes
+    end: bytes
+
+    @classmethod
+    def of(cls, connection: RawConnection, own_id: str, where: TopicPartition, limit_s: float) -> "RawTransactions":
+        """Waits until the single node has given a producer ID. Raises PeerError."""
+        find = group_requests.find_coordinator(own_id, requests.TRANSACTION_KEY_TYPE)
+        init = requests.init_request(own_id, TIMEOUT_US, ProducerIdentity())
+        deadline = time.perf_counter() + limit_s
+        while True:
+            connection.call(ApiKey.FIND_COORDINATOR, GroupVersions().find_coordinator, find)
+            owner = requests.initialized(connection.call(ApiKey.INIT_PRODUCER_ID, INIT_VERSION, init))
+            if isinstance(owner, ProducerIdentity):
+                break
+            if owner not in NOT_YET or time.perf_counter() > deadline:
+                raise PeerError(f"{own_id} got no producer ID: {error_name(int(owner))}")
+            time.sleep(0.01)
+        adds = requests.add_partitions_request(own_id, owner, [where])
+        ends = requests.end_request(own_id, owner, True)
+        return cls(
+            connection,
+            connection.encode(ApiKey.ADD_PARTITIONS_TO_TXN, ADD_VERSION, adds),
+            connection.encode(ApiKey.END_TXN, END_VERSION, ends),
+        )
+
+    def is_added(self) -> bool:
+        """Reads the answer to ``add``. The transaction before may not be complete yet. Raises PeerError."""
+        body = decode_response(ApiKey.ADD_PARTITIONS_TO_TXN, ADD_VERSION, memoryview(self.connection.receive()))[1]
+        (error,) = requests.added(body).values()
+        return _is_done(error)
+
+    def is_ended(self) -> bool:
+        """Reads the answer to ``end``. Raises PeerError."""
+        body = decode_response(ApiKey.END_TXN, END_VERSION, memoryview(self.connection.receive()))[1]
+        told = requests.ended(body)
+        return _is_done(ErrorCode.none if isinstance(told, ProducerIdentity) else told)
+
+
+def commit_all(producers: Sequence[RawTransactions]) -> None:
+    """Each begins a transaction and commits it. A step that comes too early is sent again at once."""
+    waiting = list(producers)
+    while waiting:
+        for each in waiting:
+            each.connection.send(each.add)
+        waiting = [each for each in waiting if not each.is_added()]
+    waiting = list(producers)
+    while waiting:
+        for each in waiting:
+            each.connection.send(each.end)
+        waiting = [each for each in waiting if not each.is_ended()]
+
+
+def _is_done(error: Error | int) -> bool:
+    if error == ErrorCode.none:
+        return True
+    if error == ErrorCode.concurrent_transactions:
+        return False
+    raise PeerError(f"a transaction was refused: {error_name(int(error))}")

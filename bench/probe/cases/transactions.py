@@ -1,0 +1,248 @@
+"""The coordinator of transactions: who is found, IDs and epochs, partitions."""
+
+from bench.probe.case import SHOULD, Versions, case, since_version
+from bench.probe.shape import single
+from bench.probe.surroundings import Surroundings
+from bench.probe.transactional import (
+    ADD,
+    COMMITTED,
+    FENCED,
+    FIND,
+    INIT,
+    NEEDS,
+    OF_TRANSACTIONS,
+    OWNED,
+    Transactional,
+    allowed,
+    codes,
+    read,
+)
+from reference_broker.wire.errors import ErrorCode
+
+KIP_98, KIP_360, KIP_890 = "KIP-98", "KIP-360", "KIP-890"
+WITH_EXPECTED: dict[int, Versions] = {**OWNED, INIT: since_version(3)}
+BY_BROKERS: dict[int, Versions] = {**NEEDS, ADD: since_version(4)}
+LONGEST = 0x7FFFFFFF
+SEVERAL = 3
+
+
+# FindCoordinator
+
+
+@case("transactions/find/coordinator", KIP_98, {FIND: since_version(1)}, since="0.11")
+def coordinator(at: Surroundings) -> None:
+    """FindCoordinator with key type 1 tells a node of the cluster for a transactional ID."""
+    name = Transactional(at).name
+    asked = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
+    told = single(at.ask(FIND, asked), "coordinators")
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("the node is one of the cluster", int(told.node_id) in at.broker.nodes, True)
+
+
+@case("transactions/find/several", "KIP-699", {FIND: since_version(4)}, since="3.0")
+def several(at: Surroundings) -> None:
+    """The coordinators of several transactional IDs are told in one answer, each with its ID."""
+    names = [Transactional(at).name for _ in range(SEVERAL)]
+    told = at.ask(FIND, {"key_type": OF_TRANSACTIONS, "coordinator_keys": names})
+    at.expect("error codes", [int(each.error_code) for each in told.coordinators], [0] * SEVERAL)
+    at.expect("every ID is told", {str(each.key) for each in told.coordinators} == {*names}, True)
+
+
+# InitProducerId
+
+
+@case("transactions/init/new", KIP_98, OWNED, since="0.11")
+def new(at: Surroundings) -> None:
+    """A new transactional ID gets a producer ID and epoch 0."""
+    producer = Transactional(at).take()
+    at.expect("the producer ID is 0 or more", producer.producer_id >= 0, True)
+    at.expect("epoch", producer.epoch, 0)
+
+
+@case("transactions/init/again", KIP_98, OWNED, since="0.11")
+def again(at: Surroundings) -> None:
+    """Whoever takes a transactional ID again gets the same producer ID with the next epoch."""
+    first = Transactional(at).take()
+    second = first.successor()
+    at.expect("the producer ID is the same", second.producer_id == first.producer_id, True)
+    at.expect("epochs", [first.epoch, second.epoch], [0, 1])
+
+
+@case("transactions/init/ids-differ", KIP_98, OWNED, since="0.11")
+def ids_differ(at: Surroundings) -> None:
+    """Different transactional IDs have different producer IDs."""
+    ids = {Transactional(at).take().producer_id for _ in range(SEVERAL)}
+    at.expect("number of different producer IDs", len(ids), SEVERAL)
+
+
+@case("transactions/init/aborts", KIP_98, NEEDS, since="0.11")
+def aborts_open(at: Surroundings) -> None:
+    """Whoever takes a transactional ID aborts the transaction that is open."""
+    topic, first = at.topic(), Transactional(at).take()
+    first.begins(topic, b"left")
+    second = first.successor()
+    second.begins(topic, b"done")
+    second.commits(topic)
+    found = read(at, topic, COMMITTED)
+    aborted = {each.producer_id for each in found.aborted_transactions or ()}
+    at.expect("the open transaction was aborted", first.producer_id in aborted, True)
+
+
+@case("transactions/init/timeout-too-long", KIP_98, OWNED, since="0.11")
+def timeout_too_long(at: Surroundings) -> None:
+    """A transaction may not last longer than the broker allows: INVALID_TRANSACTION_TIMEOUT."""
+    told = Transactional(at).init(transaction_timeout=LONGEST)
+    at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
+
+
+@case("transactions/init/timeout-zero", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
+def timeout_zero(at: Surroundings) -> None:
+    """A transaction that may last no time is refused: INVALID_TRANSACTION_TIMEOUT."""
+    told = Transactional(at).init(transaction_timeout=0)
+    at.expect("error code", told.error_code, ErrorCode.invalid_transaction_timeout)
+
+
+@case("transactions/init/empty-id", "Apache Kafka's TransactionCoordinator", OWNED, since="0.11", level=SHOULD)
+def empty_id(at: Surroundings) -> None:
+    """An empty transactional ID is refused with INVALID_REQUEST."""
+    told = Transactional(at).init(transactional_id="")
+    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+
+
+@case("transactions/init/expected", KIP_360, WITH_EXPECTED, since="2.5")
+def expected(at: Surroundings) -> None:
+    """A producer that tells what it has gets the next epoch."""
+    producer = Transactional(at).take()
+    had = producer.producer_id, producer.epoch
+    producer.take(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+    at.expect("the producer ID is the same", producer.producer_id == had[0], True)
+    at.expect("epoch", producer.epoch, had[1] + 1)
+
+
+@case("transactions/init/expected-again", KIP_360, WITH_EXPECTED, since="2.5")
+def expected_again(at: Surroundings) -> None:
+    """A producer that did not hear of the epoch that it got asks again with its old one, and is told the same."""
+    producer = Transactional(at).take()
+    asked = {"producer_id": producer.producer_id, "producer_epoch": producer.epoch}
+    at.expect("epoch", producer.take(**asked).epoch, 1)
+    at.expect("epoch of the second answer", producer.take(**asked).epoch, 1)
+
+
+@case("transactions/init/expected-fenced", KIP_360, WITH_EXPECTED, since="2.5")
+def expected_fenced(at: Surroundings) -> None:
+    """A producer whose ID another one took cannot get the next epoch: it is fenced."""
+    first = Transactional(at).take()
+    first.successor()
+    told = first.init(producer_id=first.producer_id, producer_epoch=first.epoch)
+    at.expect("error code", told.error_code, *FENCED)
+
+
+@case("transactions/init/expected-other-id", KIP_360, WITH_EXPECTED, since="2.5")
+def expected_other_id(at: Surroundings) -> None:
+    """A producer with another producer ID than that of the transactional ID is fenced."""
+    producer = Transactional(at).take()
+    told = producer.init(producer_id=producer.producer_id + 1_000_000, producer_epoch=producer.epoch)
+    at.expect("error code", told.error_code, *FENCED)
+
+
+@case("transactions/init/expected-by-halves", "Apache Kafka's KafkaApis", WITH_EXPECTED, since="2.5", level=SHOULD)
+def expected_by_halves(at: Surroundings) -> None:
+    """A producer ID without an epoch is refused with INVALID_REQUEST."""
+    producer = Transactional(at).take()
+    told = producer.init(producer_id=producer.producer_id, producer_epoch=-1)
+    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+
+
+# AddPartitionsToTxn
+
+
+@case("transactions/add/partitions", KIP_98, NEEDS, since="0.11")
+def partitions(at: Surroundings) -> None:
+    """Partitions of several topics are added, also when they were added before."""
+    one, two, producer = at.topic(2), at.topic(), Transactional(at).take()
+    for _ in range(2):
+        told = producer.add({one.name: [0, 1], two.name: [0]})
+        at.expect("error codes", sorted(told.values()), [0, 0, 0])
+
+
+@case("transactions/add/unknown-partition", "AddPartitionsToTxnResponse.json", NEEDS, since="0.11")
+def unknown_partition(at: Surroundings) -> None:
+    """If a partition does not exist none is added: it gets UNKNOWN_TOPIC_OR_PARTITION, and the others get
+    OPERATION_NOT_ATTEMPTED."""
+    topic, producer = at.topic(), Transactional(at).take()
+    told = producer.add({topic.name: [0, 7]})
+    at.expect("error code of the unknown one", told[topic.name, 7], ErrorCode.unknown_topic_or_partition)
+    at.expect("error code of the other one", told[topic.name, 0], ErrorCode.operation_not_attempted)
+
+
+@case("transactions/add/other-producer-id", KIP_98, NEEDS, since="0.11")
+def other_producer_id(at: Surroundings) -> None:
+    """A producer ID that is not that of the transactional ID: INVALID_PRODUCER_ID_MAPPING."""
+    topic, producer = at.topic(), Transactional(at).take()
+    producer.producer_id += 1_000_000
+    at.expect("error code", producer.add_one(topic), ErrorCode.invalid_producer_id_mapping)
+
+
+@case("transactions/add/unknown-id", KIP_98, NEEDS, since="0.11")
+def unknown_id(at: Surroundings) -> None:
+    """A transactional ID that nobody has taken: INVALID_PRODUCER_ID_MAPPING."""
+    topic, producer = at.topic(), Transactional(at)
+    producer.producer_id, producer.epoch = 1, 0
+    at.expect("error code", producer.add_one(topic), ErrorCode.invalid_producer_id_mapping)
+
+
+@case("transactions/add/fenced", KIP_98, NEEDS, since="0.11")
+def add_fenced(at: Surroundings) -> None:
+    """A producer with an older epoch is fenced."""
+    topic, producer = at.topic(), Transactional(at).take()
+    producer.successor()
+    at.expect("error code", producer.add_one(topic), *FENCED)
+
+
+@case("transactions/add/future-epoch", KIP_98, NEEDS, since="0.11")
+def future_epoch(at: Surroundings) -> None:
+    """A producer with an epoch that was not given out is fenced, too."""
+    topic, producer = at.topic(), Transactional(at).take()
+    producer.epoch += 1
+    at.expect("error code", producer.add_one(topic), *FENCED)
+
+
+@case("transactions/add/batched", "AddPartitionsToTxnRequest.json, KIP-890", BY_BROKERS, since="3.5", level=SHOULD)
+def batched(at: Surroundings) -> None:
+    """From version 4 on, several transactions are in one request, each with results of its own."""
+    topic, good, bad = at.topic(), Transactional(at).take(), Transactional(at).take()
+    bad.producer_id += 1_000_000
+    topics = [{"name": topic.name, "partitions": [0]}]
+    told = at.ask(ADD, {"transactions": [{**each.owner, "topics": topics} for each in (good, bad)]}, on=good.on)
+    allowed(int(told.error_code))
+    by_id = {str(each.transactional_id): each for each in told.results_by_transaction}
+    at.expect("both are told", by_id.keys() == {good.name, bad.name}, True)
+    found = [
+        int(single(by_id[each.name], "topic_results", "results_by_partition").partition_error_code)
+        for each in (good, bad)
+    ]
+    at.expect("error code of the first", found[0], ErrorCode.none)
+    at.expect("error code of the second", found[1], ErrorCode.invalid_producer_id_mapping)
+
+
+@case("transactions/add/verify-only", KIP_890, BY_BROKERS, since="3.5")
+def verify_only(at: Surroundings) -> None:
+    """A broker may ask whether partitions belong to the open transaction, and those that do not are
+    TRANSACTION_ABORTABLE (INVALID_TXN_STATE before it was known)."""
+    topic, producer = at.topic(2), Transactional(at).take()
+    _verified(producer, topic.name)
+    at.expect("error code of what is added", producer.add_one(topic), ErrorCode.none)
+    told = _verified(producer, topic.name)
+    at.expect("error code of the added one", told[topic.name, 0], ErrorCode.none)
+    strange = ErrorCode.transaction_abortable, ErrorCode.invalid_txn_state
+    at.expect("error code of the other one", told[topic.name, 1], *strange)
+    again = _verified(producer, topic.name)
+    at.expect("error code of the other one, asked again", again[topic.name, 1], *strange)
+
+
+def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]:
+    topics = [{"name": topic, "partitions": [0, 1]}]
+    asked = {"transactions": [{**producer.owner, "topics": topics, "verify_only": True}]}
+    told = producer.at.ask(ADD, asked, on=producer.on)
+    allowed(int(told.error_code))
+    return codes(told)

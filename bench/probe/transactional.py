@@ -1,0 +1,299 @@
+"""A transactional producer in few words: it takes its ID, adds partitions, writes, commits offsets and ends.
+
+What it asks its coordinator it asks again while the answer is that the coordinator is not ready or that the last
+transaction is still ending: its markers are written after EndTxn was answered.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bench.probe.case import ANY, Versions, since_version
+from bench.probe.conversation import Conversation
+from bench.probe.data import FETCH, PRODUCE, batch, fetch_one, produce_request, wanted
+from bench.probe.shape import Told, single
+from bench.probe.surroundings import AGAIN_AFTER_S, NOT_SERVED_YET, Surroundings, Topic, address_of
+from bench.probe.verdict import PREPARING, NotAdvertised, Unsupported
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import PartitionData
+from reference_broker.wire.produce import ProducePartitionResponse
+
+INIT, FIND, LIST_OFFSETS = int(ApiKey.INIT_PRODUCER_ID), int(ApiKey.FIND_COORDINATOR), int(ApiKey.LIST_OFFSETS)
+ADD, ADD_OFFSETS = int(ApiKey.ADD_PARTITIONS_TO_TXN), int(ApiKey.ADD_OFFSETS_TO_TXN)
+END, COMMIT_OFFSETS = int(ApiKey.END_TXN), int(ApiKey.TXN_OFFSET_COMMIT)
+OF_TRANSACTIONS = 1
+"""The type of a coordinator's key."""
+UNCOMMITTED, COMMITTED = 0, 1
+"""Isolation levels: of readers that see all records, and of those that see what is committed."""
+LATEST = -1
+TIMEOUT_MS = 30_000
+WITHIN_S = 10.0
+SPARE_S = 2.0
+"""What a case must have left to ask again."""
+ON_THE_WAY = (*NOT_SERVED_YET, ErrorCode.concurrent_transactions)
+FENCED = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
+"""PRODUCER_FENCED is told to clients that know it (KIP-588)."""
+OWNED: dict[int, Versions] = {INIT: ANY, FIND: since_version(1)}
+BY_CLIENTS: Versions = (0, 3)
+"""Newer versions of AddPartitionsToTxn are for brokers."""
+NEEDS: dict[int, Versions] = {
+    **OWNED,
+    ADD: BY_CLIENTS,
+    END: (0, 4),
+    PRODUCE: (3, 11),
+    FETCH: since_version(4),
+    LIST_OFFSETS: since_version(2),
+    ApiKey.CREATE_TOPICS: ANY,
+}
+"""What transactions need whose epoch stays the same when they end (transaction.version 0 and 1)."""
+NEEDS_2: dict[int, Versions] = {**NEEDS, END: since_version(5), PRODUCE: since_version(12)}
+"""What those need whose epoch is raised (transaction.version 2, KIP-890)."""
+
+
+def needs_version_2(at: Surroundings) -> None:
+    """Raises NotAdvertised unless ``transaction.version`` is finalized at 2 or higher: then clients may use it."""
+    told = at.ask(ApiKey.API_VERSIONS, {"client_software_name": "probe", "client_software_version": "1"})
+    levels = {str(each.name): int(each.max_version_level) for each in getattr(told, "finalized_features", ())}
+    if levels.get("transaction.version", 0) < 2:
+        raise NotAdvertised("transaction.version is not finalized at 2")
+
+
+def allowed(code: int) -> None:
+    """Raises NotAdvertised if the request needs rights that the probe does not have."""
+    if code == ErrorCode.cluster_authorization_failed:
+        raise NotAdvertised("it needs rights of brokers or administrators")
+
+
+def until(at: Surroundings, holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    """Asks until it holds or the time is over. The case then looks at what there is."""
+    end = time.monotonic() + min(within_s, at.left_s() - 1)
+    while not holds() and time.monotonic() < end:
+        time.sleep(AGAIN_AFTER_S)
+
+
+@dataclass(slots=True)
+class Transactional:
+    """``name`` is its transactional ID. ``producer_id`` and ``epoch`` are what it was told last. ``on`` is a connection
+    to its coordinator, which is that of ``on_node_of`` if it is given. Sequences begin at 0 in each partition and
+    epoch."""
+
+    at: Surroundings
+    name: str = ""
+    producer_id: int = -1
+    epoch: int = -1
+    on_node_of: "Transactional | None" = None
+    on: Conversation = field(init=False)
+    _sequences: dict[tuple[str, int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.at.belongings.name("transaction")
+        if self.name not in self.at.names:
+            self.at.names.append(self.name)
+        while self.on_node_of and _coordinator(self.at, self.name) != self.on_node_of.on.address:
+            self.name = self.at.belongings.name("transaction")
+        self.on = self.at.connect(_coordinator(self.at, self.name))
+
+    @property
+    def owner(self) -> dict[str, object]:
+        return {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch}
+
+    def ask(self, api_key: int, values: Mapping[str, object], code: Callable[[Any], int], version: int = -1) -> Any:
+        """Asks its coordinator until ``code``, which finds an error in the answer, is none of ON_THE_WAY."""
+        spoken = self.at.version(api_key) if version < 0 else version
+        while code(told := self.at.ask(api_key, values, spoken, self.on)) in ON_THE_WAY and self.at.left_s() > SPARE_S:
+            time.sleep(AGAIN_AFTER_S)
+        return told
+
+    def await_coordinator(self) -> None:
+        """Waits until the coordinator serves transactional IDs that end up with it."""
+        Transactional(self.at, on_node_of=self).take()
+
+    # Its ID
+
+    def init(self, **other: object) -> Any:
+        """Asks for the ID and returns the answer, whatever it says. ``other``: fields of the request."""
+        asked = {"transactional_id": self.name, "transaction_timeout": TIMEOUT_MS, **other}
+        return self.ask(INIT, asked, lambda told: int(told.error_code))
+
+    def take(self, **other: object) -> "Transactional":
+        """Takes the ID, which must succeed, and remembers what it got."""
+        told = self.init(**other)
+        self.at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
+        self.producer_id, self.epoch = int(told.producer_id), int(told.producer_epoch)
+        return self
+
+    def successor(self) -> "Transactional":
+        """Another producer that takes the same ID."""
+        return Transactional(self.at, self.name).take()
+
+    # Partitions and records
+
+    def add(self, topics: Mapping[str, Sequence[int]], **other: object) -> dict[tuple[str, int], int]:
+        """Adds partitions and returns their error codes."""
+        named = [{"name": name, "partitions": list(each)} for name, each in topics.items()]
+        asked = {"transactions": [{**self.owner, "topics": named, **other}]}
+        return codes(self.ask(ADD, asked, lambda told: max(codes(told).values(), key=_is_on_the_way, default=0)))
+
+    def add_one(self, topic: Topic, partition: int = 0, **other: object) -> int:
+        """Adds one partition and returns its error code."""
+        return self.add({topic.name: [partition]}, **other)[topic.name, partition]
+
+    def adds(self, topic: Topic, *partitions: int) -> None:
+        """Adds what must be taken."""
+        told = self.add({topic.name: partitions or (0,)})
+        self.at.expect("error codes of AddPartitionsToTxn", sorted(set(told.values())), [0])
+
+    def send(
+        self,
+        topic: Topic,
+        *values: bytes,
+        partition: int = 0,
+        transactional: bool = True,
+        on: Conversation | None = None,
+        **other: Any,
+    ) -> ProducePartitionResponse:
+        """Writes a batch and returns what is told of its partition. ``other``: its
+        ``sequence``, and the ``transactional_id`` of the request. Where the
+        broker may first ask the coordinator, that may still be busy with the transaction before."""
+        key = topic.name, partition, self.epoch
+        sequence = other.get("sequence", self._sequences.get(key, 0))
+        data = batch(
+            *values,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            is_transactional=transactional,
+        )
+        version = self.at.version(PRODUCE)
+        request = produce_request(topic, version, {partition: data})
+        named = replace(request, transactional_id=other.get("transactional_id", self.name))
+        while True:
+            told = single(self.at.ask(PRODUCE, named, version, on), "responses", "partitions")
+            assert isinstance(told, ProducePartitionResponse)
+            if told.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
+                break
+            time.sleep(AGAIN_AFTER_S)
+        if told.error_code == ErrorCode.none:
+            self._sequences[key] = sequence + max(1, len(values))
+        return told
+
+    def forget_sequences(self) -> None:
+        """The next batch has the sequence of the first one."""
+        self._sequences.clear()
+
+    def writes(self, topic: Topic, *values: bytes, partition: int = 0, on: Conversation | None = None) -> None:
+        """Writes what must be taken, to a partition of the transaction."""
+        told = self.send(topic, *values, partition=partition, on=on)
+        self.at.expect("error code of a produce in the transaction", told.error_code, ErrorCode.none)
+
+    def begins(self, topic: Topic, *values: bytes, partition: int = 0) -> None:
+        """Adds a partition and writes to it."""
+        self.adds(topic, partition)
+        self.writes(topic, *values, partition=partition)
+
+    # Offsets of a group
+
+    def add_offsets(self, group_id: str, **other: object) -> int:
+        """Returns the error code."""
+        asked = {**self.owner, "group_id": group_id, **other}
+        return int(self.ask(ADD_OFFSETS, asked, lambda told: int(told.error_code)).error_code)
+
+    def commit_offset(self, on: Conversation, group_id: str, topic: Topic, offset: int, **other: object) -> int:
+        """Commits the offset of partition 0 in the transaction and returns its error code. ``on``: the group's
+        coordinator."""
+        partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]
+        asked = {
+            **self.owner,
+            "group_id": group_id,
+            "topics": [{"name": topic.name, "partitions": partitions}],
+            **other,
+        }
+        while True:
+            told = single(self.at.ask(COMMIT_OFFSETS, asked, on=on), "topics", "partitions")
+            if told.error_code not in ON_THE_WAY or self.at.left_s() < SPARE_S:
+                return int(told.error_code)
+            time.sleep(AGAIN_AFTER_S)
+
+    # Its end
+
+    def end(self, *, commits: bool, **other: object) -> Any:
+        """Asks for the end and returns the answer, whatever it says."""
+        return self.ask(END, {**self.owner, "committed": commits, **other}, lambda told: int(told.error_code))
+
+    def ends(self, *, commits: bool) -> None:
+        """Ends the transaction, which must succeed, and goes on in the epoch that it is told."""
+        told = self.end(commits=commits)
+        self.at.expect("error code of EndTxn", told.error_code, ErrorCode.none)
+        if self.at.version(END) >= 5:
+            self.producer_id, self.epoch = int(told.producer_id), int(told.producer_epoch)
+
+    def commits(self, *topics: Topic) -> None:
+        """Commits, and waits until nothing is open in partition 0 of the topics."""
+        self.ends(commits=True)
+        settle(self.at, *topics)
+
+    def aborts(self, *topics: Topic) -> None:
+        """Aborts, and waits as ``commits`` does."""
+        self.ends(commits=False)
+        settle(self.at, *topics)
+
+
+def _is_on_the_way(code: int) -> bool:
+    return code in ON_THE_WAY
+
+
+def codes(told: Any) -> dict[tuple[str, int], int]:
+    """The error codes of AddPartitionsToTxn, by topic and partition, of an answer about one transaction."""
+    topics = single(told, "results_by_transaction").topic_results
+    return Told(
+        {
+            (str(topic.name), int(one.partition_index)): int(one.partition_error_code)
+            for topic in topics
+            for one in topic.results_by_partition
+        }
+    )
+
+
+def _coordinator(at: Surroundings, name: str) -> tuple[str, int]:
+    found: list[Any] = []
+
+    def is_there() -> bool:
+        asked = {"key_type": OF_TRANSACTIONS, "coordinator_keys": [name]}
+        found[:] = [single(at.ask_unseen(FIND, asked, at.main), "coordinators")]
+        return not found[0].error_code
+
+    until(at, is_there)
+    if found[0].error_code:
+        raise Unsupported(f"{PREPARING}no coordinator of transactions is found")
+    return address_of(at.broker, found[0])
+
+
+# What readers see
+
+
+def read(at: Surroundings, topic: Topic, isolation: int, offset: int = 0, partition: int = 0) -> PartitionData:
+    """Fetches a partition with this isolation level."""
+    return fetch_one(at, topic, wanted(partition, offset), isolation_level=isolation)
+
+
+def latest(at: Surroundings, topic: Topic, isolation: int, timestamp: int = LATEST, *, seen: bool = True) -> int:
+    """The offset that ListOffsets tells of partition 0."""
+    one = {"partition_index": 0, "timestamp": timestamp}
+    asked = {"replica_id": -1, "isolation_level": isolation, "topics": [{"name": topic.name, "partitions": [one]}]}
+    answer = at.ask(LIST_OFFSETS, asked) if seen else at.ask_unseen(LIST_OFFSETS, asked, at.main)
+    told = single(answer, "topics", "partitions")
+    if seen:
+        at.expect("error code of ListOffsets", told.error_code, ErrorCode.none)
+    return int(told.offset)
+
+
+def settle(at: Surroundings, *topics: Topic, within_s: float = WITHIN_S) -> None:
+    """Waits until no transaction is open in partition 0 of the topics: the markers come after EndTxn is answered."""
+    for topic in topics:
+        until(at, lambda topic=topic: _open_records(at, topic) == 0, within_s)  # type: ignore[misc]
+
+
+def _open_records(at: Surroundings, topic: Topic) -> int:
+    return latest(at, topic, UNCOMMITTED, seen=False) - latest(at, topic, COMMITTED, seen=False)

@@ -1,0 +1,120 @@
+"""Measures transactions: Kafka's perf test in transactions of 100 ms, commits without records, and committed reads."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.alternation import Samples, alternate
+from bench.options import Options
+from bench.peers.cluster import Cluster, System
+from bench.peers.consumers import librdkafka_s
+from bench.peers.perf_tools import producer_perf
+from bench.peers.raw_client import RawConnection
+from bench.peers.raw_transactions import RawTransactions, commit_all
+from bench.peers.retrying_client import RetryingClient
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, all_up, make_topic, place
+from reference_broker.client.partitions import TopicPartition
+
+PARTITIONS = 8
+RECORD_BYTES = 1_024
+TRANSACTION_MS = 100
+AT_ONCE = 32
+"""Transactional IDs that commit at once."""
+GOAL = 1.0
+EMPTY, READ = "empty", "read"
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    """The first run of each is not counted."""
+    for nodes in options.nodes:
+        with all_up(systems, folder / f"transactions-{nodes}", nodes, _config(nodes)) as clusters:
+            _produce(results, clusters, options, progress)
+            if nodes == 1:
+                _commit(results, clusters, options, progress)
+                _read(results, clusters, folder, options, progress)
+
+
+def _config(nodes: int) -> dict[str, str]:
+    if nodes == 1:
+        return {}
+    return {"transaction.state.log.replication.factor": str(nodes), "transaction.state.log.min.isr": "2"}
+
+
+def _produce(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+    names, nodes, pairs = [each.name for each in clusters], len(clusters[0].members), options.sizes.produce_pairs
+    rates, costs = Samples(names, "thousand records/s"), Samples(names, "s of processor time for a million, all nodes")
+    records = options.sizes.produce_bytes // RECORD_BYTES // nodes
+    for pair, cluster in alternate(clusters, pairs + 1):
+        topic = f"perf-{pair}"
+        make_topic(cluster, topic, PARTITIONS, nodes)
+        before_s = cluster.cpu_s()
+        rate = producer_perf(cluster.bootstrap, topic, records, RECORD_BYTES, TRANSACTION_MS) / 1000
+        progress(f"transactional produce: {pair} of {pairs}, {place(nodes)}: {cluster.name} {rate:.0f} thousand/s")
+        if pair:
+            rates.add(cluster.name, rate)
+            costs.add(cluster.name, (cluster.cpu_s() - before_s) * 1e6 / records)
+        with RetryingClient(cluster.ports) as client:
+            client.delete_topic(topic, LIMIT_S)
+    work = f"produce in transactions of {TRANSACTION_MS} ms, {RECORD_BYTES}-byte records, {place(nodes)}"
+    results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
+    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
+
+
+def _commit(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:
+    names, block = [each.name for each in clusters], options.sizes.transactions
+    times, rates = Samples(names, "ms"), Samples(names, "transactions/s")
+    costs = Samples(names, "us")
+    with ExitStack() as stack:
+        loads = [(cluster, _producers(cluster, stack)) for cluster in clusters]
+        for pair, (cluster, producers) in alternate(loads, options.sizes.transaction_pairs + 1):
+            alone_s = _taken_s(producers[:1], block // 4) / (block // 4)
+            cpu_s, rounds = cluster.cpu_s(), block // AT_ONCE
+            rate = rounds * AT_ONCE / _taken_s(producers, rounds)
+            progress(f"empty transactions: {cluster.name} {alone_s * 1000:.2f} ms alone, {rate:,.0f}/s at once")
+            if pair:
+                times.add(cluster.name, alone_s * 1000)
+                rates.add(cluster.name, rate)
+                costs.add(cluster.name, (cluster.cpu_s() - cpu_s) / (rounds * AT_ONCE) * 1e6)
+    results.beside("a transaction without records, one after the other", times.figures(), True, GOAL)
+    work = f"transactions without records on one coordinator, {AT_ONCE} at once"
+    results.beside(work, rates.figures(), False, GOAL)
+    results.beside(f"{work}: processor time of the broker for each", costs.figures(), less_is_better=True)
+
+
+def _producers(cluster: Cluster, stack: ExitStack) -> list[RawTransactions]:
+    make_topic(cluster, EMPTY, PARTITIONS)
+    return [
+        RawTransactions.of(
+            stack.enter_context(RawConnection(cluster.ports[0])),
+            f"id-{number}",
+            TopicPartition(EMPTY, number % PARTITIONS),
+            LIMIT_S,
+        )
+        for number in range(AT_ONCE)
+    ]
+
+
+def _taken_s(producers: Sequence[RawTransactions], rounds: int) -> float:
+    began = time.perf_counter()
+    for _ in range(rounds):
+        commit_all(producers)
+    return time.perf_counter() - began
+
+
+def _read(results: Results, clusters: Sequence[Cluster], folder: Path, options: Options, progress: Progress) -> None:
+    names, records = [each.name for each in clusters], options.sizes.fetch_bytes // RECORD_BYTES
+    for cluster in clusters:
+        make_topic(cluster, READ)
+        producer_perf(cluster.bootstrap, READ, records, RECORD_BYTES, TRANSACTION_MS)
+    for isolation in ("read_uncommitted", "read_committed"):
+        rates = Samples(names, "MB/s")
+        for pair, cluster in alternate(clusters, options.sizes.fetch_pairs + 1):
+            taken_s = librdkafka_s(cluster.bootstrap, READ, records, folder, isolation)
+            rate = records * RECORD_BYTES / 1e6 / taken_s
+            progress(f"fetch of transactions, {isolation}: {cluster.name} {rate:.0f} MB/s")
+            if pair:
+                rates.add(cluster.name, rate)
+        work = f"fetch of transactions of {TRANSACTION_MS} ms, librdkafka, {isolation}"
+        results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)

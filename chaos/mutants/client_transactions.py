@@ -1,0 +1,159 @@
+"""Mutants of the transactions of producers: their coordinator, their markers, and what partitions know of them."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+from reference_broker.records.batch import NO_PRODUCER_ID
+from reference_broker.transactions.markers.marker import Marker
+from reference_broker.transactions.markers.sending import Delivery
+from reference_broker.transactions.state.states import DECIDED, TransactionState
+from reference_broker.wire.errors import Error, ErrorCode
+
+PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
+OFFSETS = "reference_broker.groups.offsets.committed_offsets:CommittedOffsets"
+LOADED = "reference_broker.transactions.storage.loading:read_transaction"
+CLEANED = "reference_broker.log.cleaner.transactions:CleanedTransactions"
+
+
+# --- the coordinator ------------------------------------------------------------------------------------------------
+
+
+@mutant("reference_broker.transactions.endings:Endings._write")
+def markers_before_prepare(original: Function, self: Any, target: Any, held: Any, step: Any, told: Any) -> None:
+    """The markers are sent as soon as the end is asked for, before it is durable (X-2, X-3)."""
+    marker = Marker(
+        step.producer_id,
+        step.producer_epoch,
+        target.coordinator_epoch,
+        DECIDED[step.state],
+        step.client_version,
+    )
+    self._sender.deliver(Delivery(marker, dict(step.partitions), lambda: target.is_led, lambda: None))
+    original(self, target, held, step, told)
+
+
+@mutant(LOADED)
+def transactions_dropped_at_load(original: Function, transactional_id: str, data: bytes) -> Any:
+    """A coordinator that takes over forgets the transactions that are open or decided (X-2, X-3)."""
+    found = original(transactional_id, data)
+    if found.state in DECIDED or found.state is TransactionState.ONGOING:
+        return replace(found, state=TransactionState.EMPTY, partitions={})
+    return found
+
+
+@mutant(LOADED)
+def opposite_outcome_after_takeover(original: Function, transactional_id: str, data: bytes) -> Any:
+    """A coordinator that takes over aborts what was to be committed, and tells so whoever asks again (X-3)."""
+    found = original(transactional_id, data)
+    if found.state is TransactionState.PREPARE_COMMIT:
+        return replace(found, state=TransactionState.PREPARE_ABORT)
+    return found
+
+
+@mutant("reference_broker.transactions.state.transaction:with_next_epoch")
+def epoch_not_raised(original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Any:
+    """InitProducerId gives the epoch that the last producer has, so that one is not fenced (X-1)."""
+    step = original(current, timeout_ms, now_ms, is_asked_by_owner=is_asked_by_owner)
+    return replace(step, producer_epoch=max(current.producer_epoch, 0))
+
+
+# --- partitions -----------------------------------------------------------------------------------------------------
+
+
+@mutant(f"{PRODUCERS}._check_one")
+def producer_epoch_not_checked(original: Function, self: Any, producer: Any, header: Any) -> Any:
+    """A partition appends what a fenced producer sends (X-1)."""
+    if producer is not None and header.producer_epoch < producer.producer_epoch:
+        return None
+    return original(self, producer, header)
+
+
+@mutant(f"{PRODUCERS}.first_unstable_offset")
+def last_stable_at_high_watermark(original: Function, self: Any, high_watermark: int) -> int | None:
+    """The last stable offset is the high watermark, whatever is open (X-4)."""
+    return None
+
+
+@mutant("reference_broker.log.replay:_noted")
+def aborted_index_not_rebuilt(
+    original: Function, disk: Any, segment: Any, position: int, header: Any, states: Any
+) -> Any:
+    """A start finds no aborted transactions again (X-5, X-13)."""
+    original(disk, segment, position, header, states)
+
+
+@mutant("reference_broker.log.producer_snapshots:encoded")
+def open_transactions_left_out_of_snapshot(original: Function, states: Any) -> bytes:
+    """A producer snapshot says of no producer that it has an open transaction (X-13)."""
+    producers = {key: replace(each, current_txn_first_offset=-1) for key, each in states.by_id.items()}
+    data: bytes = original(replace(states, by_id=producers))
+    return data
+
+
+@mutant("reference_broker.transactions.verification.verifier:Verifier.ask")
+def transactions_not_verified(original: Function, self: Any, question: Any, told: Any) -> None:
+    """A leader does not ask the coordinator whether a transaction is open (X-9)."""
+    told({})
+
+
+@mutant("reference_broker.transactions.markers.marker:refusal_of")
+def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -> Error:
+    """A partition appends the marker of a coordinator that is fenced (X-6)."""
+    refusal: Error = original(marker, known)
+    return ErrorCode.none if refusal is ErrorCode.transaction_coordinator_fenced else refusal
+
+
+# --- the offsets of groups ------------------------------------------------------------------------------------------
+
+
+@mutant(f"{OFFSETS}.appended")
+def offsets_visible_before_commit(
+    original: Function, self: Any, end_offset: int, changes: Any, producer_id: int = NO_PRODUCER_ID
+) -> None:
+    """The offsets in a transaction are visible at once, and stay when it is aborted (X-8)."""
+    original(self, end_offset, changes)
+
+
+@mutant(f"{OFFSETS}.ended")
+def offsets_kept_after_abort(
+    original: Function, self: Any, end_offset: int, producer_id: int, *, is_commit: bool
+) -> None:
+    """An abort makes the offsets of its transaction visible, as a commit does (X-8)."""
+    original(self, end_offset, producer_id, is_commit=True)
+
+
+@mutant("reference_broker.groups.state.group:Group.check_transactional_commit")
+def transactional_generation_not_checked(
+    original: Function, self: Any, member_id: str, group_instance_id: str | None, generation: int
+) -> Error:
+    """A member of an earlier generation may still commit in its transaction (X-8, X-14)."""
+    error: Error = original(self, member_id, group_instance_id, generation)
+    return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
+
+
+# --- the cleaner ----------------------------------------------------------------------------------------------------
+
+
+@mutant(f"{CLEANED}.of_data")
+def aborted_record_survives(original: Function, self: Any, header: Any) -> bool:
+    """The cleaner keeps the records of aborted transactions, and removes their markers (X-11)."""
+    self._begin_up_to(header.last_offset)
+    return False
+
+
+@mutant(f"{CLEANED}.of_control")
+def marker_removed_at_once(original: Function, self: Any, header: Any, batch: memoryview) -> bool:
+    """The cleaner removes markers of transactions that have batches left (X-11)."""
+    original(self, header, batch)
+    return True
+
+
+@mutant("reference_broker.log.cleaner.cleanable:_end")
+def cleaned_above_last_stable_offset(original: Function, log: Any, first_dirty: int, now: Any) -> int:
+    """The cleaner cleans up to the high watermark, also what belongs to open transactions (X-11)."""
+    bound = min(log.high_watermark, log.bases[-1])
+    base: int = log.bases[log.segments.index_of(bound)]
+    return base

@@ -1,0 +1,26 @@
+"""A transaction with as many partitions as a record can hold."""
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+from reference_broker.wire.errors import ErrorCode
+
+
+@pytest.mark.clause("X-9")
+def test_it_can_be_ended() -> None:
+    """The record of its end tells more than that of the open transaction: here what version its client is of."""
+    world = TransactionWorld()
+    config = LogConfig(cleanup_policy="compact", segment_bytes=1000)
+    world.coordinate(0, run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-0", config, world.now(), True)))
+    id_ = world.id_in(0)
+    owner = world.taken(id_)
+    added = 0
+    while world.add(id_, owner, added, version=0) == [ErrorCode.none]:
+        added += 1
+    assert added > 100
+    assert world.end(id_, owner) == [(ErrorCode.none, (owner[0], 1))]
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT

@@ -1,0 +1,155 @@
+"""A partition of ``__transaction_state`` that is loaded and dropped: what a coordinator knows, and what it goes on
+with."""
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import Origin, PartitionLog, open_log, run_to_end
+from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.records.batch import checksum
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.state.transaction import Transaction
+from reference_broker.transactions.storage.codec import transaction_key, transaction_value
+from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.wire.errors import ErrorCode
+
+
+def transaction(world: TransactionWorld, id_: str, state: TransactionState, *indexes: int) -> Transaction:
+    now_ms = world.now().wall_ms
+    partitions = {("events", index): None for index in indexes}
+    return Transaction(id_, START[0], 60_000, now_ms, state, START[1], partitions=partitions, started_ms=now_ms)
+
+
+def record(one: Transaction) -> Record:
+    return Record(timestamp_ms=1, key=transaction_key(one.transactional_id), value=transaction_value(one, 2))
+
+
+def log_with(world: TransactionWorld, *batches: bytes, index: int = 0) -> PartitionLog:
+    log = run_to_end(open_log(world.disk, f"{TRANSACTION_TOPIC}-{index}", LogConfig(), world.now(), True))
+    for batch in batches:
+        log.append(world.now(), batch, 0, origin=Origin.BROKER)
+    return log
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testLoadAndRemoveTransactionsForPartition")
+@pytest.mark.clause("TransactionStateManagerTest.testAddGetPids", "TransactionStateManagerTest.testPartitionLoadMetric")
+def test_the_last_record_of_each_id_counts_until_another_node_leads() -> None:
+    world = TransactionWorld(leaders=(2,) * 5)
+    one, two = world.id_in(0, "a"), world.id_in(0, "b")
+    steps = [
+        transaction(world, one, TransactionState.ONGOING, 0, 1),
+        transaction(world, one, TransactionState.ONGOING, 0, 1, 2, 3, 4),
+        transaction(world, one, TransactionState.PREPARE_COMMIT, 0, 1, 2, 3, 4),
+        transaction(world, two, TransactionState.ONGOING, 2, 3, 4),
+        transaction(world, two, TransactionState.PREPARE_ABORT, 2, 3, 4),
+        transaction(world, two, TransactionState.COMPLETE_ABORT),
+        transaction(world, two, TransactionState.EMPTY),
+    ]
+    world.coordinate(0, log_with(world, build([record(each) for each in steps])))
+    world.pass_ms(0)
+    assert (world.transaction(one), world.transaction(two)) == (steps[2], steps[-1])
+    assert world.transactions.held(world.id_in(0, "c")) is ErrorCode.transactional_id_not_found
+    assert world.transactions.metrics.load_time_ms.count == 1
+    world.lose(0)
+    assert world.transactions.held(one) is world.transactions.held(two) is ErrorCode.not_coordinator
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testDeletePartition")
+def test_a_partition_that_is_lost_takes_its_own_ids_along_and_no_others() -> None:
+    world = TransactionWorld()
+    owners = []
+    for index in (0, 1):
+        world.coordinate(index)
+        owners.append(world.taken(world.id_in(index)))
+    assert [epoch for _, epoch in owners] == [0, 0]
+    world.lose(0)
+    assert world.transactions.held(world.id_in(0)) is ErrorCode.not_coordinator
+    assert world.transaction(world.id_in(1)).producer_epoch == 0
+
+
+@pytest.mark.clause(
+    "TransactionStateManagerTest.testDeleteLoadingPartition",
+    "TransactionStateManagerTest.testMakeFollowerLoadingPartition",
+)
+def test_a_partition_that_is_lost_while_it_is_loaded_is_not_served() -> None:
+    world = TransactionWorld(leaders=(2,))
+    id_ = world.id_in(0)
+    log = log_with(world, build([record(transaction(world, id_, TransactionState.PREPARE_COMMIT, 0))]))
+    world.coordinate(0, log)
+    assert world.transactions.held(id_) is ErrorCode.coordinator_load_in_progress
+    world.lose(0)
+    world.pass_ms(1000)
+    assert world.transactions.held(id_) is ErrorCode.not_coordinator
+    assert (world.transactions.loading(), world.sent) == (False, [])
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.clause(
+    "TransactionStateManagerTest.shouldWriteTxnMarkersForTransactionInPreparedCommitState",
+    "TransactionStateManagerTest.shouldWriteTxnMarkersForTransactionInPreparedAbortState",
+)
+def test_what_was_decided_gets_its_markers(commits: bool) -> None:
+    world = TransactionWorld()
+    id_ = world.id_in(0)
+    state = TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT
+    world.coordinate(0, log_with(world, build([record(transaction(world, id_, state, 0, 1))])))
+    world.pass_ms(0)
+    outcome = "commit" if commits else "abort"
+    assert world.markers(0) == world.markers(1) == [(outcome, *START, 0)]
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testSuccessfulReimmigration")
+def test_a_node_that_leads_again_without_having_lost_the_partition_has_the_new_epoch() -> None:
+    world, id_ = in_state(TransactionState.ONGOING)
+    world.coordinate(0, world.led[0].log, epoch=3)
+    world.pass_ms(0)
+    (found,) = world.transactions.active()
+    assert found.coordinator_epoch == 3
+    assert world.end(id_, START)[0][0] is ErrorCode.none
+    assert world.markers(0) == [("commit", START[0], START[1] + 1, 3)]
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataWithCorruptedLog")
+def test_a_log_that_ends_before_its_end_offset_is_loaded_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TransactionWorld()
+    id_ = world.id_in(0)
+    log = log_with(world, build([record(transaction(world, id_, TransactionState.ONGOING, 0))]))
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "read", lambda *_: b"")
+        world.coordinate(0, log)
+        world.pass_ms(0)
+    assert not world.transactions.loading()
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testLoadTransactionMetadataContainingSegmentEndingWithEmptyBatch")
+def test_a_batch_that_the_cleaner_emptied_is_passed_over() -> None:
+    world = TransactionWorld()
+    one, two = world.id_in(0, "a"), world.id_in(0, "b")
+    first, second = (transaction(world, each, TransactionState.EMPTY) for each in (one, two))
+    empty = bytearray(build([Record()], base_offset=1)[:61])
+    empty[8:12] = (61 - 12).to_bytes(4, "big")
+    empty[57:61] = bytes(4)
+    empty[17:21] = checksum(bytes(empty[21:])).to_bytes(4, "big")
+    log = log_with(world, build([record(first)]))
+    log.append_replicated(world.now(), empty)
+    log.roll(world.now())
+    log.append(world.now(), build([record(second)]), 0, origin=Origin.BROKER)
+    assert (log.log_end_offset, len(log.segments)) == (3, 2)
+    world.coordinate(0, log)
+    world.pass_ms(0)
+    assert (world.transaction(one), world.transaction(two)) == (first, second)
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testIgnoreUnknownRecordType")
+def test_records_of_another_kind_are_passed_over() -> None:
+    world = TransactionWorld(leaders=(2,))
+    one = transaction(world, world.id_in(0), TransactionState.PREPARE_COMMIT, 0)
+    other = b"\x7f\xff\0\0"
+    world.coordinate(0, log_with(world, build([Record(key=other, value=other), record(one)])), epoch=1)
+    world.pass_ms(0)
+    assert world.transaction(one.transactional_id) == one
+    (found,) = world.transactions.active()
+    assert (found.coordinator_epoch, list(found.held)) == (1, [one.transactional_id])

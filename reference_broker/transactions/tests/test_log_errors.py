@@ -1,0 +1,196 @@
+"""Steps of transactions that the log refuses: what is told, what is left as it was, and what is tried again."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from reference_broker.coordination.log import NO_PRODUCER, CoordinatorLog, Producer
+from reference_broker.transactions.requests import NOBODY
+from reference_broker.transactions.state.states import TransactionState
+from reference_broker.transactions.tests.transaction_world import START, TransactionWorld, in_state
+from reference_broker.wire.errors import Error, ErrorCode
+
+NONE = ErrorCode.none
+EXPIRING: dict[str, Any] = {
+    "transactional_id_expiration_ms": "10000",
+    "transaction_remove_expired_transaction_cleanup_interval_ms": "1000",
+}
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, error: ErrorCode, *indexes: int) -> list[int]:
+    """These partitions refuse what is written from now on. Returns the refused partitions as they come."""
+    tried: list[int] = []
+    append = CoordinatorLog.append
+
+    def refused(
+        log: CoordinatorLog,
+        records: Sequence[tuple[bytes, bytes | None]],
+        taken: Callable[[int], None],
+        written: Callable[[Error], None],
+        producer: Producer = NO_PRODUCER,
+        spare_bytes: int = 0,
+    ) -> None:
+        if log.led.index in indexes:
+            tried.append(log.led.index)
+            written(error)
+        else:
+            append(log, records, taken, written, producer, spare_bytes)
+
+    monkeypatch.setattr(CoordinatorLog, "append", refused)
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("unknown_topic_or_partition", "coordinator_not_available"),
+        ("not_enough_replicas", "coordinator_not_available"),
+        ("not_enough_replicas_after_append", "coordinator_not_available"),
+        ("request_timed_out", "coordinator_not_available"),
+        ("not_leader_or_follower", "not_coordinator"),
+        ("kafka_storage_error", "not_coordinator"),
+        ("message_too_large", "unknown_server_error"),
+        ("record_list_too_large", "unknown_server_error"),
+    ],
+)
+@pytest.mark.clause(
+    "TransactionStateManagerTest.testAppendFailToCoordinatorNotAvailableError",
+    "TransactionStateManagerTest.testAppendFailToNotCoordinatorError",
+    "TransactionStateManagerTest.testAppendFailToUnknownError",
+)
+def test_what_is_told_of_an_error_of_the_log(monkeypatch: pytest.MonkeyPatch, error: str, told: str) -> None:
+    world, id_ = in_state(TransactionState.EMPTY)
+    before = world.transaction(id_)
+    with monkeypatch.context() as patched:
+        refuse(patched, ErrorCode[error], 0)
+        assert world.add(id_, START) == [ErrorCode[told]]
+    assert world.transaction(id_) == before
+    assert world.add(id_, START) == [NONE], "nothing is under way any more"
+
+
+def test_a_step_that_cannot_be_written_leaves_no_trace() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), min_isr=2)
+    world.isr = (1,)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    world.take(id_)  # The producer ID comes.
+    assert world.take(id_) == [(ErrorCode.coordinator_not_available, NOBODY)]
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+    world.transactions.validate()
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testAppendFailToNotCoordinatorError")
+def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
+    world = TransactionWorld((1, 2, 3))
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    answers = world.take(id_)
+    assert answers == []
+    partition = world.led[0]
+    world.lose(0)
+    world.leaders.resigns(partition)
+    world.pass_ms(0)
+    assert answers == [(ErrorCode.not_coordinator, NOBODY)]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.clause(
+    "TransactionStateManagerTest.testPendingStateNotResetOnRetryAppend",
+    "TransactionMarkerChannelManagerTest.shouldRetryAppendToLogOnEndTxnWhenCoordinatorNotAvailableError",
+)
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
+def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_between(
+    monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,), version=version)
+    client = 2 if version == 2 else 0
+    assert world.end(id_, START, version=client)[0][0] is NONE
+    with monkeypatch.context() as patched:
+        tried = refuse(patched, ErrorCode.not_enough_replicas, 0)
+        world.reply()
+        world.pass_ms(3000)
+        assert len(tried) == 4, "at once, and after each second"
+        assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+        assert world.take(id_) == [(ErrorCode.concurrent_transactions, NOBODY)]
+    world.pass_ms(1000)
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    assert world.sent == []
+
+
+@pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldAbortAppendToLogOnEndTxnWhenNotCoordinatorError")
+def test_who_no_longer_coordinates_does_not_complete() -> None:
+    world, id_ = in_state(TransactionState.ONGOING, leaders=(2,))
+    assert world.end(id_, START)[0][0] is NONE
+    log = world.lose(0)
+    end_offset = log.log_end_offset
+    world.reply()
+    world.pass_ms(60_000)
+    assert (log.log_end_offset, world.sent) == (end_offset, [])
+
+
+# --- idle IDs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", list(TransactionState)[:6], ids=lambda state: state.value)
+@pytest.mark.clause(
+    "TransactionStateManagerTest.shouldRemoveCompleteCommitExpiredTransactionalIds",
+    "TransactionStateManagerTest.shouldRemoveCompleteAbortExpiredTransactionalIds",
+    "TransactionStateManagerTest.shouldRemoveEmptyExpiredTransactionalIds",
+    "TransactionStateManagerTest.shouldNotRemoveOngoingTransactionalIds",
+)
+@pytest.mark.clause(
+    "TransactionStateManagerTest.shouldNotRemovePrepareAbortTransactionalIds",
+    "TransactionStateManagerTest.shouldNotRemovePrepareCommitTransactionalIds",
+)
+def test_only_ids_at_rest_expire_and_only_the_old_ones(state: TransactionState) -> None:
+    is_open = state is TransactionState.ONGOING
+    prepared = state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+    world, old = in_state(TransactionState.ONGOING if prepared else state, leaders=(2,), **EXPIRING)
+    if prepared:
+        assert world.end(old, START, commits=state is TransactionState.PREPARE_COMMIT)[0][0] is NONE
+    world.pass_ms(5000)
+    new = world.id_in(0, "new")
+    world.taken(new)
+    world.pass_ms(6500)
+    assert world.transaction(new).state is TransactionState.EMPTY
+    if is_open or prepared:
+        assert world.transaction(old).state is state
+        assert None not in world.record_values(0)
+    else:
+        assert world.transactions.held(old) is ErrorCode.transactional_id_not_found
+        assert world.record_values(0).count(None) == 1
+
+
+@pytest.mark.parametrize("error", [ErrorCode.not_enough_replicas, ErrorCode.record_list_too_large])
+@pytest.mark.clause(
+    "TransactionStateManagerTest.shouldNotRemoveExpiredTransactionalIdsIfLogAppendFails",
+    "TransactionStateManagerTest.testTransactionalExpirationWithTooSmallBatchSize",
+)
+def test_an_id_whose_tombstone_cannot_be_written_stays(monkeypatch: pytest.MonkeyPatch, error: ErrorCode) -> None:
+    world, id_ = in_state(TransactionState.COMPLETE_ABORT, **EXPIRING)
+    before = world.transaction(id_)
+    with monkeypatch.context() as patched:
+        tried = refuse(patched, error, 0)
+        world.pass_ms(13_000)
+        assert len(tried) > 1, "it is tried again"
+        assert world.transaction(id_) == before
+    world.pass_ms(1000)
+    assert world.transactions.held(id_) is ErrorCode.transactional_id_not_found
+
+
+@pytest.mark.clause("TransactionStateManagerTest.testTransactionalExpirationWithOfflineLogDir")
+def test_a_partition_without_a_disk_keeps_its_own_ids_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = TransactionWorld(**EXPIRING)
+    ids = []
+    for index in (0, 1):
+        world.coordinate(index)
+        ids.append(world.id_in(index))
+        world.taken(ids[-1])
+    tried = refuse(monkeypatch, ErrorCode.kafka_storage_error, 1)
+    world.pass_ms(12_000)
+    assert tried
+    assert world.transactions.held(ids[0]) is ErrorCode.transactional_id_not_found
+    assert world.record_values(0)[-1] is None
+    assert world.transaction(ids[1]).producer_epoch == 0
+    assert None not in world.record_values(1)

@@ -1,0 +1,158 @@
+"""Each step of a transactional ID by itself: its epochs, producer IDs and times, also where the clock goes back."""
+
+from typing import Any
+
+import pytest
+
+from reference_broker.transactions.markers.marker import MAX_PRODUCER_EPOCH
+from reference_broker.transactions.state.judging import Taking, judge_taking
+from reference_broker.transactions.state.states import STATE_IDS, TransactionState
+from reference_broker.transactions.state.transaction import (
+    LAST_USED_EPOCH,
+    Transaction,
+    completed,
+    decided,
+    fenced,
+    with_next_epoch,
+    with_partitions,
+    with_producer_id,
+    with_same_epoch,
+)
+from reference_broker.wire.errors import ErrorCode
+
+EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
+PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+NOW_MS = 1000
+TIMEOUT_MS = 30_000
+
+
+def of(state: TransactionState, epoch: int = 735, last: int = -1, **more: Any) -> Transaction:
+    return Transaction("x", 23, TIMEOUT_MS, NOW_MS, state, epoch, last, **{"started_ms": 1, **more})
+
+
+def epochs(one: Transaction) -> tuple[int, int, int]:
+    """Producer ID, epoch, and the epoch before."""
+    return one.producer_id, one.producer_epoch, one.last_producer_epoch
+
+
+def times(one: Transaction) -> tuple[int, int]:
+    return one.started_ms, one.updated_ms
+
+
+@pytest.mark.parametrize(
+    ("before", "is_owner", "after"),
+    [(-1, False, (0, -1)), (-1, True, (0, -1)), (735, False, (736, -1)), (735, True, (736, 735))],
+)
+@pytest.mark.clause("TransactionMetadataTest.testInitializeEpoch", "TransactionMetadataTest.testNormalEpochBump")
+@pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithNewlyCreatedMetadata")
+@pytest.mark.clause("TransactionMetadataTest.testEpochBumpWithCurrentEpochProvided")
+@pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeShiftDuringEpochBump")
+def test_the_next_epoch(before: int, is_owner: bool, after: tuple[int, int]) -> None:
+    found = with_next_epoch(of(EMPTY, before), TIMEOUT_MS, NOW_MS - 1, is_asked_by_owner=is_owner)
+    assert epochs(found) == (23, *after)
+    assert times(found) == (-1, NOW_MS - 1)
+
+
+@pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithLastEpoch")
+@pytest.mark.clause("TransactionMetadataTest.testAttemptedEpochBumpWithFencedEpoch")
+def test_the_epoch_before_is_told_the_present_one_and_an_older_one_is_fenced() -> None:
+    current = of(EMPTY, 735, 734)
+    assert judge_taking(current, (23, 734), is_changing=False) is Taking.SAME_EPOCH
+    assert epochs(with_same_epoch(current, TIMEOUT_MS, NOW_MS)) == (23, 735, 734)
+    assert judge_taking(current, (23, 733), is_changing=False) is ErrorCode.producer_fenced
+
+
+@pytest.mark.clause("TransactionMetadataTest.testBumpEpochNotAllowedIfEpochsExhausted")
+@pytest.mark.clause("TransactionMetadataTest.testRotateProducerId")
+@pytest.mark.clause("TransactionMetadataTest.testTolerateUpdateTimeResetDuringProducerIdRotation")
+def test_after_the_last_epoch_comes_a_new_producer_id() -> None:
+    current = of(EMPTY, LAST_USED_EPOCH)
+    for expected in (None, (23, LAST_USED_EPOCH)):
+        assert judge_taking(current, expected, is_changing=False) is Taking.NEW_PRODUCER_ID
+    found = with_producer_id(current, 9893, TIMEOUT_MS, NOW_MS - 1, is_asked_by_owner=True)
+    assert (epochs(found), found.previous_producer_id) == ((9893, 0, LAST_USED_EPOCH), 23)
+    assert times(found) == (-1, NOW_MS - 1)
+
+
+@pytest.mark.parametrize("state", [ONGOING, *PREPARED], ids=lambda state: state.value)
+@pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInOngoingState")
+@pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInPrepareAbortState")
+@pytest.mark.clause("TransactionMetadataTest.testRotateProducerIdInPrepareCommitState")
+def test_no_producer_id_changes_within_a_transaction(state: TransactionState) -> None:
+    with pytest.raises(AssertionError):
+        with_producer_id(of(state, LAST_USED_EPOCH), 9893, TIMEOUT_MS, NOW_MS, is_asked_by_owner=False)
+
+
+@pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringAddPartitions")
+def test_a_transaction_began_with_its_first_partition() -> None:
+    found = with_partitions(of(EMPTY, started_ms=NOW_MS), [("a", 0)], 0, NOW_MS - 1)
+    assert (times(found), list(found.partitions)) == ((NOW_MS - 1, NOW_MS - 1), [("a", 0)])
+    found = with_partitions(found, [("b", 0)], 0, NOW_MS - 2)
+    assert (times(found), list(found.partitions)) == ((NOW_MS - 1, NOW_MS - 2), [("a", 0), ("b", 0)])
+    assert epochs(found) == (23, 735, -1)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize(("version", "after"), [(0, (23, 735, -1)), (2, (23, 736, 735))])
+@pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringPrepareCommit")
+@pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringPrepareAbort")
+@pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringCompleteCommit")
+@pytest.mark.clause("TransactionMetadataTest.testTolerateTimeShiftDuringCompleteAbort")
+@pytest.mark.clause("TransactionMetadataTest.testEpochBumpOnEndTxn")
+def test_the_end_of_a_transaction(version: int, after: tuple[int, int, int], commits: bool) -> None:
+    prepared = decided(of(ONGOING), NOW_MS - 1, commits=commits, client_version=version)
+    complete = completed(prepared, NOW_MS - 2)
+    wanted = (
+        (TransactionState.COMPLETE_COMMIT, PREPARED[0]) if commits else (TransactionState.COMPLETE_ABORT, PREPARED[1])
+    )
+    assert (complete.state, prepared.state) == wanted
+    assert epochs(prepared) == epochs(complete) == after
+    assert prepared.client_version == complete.client_version == version
+    assert (times(prepared), times(complete)) == ((1, NOW_MS - 1), (1, NOW_MS - 2))
+
+
+@pytest.mark.clause("TransactionMetadataTest.testEpochBumpOnEndTxnOverflow")
+def test_the_end_with_the_last_epoch() -> None:
+    current = of(ONGOING, LAST_USED_EPOCH)
+    prepared = decided(current, NOW_MS, commits=True, client_version=2, next_producer_id=9893)
+    assert epochs(prepared) == (23, MAX_PRODUCER_EPOCH, LAST_USED_EPOCH)
+    assert epochs(completed(prepared, NOW_MS)) == (9893, 0, LAST_USED_EPOCH)
+
+
+@pytest.mark.parametrize("epoch", [LAST_USED_EPOCH, MAX_PRODUCER_EPOCH])
+@pytest.mark.clause("TransactionMetadataTest.testFenceProducerAfterEpochsExhausted")
+@pytest.mark.clause("TransactionMetadataTest.testFenceProducerNotAllowedIfItWouldOverflow")
+def test_a_fence_has_the_greatest_epoch_at_most(epoch: int) -> None:
+    found = fenced(of(ONGOING, epoch), NOW_MS, version=0)
+    assert (epochs(found), found.state) == ((23, MAX_PRODUCER_EPOCH, -1), TransactionState.PREPARE_ABORT)
+
+
+@pytest.mark.parametrize("state", [TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT])
+@pytest.mark.clause("TransactionMetadataTest.testInvalidTransitionFromCompleteCommitToFence")
+@pytest.mark.clause("TransactionMetadataTest.testInvalidTransitionFromCompleteAbortToFence")
+def test_only_an_open_transaction_is_fenced(state: TransactionState) -> None:
+    for version in (0, 2):
+        with pytest.raises(AssertionError):
+            fenced(of(state, LAST_USED_EPOCH), NOW_MS, version=version)
+
+
+@pytest.mark.clause("TransactionMetadataTest.testTransactionStateIdAndNameMapping")
+@pytest.mark.clause("TransactionMetadataTest.testAllTransactionStatesAreMapped")
+def test_states_have_kafkas_numbers_and_names() -> None:
+    assert {number: state.value for number, state in STATE_IDS.items()} == {
+        0: "Empty",
+        1: "Ongoing",
+        2: "PrepareCommit",
+        3: "PrepareAbort",
+        4: "CompleteCommit",
+        5: "CompleteAbort",
+        6: "Dead",
+        7: "PrepareEpochFence",
+    }
+    assert set(STATE_IDS.values()) == set(TransactionState)
+
+
+@pytest.mark.clause("TransactionLogTest.shouldThrowExceptionWriteInvalidTxn")
+def test_an_id_without_a_transaction_has_no_partitions() -> None:
+    with pytest.raises(AssertionError):
+        of(EMPTY, partitions={("a", 0): None}).validate()
