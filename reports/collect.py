@@ -29,6 +29,8 @@ from reports.jobs.measurements import (
 )
 from reports.jobs.measurements import groups as group_jobs  # a field of Findings would hide the name "groups"
 from reports.jobs.measurements import leadership as leadership_jobs
+from reports.jobs.measurements import stable_offsets as stable_offset_jobs
+from reports.jobs.measurements import transactions as transaction_jobs
 from reports.jobs.shared.anomaly import with_active_fault
 from reports.jobs.shared.expressions import first_rows
 from reports.jobs.shared.judging import Judging, all_judgings
@@ -98,6 +100,11 @@ class Findings:
     rebalances: Sequence[Row] = _rows_of(group_jobs.rebalances, "memberships")
     ownerless: Sequence[Row] = _rows_of(group_jobs.ownerless, "memberships")
     coordinators: Sequence[Row] = _rows_of(coordinators.transform, "commits")
+    transactions: Sequence[Row] = _rows_of(transaction_jobs.transform, "transactions")
+    decided: Sequence[Row] = _rows_of(transaction_jobs.decided, "transactions")
+    transactions_around_faults: Sequence[Row] = _rows_of(transaction_jobs.around_faults, "transactions", "faults")
+    stable_offsets: Sequence[Row] = _rows_of(stable_offset_jobs.transform, "transactions", "positions")
+    stands: Sequence[Row] = _rows_of(stable_offset_jobs.longest, "transactions", "positions")
     mirrors: Sequence[Row] = _rows_of(mirror.transform, "copies")
     mirrored: Sequence[Row] = _rows_of(mirror.positions, "copies")
     mirror_rewinds: Sequence[Row] = _rows_of(mirror.rewinds, "copies")

@@ -154,10 +154,11 @@ class Transactional:
         on: Conversation | None = None,
         **other: Any,
     ) -> ProducePartitionResponse:
-        """Writes a batch and returns what is told of its partition. ``other``: fields of ProduceRequest. Where the
+        """Writes a batch and returns what is told of its partition. ``other``: its
+        ``sequence``, and the ``transactional_id`` of the request. Where the
         broker may first ask the coordinator, that may still be busy with the transaction before."""
         key = topic.name, partition, self.epoch
-        sequence = self._sequences.get(key, 0)
+        sequence = other.get("sequence", self._sequences.get(key, 0))
         data = batch(
             *values,
             producer_id=self.producer_id,
@@ -288,10 +289,10 @@ def latest(at: Surroundings, topic: Topic, isolation: int, timestamp: int = LATE
     return int(told.offset)
 
 
-def settle(at: Surroundings, *topics: Topic) -> None:
+def settle(at: Surroundings, *topics: Topic, within_s: float = WITHIN_S) -> None:
     """Waits until no transaction is open in partition 0 of the topics: the markers come after EndTxn is answered."""
     for topic in topics:
-        until(at, lambda topic=topic: _open_records(at, topic) == 0)  # type: ignore[misc]
+        until(at, lambda topic=topic: _open_records(at, topic) == 0, within_s)  # type: ignore[misc]
 
 
 def _open_records(at: Surroundings, topic: Topic) -> int:

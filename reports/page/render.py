@@ -12,7 +12,7 @@ from reports.collect import Findings, without_presets
 from reports.decide import generator_limits
 from reports.manifest import Manifest
 from reports.mirrored import mirrored, rewinds
-from reports.page import control_plane, groups, words
+from reports.page import control_plane, groups, transactions, words
 from reports.page.compare import comparisons, rows_for_page
 from reports.page.impact import Impact, impacts
 from reports.page.latency_table import COLUMNS, latency_rows
@@ -101,6 +101,11 @@ def _context(
         "rebalances": groups.rebalances(findings),
         "rebalance_summary": groups.summary(groups.rebalances(findings)),
         "coordinators": groups.coordinators(findings),
+        "transactions": transactions.ends(findings),
+        "decided": transactions.decided(findings),
+        "transaction_costs": transactions.costs(findings),
+        "stable_offsets": transactions.stood(findings),
+        "stands": transactions.stands(findings),
         "mirrors": mirrored(findings),
         "mirror_rewinds": rewinds(findings)[:MOST_REWINDS],
     }
@@ -125,7 +130,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     without = [each.without_us for each in control_plane.failovers(findings)]
     if without:
         tiles.append((words.micros(max(without)), "without controller", f"worst of {len(without)}"))
-    return tiles + _tiles_of_groups(findings)
+    return tiles + _tiles_of_groups(findings) + transactions.tiles(findings)
 
 
 def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:

@@ -22,6 +22,7 @@ from reports.plots import (
     percentiles,
     style,
     throughput,
+    transactions,
 )
 
 Makers: TypeAlias = Mapping[str, Callable[[], Figure | None]]
@@ -51,6 +52,9 @@ _CAPTIONS = {
     "part. Below are how many partitions had no owner between two owners, and how long commits took.",
     "mirror": "What the source held, and how far the mirror was. Where the line falls, the mirror began anew and "
     "copied records again. Below is the age of the oldest record that it had not reached.",
+    "transactions": "How many transactions ended in each second, and how long it took from the request of an end until "
+    "the producer was told that it is done. Below is how long the last stable offset had stood behind the high "
+    "watermark, as readers saw it.",
     "broker": "The broker's own metrics on the same time axis.",
 }
 
@@ -69,6 +73,9 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
         "leadership": lambda: leadership.draw(findings.leadership, findings.leaderships, hits, seconds),
         "groups": lambda: groups.draw(findings.rebalances, findings.ownerless, findings.latency, hits, seconds),
         "mirror": lambda: mirror.draw(tracks(findings), rewinds(findings), hits, seconds),
+        "transactions": lambda: transactions.draw(
+            findings.throughput, findings.decided, findings.stands, hits, seconds
+        ),
         "broker": lambda: broker.draw(findings.broker, hits, seconds),
     }
     return drawn(makers, _CAPTIONS, folder)

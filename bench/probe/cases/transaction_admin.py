@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
-from bench.probe.shape import single
+from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import NEEDS, OWNED, TIMEOUT_MS, Transactional, allowed, until
 from reference_broker.wire.apis import ApiKey
@@ -79,6 +79,17 @@ def unknown(at: Surroundings) -> None:
     stranger.await_coordinator()
     told = single(at.ask(DESCRIBE, {"transactional_ids": [stranger.name]}, on=stranger.on), "transaction_states")
     at.expect("error code", told.error_code, ErrorCode.transactional_id_not_found)
+
+
+@case("transactions/describe/several", KIP_664, {**OWNED, DESCRIBE: ANY}, since="3.0")
+def described_several(at: Surroundings) -> None:
+    """Several transactional IDs are told in one answer, each with an error code of its own."""
+    known = Transactional(at).take()
+    stranger = Transactional(at, on_node_of=known)
+    told = at.ask(DESCRIBE, {"transactional_ids": [stranger.name, known.name]}, on=known.on)
+    codes = Told({str(each.transactional_id): int(each.error_code) for each in told.transaction_states})
+    at.expect("error code of the known one", codes[known.name], ErrorCode.none)
+    at.expect("error code of the other one", codes[stranger.name], ErrorCode.transactional_id_not_found)
 
 
 # ListTransactions

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bench.probe.case import ANY, Versions, case, since_version
+from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.cases.group_offsets import FETCH, commits, expect_offset, fetched, fetched_group
 from bench.probe.cases.groups import NEEDS as OF_MEMBERS
 from bench.probe.member import DESCRIBE, Member, settled
@@ -22,6 +22,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 KIP_98, KIP_447, KIP_890 = "KIP-98", "KIP-447", "KIP-890"
+BY_OFFSET = "Apache Kafka's OffsetMetadataManager"
 NEEDS: dict[int, Versions] = {
     **OWNED,
     ADD_OFFSETS: ANY,
@@ -143,6 +144,18 @@ def last_counts(at: Surroundings) -> None:
     at.expect("error code of the second", worker.commit(AFTER + 1), ErrorCode.none)
     worker.ends(commits=True)
     worker.until_offset(AFTER + 1)
+
+
+@case("transactions/group-offsets/plain-commit-later", BY_OFFSET, STABLE, since="4.0", level=SHOULD)
+def plain_commit_later(at: Surroundings) -> None:
+    """A plain commit that came after the one in the transaction counts, also when the transaction commits later."""
+    worker = _Worker(at)
+    worker.begin()
+    commits(worker.group, worker.topic, committed_offset=BEFORE)
+    worker.ends(commits=True)
+    worker.until_stable()
+    at.expect("error code", worker.stable_code(), ErrorCode.none)
+    expect_offset(worker.group, worker.topic, BEFORE)
 
 
 @case("transactions/group-offsets/not-added", KIP_890, {**NEEDS, COMMIT_OFFSETS: (0, 3)}, since="3.6", alone=True)

@@ -87,6 +87,18 @@ def older_epoch(at: Surroundings) -> None:
     at.expect("nothing is written", latest(at, topic, UNCOMMITTED) - end, 0)
 
 
+@case("transactions/produce/new-epoch-not-from-0", KIP_890, NEEDS_2, since="4.0")
+def new_epoch_not_from_0(at: Surroundings) -> None:
+    """The sequence of each epoch begins at 0: a batch of the next transaction that does not is refused with
+    OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    needs_version_2(at)
+    topic, producer = at.topic(), Transactional(at).take()
+    producer.writes(topic, b"a")
+    producer.commits(topic)
+    told = producer.send(topic, b"b", sequence=1)
+    at.expect("error code", told.error_code, ErrorCode.out_of_order_sequence_number)
+
+
 @case("transactions/produce/fenced", KIP_98, NEEDS, since="0.11")
 def fenced(at: Surroundings) -> None:
     """A producer whose ID another one took can write nothing more."""

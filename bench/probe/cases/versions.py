@@ -48,6 +48,15 @@ def _partitions(field: str, **values: object) -> Body:
     }
 
 
+def _nobody(own: Own) -> dict[str, object]:
+    """A producer whose transactional ID nobody has."""
+    return {"transactional_id": own.topic.name, "producer_id": 1, "producer_epoch": 0}
+
+
+def _all_of(own: Own) -> list[dict[str, object]]:
+    return [{"name": own.topic.name, "partitions": [0]}]
+
+
 BODIES: Sequence[tuple[int, Body]] = (
     (ApiKey.API_VERSIONS, lambda _: {"client_software_name": "crucible", "client_software_version": "1"}),
     (ApiKey.METADATA, lambda own: {"topics": [{"name": own.topic.name}]}),
@@ -63,8 +72,15 @@ BODIES: Sequence[tuple[int, Body]] = (
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, lambda own: {"topics": [{"name": own.topic.name}]}),
     (ApiKey.INIT_PRODUCER_ID, lambda _: {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}),
     (ApiKey.DELETE_GROUPS, lambda own: {"groups_names": [own.group]}),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, lambda own: {"transactions": [{**_nobody(own), "topics": _all_of(own)}]}),
+    (ApiKey.ADD_OFFSETS_TO_TXN, lambda own: {**_nobody(own), "group_id": own.group}),
+    (ApiKey.TXN_OFFSET_COMMIT, lambda own: {**_nobody(own), "group_id": own.group}),
+    (ApiKey.END_TXN, lambda own: {**_nobody(own), "committed": False}),
+    (ApiKey.DESCRIBE_PRODUCERS, lambda own: {"topics": [{"name": own.topic.name, "partition_indexes": [0]}]}),
+    (ApiKey.DESCRIBE_TRANSACTIONS, lambda own: {"transactional_ids": [own.topic.name]}),
+    (ApiKey.LIST_TRANSACTIONS, lambda _: {}),
 )
-"""APIs that answer something sensible to a topic that is there and a group that is not."""
+"""APIs that answer something sensible to a topic that is there, and to a group and a transactional ID that are not."""
 
 
 def _every_version(api_key: int, body: Body) -> Case:

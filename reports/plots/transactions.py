@@ -1,0 +1,84 @@
+"""Transactions over time: how they ended, how long their ends took, and how far back the last stable offset was."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.jobs.measurements.transactions import WHOLE_RUN
+from reports.plots import style, timeline
+
+TRANSACTION = "transaction"
+"""The operation that a transaction is."""
+SLOT_US = 100_000
+"""The age of the last stable offset is drawn in steps of this size."""
+_ENDS = (("ok", "committed", style.GREEN), ("fail", "aborted", style.YELLOW), ("info", "undecided", style.RED))
+_LINES = (
+    ("commit", "p50_us", "commit p50", style.BLUE, "-"),
+    ("commit", "max_us", "slowest commit", style.BLUE, ":"),
+    ("abort", "p50_us", "abort p50", style.ORANGE, "-"),
+    ("abort", "max_us", "slowest abort", style.ORANGE, ":"),
+)
+Row = dict[str, Any]
+
+
+def draw(
+    throughput: Sequence[Row], decided: Sequence[Row], stands: Sequence[Row], hits: Sequence[Row], seconds: int
+) -> Figure | None:
+    """None without transactions."""
+    ended = [row for row in throughput if row["f"] == TRANSACTION]
+    if not ended or seconds < timeline.LEAST_SECONDS:
+        return None
+    by_second = [row for row in decided if row["second"] != WHOLE_RUN]
+    heights = [1.3, *([1.4] if by_second else []), *([1.2] if stands else [])]
+    figure, panels = timeline.frame(heights, hits, seconds)
+    left = iter(panels)
+    _ends(next(left), ended, seconds)
+    if by_second:
+        _decided(next(left), by_second, seconds)
+    if stands:
+        _age(next(left), stands, seconds)
+    return figure
+
+
+def _ends(axes: Axes, ended: Sequence[Row], seconds: int) -> None:
+    floor = [0.0] * seconds
+    for kind, label, colour in _ENDS:
+        counts = Counter[int]()
+        for row in ended:
+            if row["type"] == kind:
+                counts[row["second"]] += row["operations"]
+        x, heights = timeline.dense(counts, seconds, 0)
+        axes.bar(x, heights, bottom=floor, width=0.9, color=colour, label=label, linewidth=0)
+        floor = [low + high for low, high in zip(floor, heights, strict=True)]
+    axes.set_title("transactions by the second of their end")
+    style.legend(axes, 3)
+
+
+def _decided(axes: Axes, rows: Sequence[Row], seconds: int) -> None:
+    for asked, column, label, colour, line in _LINES:
+        points = {row["second"]: max(1, row[column]) for row in rows if row["asked"] == asked}
+        if points:
+            x, y = timeline.dense(points, seconds)
+            axes.plot(x, y, color=colour, linestyle=line, marker="o", markersize=2.5, label=label)
+    style.micros_axis(axes)
+    axes.set_title("time to decide, by the second of the answer")
+    style.legend(axes, 4)
+
+
+def _age(axes: Axes, stands: Sequence[Row], seconds: int) -> None:
+    """The age of the oldest stand at the end of each slot."""
+    slots = seconds * 1_000_000 // SLOT_US
+    ages = [0] * (slots + 1)
+    for row in stands:
+        for slot in range(-(-row["from_us"] // SLOT_US), min(row["until_us"] // SLOT_US, slots) + 1):
+            ages[slot] = max(ages[slot], slot * SLOT_US - row["from_us"])
+    x = [slot * SLOT_US / 1e6 for slot in range(slots + 1)]
+    y = [age / 1e6 for age in ages]
+    axes.plot(x, y, color=style.PURPLE)
+    axes.fill_between(x, y, color=style.PURPLE, alpha=0.18, linewidth=0)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} s")
+    axes.set_title("age of the last stable offset while behind, worst partition")
