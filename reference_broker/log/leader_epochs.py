@@ -108,6 +108,17 @@ class LeaderEpochs:
             self.epochs.insert(first, epoch)
             self.starts.insert(first, offset)
 
+    def reach_back(self, epoch: int, log_start_offset: int) -> None:
+        """Lets the epoch of the log's first batch begin where the log begins, if no older one is known. Recovery calls
+        it after ``learn``.
+
+        The cleaner may have removed the records between the two, and a power loss the row that told their epoch. They
+        may have had an older one. A follower with records of an older epoch there then cuts them off and fetches anew,
+        which is safe. If the epoch began later, the follower would keep them.
+        """
+        if self.epochs and self.epochs[0] == epoch:
+            self.starts[0] = min(self.starts[0], log_start_offset)
+
     def truncate_from_start(self, offset: int) -> None:
         """Forgets the epochs that ended at or before ``offset``, where the log now begins. The epoch in force there
         begins at ``offset`` from now on."""

@@ -101,6 +101,7 @@ class Recovery:
         self.log_start_offset = 0
         self.cleaned_offset = 0
         self.is_compacted = config.is_compacted
+        self.first_epoch: int | None = None
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
         self.has_markers = False
@@ -119,9 +120,9 @@ class Recovery:
             self.epochs.load(self.epochs.checkpoint.read(names))
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
-            self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             self._check_end()
             self._settle_offsets()
+            self.epochs.saved = (self.epochs.epochs, self.epochs.starts) == known_epochs
             yield from self._find_producers(names)
             if not self.clean and partition_metadata.FILE_NAME in names:
                 # The process that wrote it may have ended before it was synced.
@@ -312,6 +313,8 @@ class Recovery:
         else:
             segment.add(header, header.base_offset, header.max_timestamp_ms, self.index_interval_bytes)
         segment.last_epoch = max(segment.last_epoch, header.leader_epoch)
+        if self.first_epoch is None:
+            self.first_epoch = header.leader_epoch
         # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
         self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
         if header.producer_id >= 0 and header.is_control:
@@ -334,6 +337,8 @@ class Recovery:
         end = segments[-1].next_offset if segments else self.log_start_offset
         if segments:
             self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
+        if self.first_epoch is not None:
+            self.epochs.reach_back(self.first_epoch, self.log_start_offset)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
         durability.last_cut = durability.changes  # Nor is it known whether earlier deletions are durable.

@@ -66,7 +66,8 @@ class Cleaned:
 
 @dataclass(slots=True)
 class Cleaning:
-    """One pass over one log. ``run`` yields at the end of each slice. Between two slices the log may change in any way.
+    """One pass over one log. ``run`` yields at the end of each slice. Between two slices, and before the first one, the
+    log may change in any way.
 
     ``part`` is the part to clean. ``buffer_bytes`` is ``log.cleaner.dedupe.buffer.size``. Keys that do not fit into it
     are left to the next pass.
@@ -77,12 +78,15 @@ class Cleaning:
     now: Now
     buffer_bytes: int
     done: Cleaned = field(default_factory=Cleaned)
-    _cuts: int = 0
+    _cuts: int = field(init=False)
     _io_bytes: int = 0
     _records: int = 0
     _swapping: bool = False
     _unfinished: str | None = None
     """The path of a new segment that is being written and does not count yet."""
+
+    def __post_init__(self) -> None:
+        self._cuts = self.log.cuts
 
     def run(self) -> Steps:
         """Runs the pass. Raises Overtaken, CleaningFailed, and InvalidRecords (the log is damaged).
@@ -90,7 +94,6 @@ class Cleaning:
         Raises DiskError only if the disk fails within a swap. The node must end then, and the next start finishes the
         swap.
         """
-        self._cuts = self.log.cuts
         try:
             yield from self._run()
         except DiskError as failure:

@@ -8,6 +8,7 @@ from reference_broker.log.cleaner.cleaning import Cleaning, Overtaken
 from reference_broker.log.cleaner.tests.cleaner_world import (
     BUFFER_BYTES,
     COMPACTED,
+    all_headers,
     cleaned,
     dirty,
     fresh,
@@ -98,3 +99,42 @@ def test_a_large_batch_that_is_cut_off_while_it_is_looked_at_is_no_damage() -> N
     log.truncate_to(0)
     with pytest.raises(Overtaken):
         list(steps)
+
+
+def test_a_pass_over_a_part_that_was_cut_before_the_first_slice_touches_nothing() -> None:
+    """What came in place of the part's records may lie above the high watermark."""
+    log, _ = fresh()
+    put(log, ("a", "1"), ("b", "1"))
+    put(log, ("a", "2"))
+    rolled(log)
+    steps = Cleaning(log, dirty(log), NOW, BUFFER_BYTES).run()
+    log.truncate_to(0)
+    put(log, ("c", "1"), ("c", "2"), ("c", "3"))
+    rolled(log)
+    log.high_watermark = 0
+    with pytest.raises(Overtaken):
+        list(steps)
+    assert texts(log) == [(0, "c", "1"), (1, "c", "2"), (2, "c", "3")]
+
+
+@pytest.mark.clause("LogLoaderTest.testLogRecoversForLeaderEpoch")
+def test_a_log_that_begins_in_a_hole_has_an_epoch_there_after_a_power_loss() -> None:
+    """A pass took the records, deletion the batch before them that began the epoch, and the power loss the epoch file.
+    Offsets 1 and 2 are the hole."""
+    config = replace(COMPACTED, segment_bytes=250)
+    log, disk = fresh(config)
+    put(log, ("first", "x" * 150), epoch=3)
+    put(log, ("a", "old"), ("b", "old"), epoch=3)
+    put(log, ("c", "x" * 60), epoch=3)
+    rolled(log)
+    put(log, ("a", "new"), ("b", "new"), epoch=3)
+    rolled(log)
+    cleaned(log, disk)
+    log.delete_records_before(2)
+    sync_all(log, disk)
+    assert [header.base_offset for header in all_headers(log)] == [3, 4]
+    again = opened(disk.after_power_loss(), config, clean=False)
+    assert again.log_start_offset == 2
+    assert [again.epoch_at(offset) for offset in range(2, 6)] == [3] * 4
+    assert again.end_offset_for_epoch(2).end_offset == 2  # A follower with other records there cuts them off.
+    assert opened(again.disk, config, clean=False).epochs.starts == [2]
