@@ -15,7 +15,6 @@ from reference_broker.wire.errors import Error, ErrorCode
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
 OFFSETS = "reference_broker.groups.offsets.committed_offsets:CommittedOffsets"
 LOADED = "reference_broker.transactions.storage.loading:read_transaction"
-CLEANED = "reference_broker.log.cleaner.transactions:CleanedTransactions"
 
 
 # --- the coordinator ------------------------------------------------------------------------------------------------
@@ -132,28 +131,3 @@ def transactional_generation_not_checked(
     """A member of an earlier generation may still commit in its transaction (X-8, X-14)."""
     error: Error = original(self, member_id, group_instance_id, generation)
     return ErrorCode.none if error in (ErrorCode.illegal_generation, ErrorCode.unknown_member_id) else error
-
-
-# --- the cleaner ----------------------------------------------------------------------------------------------------
-
-
-@mutant(f"{CLEANED}.of_data")
-def aborted_record_survives(original: Function, self: Any, header: Any) -> bool:
-    """The cleaner keeps the records of aborted transactions, and removes their markers (X-11)."""
-    self._begin_up_to(header.last_offset)
-    return False
-
-
-@mutant(f"{CLEANED}.of_control")
-def marker_removed_at_once(original: Function, self: Any, header: Any, batch: memoryview) -> bool:
-    """The cleaner removes markers of transactions that have batches left (X-11)."""
-    original(self, header, batch)
-    return True
-
-
-@mutant("reference_broker.log.cleaner.cleanable:_end")
-def cleaned_above_last_stable_offset(original: Function, log: Any, first_dirty: int, now: Any) -> int:
-    """The cleaner cleans up to the high watermark, also what belongs to open transactions (X-11)."""
-    bound = min(log.high_watermark, log.bases[-1])
-    base: int = log.bases[log.segments.index_of(bound)]
-    return base

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import uuid4
 
 from chaos.mutants import (
-    transactional_offsets,
     wrong_habits_in_admin,
     wrong_habits_in_groups,
     wrong_habits_in_transactions,
@@ -313,7 +312,7 @@ played in (none: all)."""
 
 def found(name: str) -> Mutant:
     """Returns the wrong habit or the mutant of this name. Raises MutantError."""
-    rooms = (wrong_habits_in_admin, wrong_habits_in_groups, wrong_habits_in_transactions, transactional_offsets)
+    rooms = (wrong_habits_in_admin, wrong_habits_in_groups, wrong_habits_in_transactions)
     places = (globals(), *map(vars, rooms))
     habit = next((place[name] for place in places if name in place), None)
     return habit if isinstance(habit, Mutant) else by_name(name)

@@ -177,6 +177,6 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "coordinator_never_asked": ("transactions/produce", "transactions/group-offsets"),
     "offsets_visible_before_commit": ("transactions/group-offsets",),
     "offsets_kept_after_abort": ("transactions/group-offsets",),
-    "generation_not_checked_in_transaction": ("transactions/group-offsets",),
+    "transactional_generation_not_checked": ("transactions/group-offsets",),
 }
 """As the table of ``wrong_habits``."""

@@ -28,6 +28,7 @@ MECHANISMS = (
     ("disk-errors", "failed_append_acknowledged"),
     ("intruder", "voter_unchecked"),
     ("leader-killed-under-acks-all", "retries_appended_again"),
+    ("44-coordinator-of-transactions-killed", "opposite_outcome_after_takeover"),
 )
 """(scenario, mutant): one for each file of mutants, but those of INSIDE."""
 INSIDE = {"chaos.mutants.drafts"}

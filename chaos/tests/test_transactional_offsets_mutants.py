@@ -6,7 +6,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from chaos.mutants import transactional_offsets
+from chaos.mutants import client_transactions
 from chaos.mutants.mutant import Mutant, applied
 from reference_broker.core.tests import test_transactional_offsets as cases
 from reference_broker.groups.tests.test_transactional_model import BesideALedger, BesideTheLog
@@ -29,14 +29,14 @@ def played(machine: type[RuleBasedStateMachine]) -> Callable[[], None]:
 
 
 SEEN_BY = [
-    (transactional_offsets.offsets_visible_before_commit, played(BesideTheLog)),
-    (transactional_offsets.offsets_kept_after_abort, played(BesideALedger)),
+    (client_transactions.offsets_visible_before_commit, played(BesideTheLog)),
+    (client_transactions.offsets_kept_after_abort, played(BesideALedger)),
     (
-        transactional_offsets.offsets_kept_after_abort,
+        client_transactions.offsets_kept_after_abort,
         lambda: COMMITTED_OR_NOT(3, False),
     ),
     (
-        transactional_offsets.generation_not_checked_in_transaction,
+        client_transactions.transactional_generation_not_checked,
         lambda: GENERATIONS(3),
     ),
 ]
