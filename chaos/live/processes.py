@@ -144,8 +144,10 @@ class Child:
         return stat.rpartition(")")[2].split()[0]
 
     def order(self, **order: object) -> None:
-        """Writes one JSON line to the stdin of the process. A process that has just died takes none."""
+        """Writes one JSON line to the stdin of the process. A process that has just died, or is closed, takes none."""
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            return  # The last hits of a run are read after its proxies were closed.
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(order).encode() + b"\n")
             self._process.stdin.flush()

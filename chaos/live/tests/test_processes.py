@@ -125,6 +125,7 @@ def test_orders_reach_the_child_and_a_dead_one_takes_none(tmp_path: Path) -> Non
     echo.order(late=True)
     echo.order(late=True)
     echo.close()
+    echo.order(after=True)
 
 
 def test_agenda_keeps_the_order_of_equal_times() -> None:

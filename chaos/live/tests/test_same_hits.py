@@ -55,7 +55,6 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
         for old, new, told in (
             ('"request_dropped"', '"node_killed"', "fault fetch-lost: process control, to do node_killed"),
             ('"request_dropped"', '"request_damaged"', "request_damaged cannot be done by a proxy"),
-            ('node = "any"', 'node = "leader"', "does not know what role a node has"),
             ("[load]\n", "[state]\nfetch_session_epoch = 5\n[load]\n", "is set inside the broker's process"),
         ):
             file = tmp_path / "changed.toml"
