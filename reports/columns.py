@@ -20,14 +20,27 @@ Kind = Literal["int64", "string", "bool"]
 _KINDS: dict[object, Kind] = {int: "int64", str: "string", bool: "bool"}
 
 
-class Moment(str):
+class _Meaning(str):
+    """It differs from a plain text of the same letters. Some versions of Python keep one Annotated for all equal ones,
+    and a column would lose what its class says."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), str(self)))
+
+
+class Moment(_Meaning):
     """The meaning of a column that is a time. A row holds what its writer's clock showed; the file holds microseconds
     since the run's start."""
 
     __slots__ = ()
 
 
-class Later(str):
+class Later(_Meaning):
     """The meaning of a column that runs of older versions lack; it is null there."""
 
     __slots__ = ()

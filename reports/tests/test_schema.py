@@ -48,3 +48,17 @@ def test_every_time_since_the_run_began_is_told_to_be_one() -> None:
     for each in TABLES:
         for column in each.columns:
             assert column.is_moment == (column.name in ends), f"{each.name}.{column.name}"
+
+
+def test_a_column_keeps_what_its_class_says_beside_a_plain_one_of_the_same_text() -> None:
+    told = "as answered"
+
+    @table("told_alike", "history/told_alike*.parquet")
+    @dataclass(slots=True)
+    class ToldAlike(Row):
+        plain: Annotated[int, told]
+        later: Annotated[int, Later(told)] = -1
+        moment: Annotated[int, Moment(told)] = 0
+
+    columns = ROW_TABLES.pop(ToldAlike).columns
+    assert [(each.nullable, each.is_moment) for each in columns] == [(False, False), (True, False), (False, True)]
