@@ -253,7 +253,11 @@ class Fetching(RuleBasedStateMachine):
     def hang_up(self, data: Any) -> None:
         fetch = data.draw(st.sampled_from(self.naive.waiting))
         fetch.call.hang_up()
+        self.end_slices()
         self.naive.hung_up(fetch.call)
+
+    def end_slices(self) -> None:
+        """Work in slices goes on to its end."""
 
     # always
 

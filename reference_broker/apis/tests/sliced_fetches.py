@@ -46,5 +46,8 @@ class InSlices(Fetching):
 
         super().step(done, touched, arrived)
 
+    def end_slices(self) -> None:
+        self.world.pass_ms(0)
+
     def teardown(self) -> None:
         self._patched.close()
