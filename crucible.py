@@ -36,8 +36,9 @@ COLLECTED = {
     "run": "commands",
     "sim": "commands",
     "test": "tools.commands",
+    "upgrade-path": "bench.commands",
 }
-"""The module of each command. The command has the same name there."""
+"""The module of each command. The command has the same name there, with an underscore for a hyphen."""
 
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # The rooms are found wherever this was called from.
@@ -81,7 +82,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COLLECTED or not _is_clone():
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(import_module(COLLECTED[cmd_name]), cmd_name)
+        command: click.Command = getattr(import_module(COLLECTED[cmd_name]), cmd_name.replace("-", "_"))
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -1,7 +1,7 @@
 """The commands that measure and that question brokers. Each imports what it needs only when it runs."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 )
 def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool) -> None:
     """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
-    from rich.console import Console
-    from rich.table import Table
-
     from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.errors import PeerError
     from bench.report import write
@@ -40,15 +37,22 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
         wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
         results = _measured(wanted)
-    drawn = Table("work", "reference", peer or "", "ratio" if peer else "", "goal")
-    for cells in table(results.rows):
-        drawn.add_row(*cells)
-    Console(width=None if sys.stdout.isatty() else 160).print(drawn)
+    _print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
     stored = results.store()
     click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
     for row, why in results.missing.items():
         click.echo(f"crucible: {row} could not be measured: {why}", err=True)
     sys.exit(USAGE_ERROR if results.missing else 0)
+
+
+def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    drawn = Table(*headings)
+    for cells in rows:
+        drawn.add_row(*cells)
+    Console(width=None if sys.stdout.isatty() else 160).print(drawn)
 
 
 def _measured(wanted: "Options") -> "Results":
@@ -107,3 +111,81 @@ def probe(
     wanted = command.Wanted(target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page)
     with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
         sys.exit(command.run(wanted, click.echo))
+
+
+@click.command(
+    "upgrade-path",
+    epilog="\b\nExamples:"
+    "\n  ./crucible upgrade-path"
+    "\n  ./crucible upgrade-path --ablation --figure docs/upgrade-path.svg"
+    "\n  ./crucible upgrade-path --kafka --page docs/evidence/upgrade-path.md"
+    "\n  ./crucible upgrade-path /var/kafka-logs --topic events --out /srv/upgraded",
+)
+@click.argument("directory", required=False, type=click.Path(path_type=Path), metavar="[DIRECTORY]")
+@click.option("--out", type=click.Path(path_type=Path), help="Empty folder for the new data, the tier and the log.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Take over this topic (default: all but __...).")
+@click.option(
+    "--expiration-ms", type=click.IntRange(1), default=86_400_000, show_default=True, help="producer.id.expiration.ms."
+)
+@click.option(
+    "--limit", "limit_s", type=click.IntRange(1), default=300, show_default=True, help="Seconds for the uploads."
+)
+@click.option("--kafka", is_flag=True, help="Apache Kafka 2.7.2 writes the directory; 4.1.1 gets it, too.")
+@click.option("--page", type=click.Path(path_type=Path), help="With --kafka: write what came to this Markdown file.")
+@click.option("--ablation", is_flag=True, help="Compare with a replay of everything and of the last segment alone.")
+@click.option("--figure", type=click.Path(path_type=Path), help="Draw the ablation to this SVG file.")
+def upgrade_path(
+    directory: Path | None,
+    out: Path | None,
+    topics: Sequence[str],
+    expiration_ms: int,
+    limit_s: int,
+    kafka: bool,
+    page: Path | None,
+    ablation: bool,
+    figure: Path | None,
+) -> None:
+    """Takes a log directory from before Kafka 2.8 over and makes it tiered (KAFKA-15195).
+
+    DIRECTORY is that of a stopped broker with ZooKeeper: it has snapshots of producers only for its newest segments. It
+    is read and never changed. Without one, a directory is made by hand, and all is deleted at the end.
+
+    A new broker with the old broker's ID starts in OUT/data: it makes its own meta.properties (version 1, the old
+    cluster.id) and the topics, whose new IDs its controller draws. It stops, the partitions are copied beside a
+    partition.metadata with that ID, and it starts again. Topics get no settings but unlimited retention, since the old
+    ones are in ZooKeeper. Then they become tiered, with OUT/tier for a store.
+
+    When all is uploaded, each snapshot in the store is compared with a full replay of the old files, and each segment
+    with its old file. Exit code 1: something is missing or differs.
+    """
+    from bench.peers.errors import PeerError
+    from bench.upgrade import command
+    from bench.upgrade.errors import UpgradeError
+    from bench.upgrade.judging import HEADINGS
+    from bench.upgrade.kafka_after import LIFE_HEADINGS
+    from bench.upgrade.page import written
+    from terminal import one_sentence, progress, shown
+
+    if figure is not None and not ablation:
+        raise click.UsageError("--figure draws the ablation: give --ablation, too")
+    if page is not None and not kafka:
+        raise click.UsageError("--page tells what Apache Kafka does, too: give --kafka")
+    settings = {"producer.id.expiration.ms": str(expiration_ms)}
+    wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
+    with one_sentence(UpgradeError, PeerError):
+        outcome = command.run(wanted, progress)
+    _print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
+    if kafka:
+        _print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
+    if page is not None:
+        page.write_text(written(outcome), encoding="utf-8")
+        click.echo(f"written: {shown(page)}")
+    if ablation:
+        found = command.ablated(progress)
+        _print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
+        if figure is not None:
+            from bench.upgrade.drawing import drawn
+
+            figure.write_text(drawn(found), encoding="utf-8")
+            click.echo(f"drawn: {shown(figure)}")
+    sys.exit(0 if outcome.is_good else 1)

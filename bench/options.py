@@ -16,6 +16,9 @@ ROWS = (
     "commits",
     "coordinator-killed",
     "transactions",
+    "transform",
+    "transaction-coordinator-killed",
+    "restart",
     "cleaner",
     "failover",
     "metadata",
@@ -67,6 +70,11 @@ class Sizes:
     transaction_pairs: int = 5
     transactions: int = 4_000
     """Transactions without records in one block."""
+    transform_pairs: int = 5
+    transform_records: int = 100_000
+    restart_pairs: int = 3
+    restart_producers: int = 20_000
+    restart_bytes: int = 300_000_000
     cleaner_pairs: int = 3
     cleaner_bytes: int = 100_000_000
     """Bytes of all values that one pass reads."""
@@ -111,6 +119,11 @@ QUICK = Sizes(
     coordinator_kills=1,
     transaction_pairs=1,
     transactions=200,
+    transform_pairs=1,
+    transform_records=2_000,
+    restart_pairs=1,
+    restart_producers=500,
+    restart_bytes=10_000_000,
     cleaner_pairs=1,
     cleaner_bytes=5_000_000,
     cleaner_load_s=3.0,

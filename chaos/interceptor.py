@@ -23,9 +23,20 @@ from chaos.rules import (
     matches_peer_reply,
     matches_write,
 )
+from chaos.store_faults import StoreFaults
 from chaos.watched_disk import Strike, WatchedDisk
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, Sync
-from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request, SyncFailed
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, StoreCall, Sync
+from reference_broker.core.events import (
+    Closed,
+    Event,
+    PeerDown,
+    PeerReply,
+    PeerUp,
+    Request,
+    StoreDone,
+    StoreFailed,
+    SyncFailed,
+)
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.now import Now
 from reference_broker.wire.tags import Tag
@@ -53,7 +64,8 @@ class Interceptor:
         self._role = role
         self._book = book = RuleBook(node, rules, powers, random, claims, role)
         self._frames = FrameFaults(book, powers, random)
-        self._looks_at_effects = book.looks_at("reply", "note", "peer_reply", "disk")
+        self._store = StoreFaults(book, powers)
+        self._looks_at_effects = book.looks_at("reply", "note", "peer_reply", "disk", "store", "store_answer")
         self._on_peer_reply, self._on_note = book.looks_at("peer_reply"), book.looks_at("note")
         self._on_disk, self._on_write = book.looks_at("disk"), book.looks_at("disk_write")
         self._on_reply = book.looks_at("reply")
@@ -66,6 +78,8 @@ class Interceptor:
             return self._frames.arrived(event)
         if self._on_peer_reply and isinstance(event, PeerReply | PeerDown | PeerUp):
             return self._before_peer(event)
+        if self._store.looks and isinstance(event, StoreDone | StoreFailed):
+            return self._store.arrived(event)
         if type(event) is Closed:
             self._frames.closed(event.connection)
         return (event,)
@@ -84,6 +98,9 @@ class Interceptor:
                 self._peer_replies.asked(effect)  # type: ignore[arg-type]
             elif kind is Sync and self._on_disk:
                 if self._sync_fails(effect):  # type: ignore[arg-type]
+                    continue
+            elif kind is StoreCall and self._store.looks:
+                if self._store.takes(effect):  # type: ignore[arg-type]
                     continue
             elif kind in (Reply, Close):
                 if effect.connection in self._frames.phantoms:  # type: ignore[union-attr]

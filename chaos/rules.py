@@ -52,6 +52,14 @@ def at_a_link(rule: Rule) -> bool:
     return rule.link is not None
 
 
+AT_THE_ASKER = "peer_reply"
+
+
+def between_nodes(rule: Rule) -> bool:
+    """Returns whether a proxy in front of a broker that is not ours sees what the rule strikes only between nodes."""
+    return at_a_link(rule) or rule.on == AT_THE_ASKER
+
+
 def matches_frame(match: Match, node_role: str, tag: Tag) -> bool:
     """Returns whether a request or its reply matches, at the node that answers."""
     return (

@@ -79,6 +79,11 @@ _CLIENTS = (
     Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
     Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
     Guarantee("lso-regression", "A last stable offset went back within one leader epoch."),
+    Guarantee(
+        "materialized-view",
+        "A reader of a whole compacted topic holds another newest record of a key than what was committed leaves.",
+        keeps_writes=True,
+    ),
     Guarantee("exactly-once", "An input took effect twice or never in a transactional output.", keeps_writes=True),
 )
 
@@ -163,6 +168,20 @@ _INSIDE = (
     ),
     _inside("stable-isr", "A replica left the in-sync replicas although no fault had touched it."),
     _inside("producers-replayed", "A log knew another last batch of a producer than the one that it holds."),
+    _inside("listed-when-stored", "A segment was listed without its objects, or with others than the log held."),
+    _inside("newer-upload-counts", "A segment was listed that an earlier leader epoch than the newest uploaded."),
+    _inside("closed-segments-stored", "After the heal a closed segment that may be copied was not in the tier."),
+    _inside("kept-until-stored", "A replica deleted records locally that are not whole in the tier."),
+    _inside(
+        "uploaded-producers-replayed",
+        "A snapshot of producers was uploaded that differs from a full replay of the log.",
+    ),
+    _inside("tombstones-marked", "A log lacked a tombstone at or above its marker, or a follower's marker overtook."),
+    _inside("deleted-stays-deleted", "A replica held a deleted record, and neither its tombstone nor a newer one."),
+    _inside(
+        "one-bootstrap-per-marker",
+        "A fetcher below the tombstone horizon did not begin again, did so twice, or without need.",
+    ),
     _inside("damage-kept", "A node deleted or cut records that were damaged, but no torn end of a log."),
     _inside("replicas-converge", "After the heal a partition had no leader, or its replicas differed."),
     _inside("one-content-per-epoch", "Two nodes told clients different contents of one metadata epoch."),
@@ -171,6 +190,11 @@ _INSIDE = (
     _inside("all-assigned", "After the heal a partition of a subscribed topic had no owner, or two."),
     _inside("commits-accepted", "A commit was refused that should have passed.", in_part=True),
     _inside("commits-fenced", "A commit was acknowledged to a member of another generation."),
+    _inside(
+        "transactional-ids-kept",
+        "A coordinator forgot a transactional ID too early or too late, or took a timeout that is too long.",
+    ),
+    _inside("transactions-consistent", "What a coordinator holds of its transactions contradicts itself."),
     _inside("groups-consistent", "What a coordinator holds of its groups contradicts itself."),
     _inside("epoch-gated-by-transaction", "A metadata epoch was written inside an open metadata transaction."),
     _inside("switch-respected", "A node used the metadata epoch before it was finalized, or took one back."),

@@ -31,7 +31,7 @@ class Expectations:
     faults: tuple[str, ...] = ()  # fault names; each must have at least as many rows in FAULTS as it stands here
     min_fetches: int = 0  # fetch operations that ended ok
     min_acked: int = 0  # records acknowledged with an offset
-    min_rewinds: int = 0  # positions called out of range that were left for an earlier offset
+    min_rewinds: int = 0  # positions out of range, or below the tombstone horizon, left for an earlier offset
     max_schedule_slip_ms: int = 0  # worst invoke - intended allowed; 0 = not limited
     guarantees: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 Schemas are stated, never inferred. A table without files is an empty frame and is missing from ``present``.
 """
 
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pyspark.sql.types import BooleanType, DataType, LongType, StringType, Struc
 
 from reports import schema
 from reports.columns import Table
+from reports.gathered import gather
 from reports.jobs.shared.config import JobConfig
 
 _TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
@@ -36,6 +38,8 @@ class Tables:
 
     operations: DataFrame
     runs: DataFrame
+    keyed_writes: DataFrame
+    views: DataFrame
     positions: DataFrame
     assignments: DataFrame
     ends: DataFrame
@@ -88,7 +92,12 @@ def struct_type(table: Table) -> StructType:
 @contextmanager
 def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) -> Iterator[Tables]:
     """The runs' tables. What was kept in memory for the jobs is freed at the end of the block."""
-    frames = {table.name: _read(spark, run_dirs, table) for table in schema.TABLES}
+    with tempfile.TemporaryDirectory(prefix="crucible-gathered-") as scratch:
+        yield from _reading(spark, run_dirs, config, Path(scratch))
+
+
+def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, scratch: Path) -> Iterator[Tables]:
+    frames = {table.name: _read(spark, run_dirs, table, scratch) for table in schema.TABLES}
     runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
     noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
     notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
@@ -115,13 +124,17 @@ def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) ->
             frame.unpersist()
 
 
-def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table) -> DataFrame:
+def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: Path) -> DataFrame:
+    with_run = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
+    if len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
+        target = scratch / f"{table.name}.parquet"
+        if gather(run_dirs, table, target):
+            return spark.read.schema(with_run).parquet(str(target))
     files = [schema.files_of(folder, table) for folder in run_dirs]
     paths = [path for one in files for path in one]
     names = [column.name for column in table.columns]
     if not paths:
-        empty = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
-        return spark.createDataFrame([], empty)
+        return spark.createDataFrame([], with_run)
     frame = spark.read.schema(struct_type(table)).parquet(*paths)
     used = [run for run, one in enumerate(files) if one]
     run = F.lit(used[0]) if len(used) == 1 else _run_of_file(files)

@@ -66,6 +66,40 @@ class RunRow(Row):
     isolation: Annotated[int, Later("read: 1 of a reader with read_committed, 0 of another; send: 0")] = 0
 
 
+@table("keyed_writes", "history/keyed_writes*.parquet")
+@dataclass(slots=True)
+class KeyedWriteRow(Row):
+    """One record that was sent to a compacted topic, with its key. It belongs to a run that its writer sent."""
+
+    process: Annotated[str, "as in operations; also the writer of the values"]
+    index: OperationIndex
+    topic: str
+    partition: int
+    sequence: Annotated[int, "the writer's number of the record"]
+    key: str
+    is_tombstone: bool
+    delete_retention_us: Annotated[int, "delete.retention.ms of the topic: so long a tombstone stays at least"]
+
+
+@table("views", "history/views*.parquet")
+@dataclass(slots=True)
+class ViewRow(Row):
+    """What a reader of a whole compacted topic holds: of each key the newest record that it has read, unless that is a
+    tombstone. Each partition has also a row without a key, which says only how far it was read."""
+
+    process: Process
+    topic: str
+    partition: int
+    isolation: Annotated[int, "1 of a reader with read_committed, 0 of another"]
+    from_us: Annotated[int, Moment("when the reader began at the start of the log")]
+    at_us: Annotated[int, Moment("when it held this")]
+    position: Annotated[int, "the next offset that it would have read"]
+    key: Annotated[str, "empty: none"]
+    offset: Annotated[int, "of the record; -1 without a key"]
+    writer: Writer
+    sequence: Annotated[int, "that writer's number of the record; -1 without a key"]
+
+
 @table("positions", "history/positions*.parquet")
 @dataclass(slots=True)
 class PositionRow(Row):
@@ -82,6 +116,7 @@ class PositionRow(Row):
     error: Annotated[str | None, "partition's error name, null if none"]
     last_stable_offset: Annotated[int, Later("as answered, -1 none")] = -1
     leader_epoch: Annotated[int, Later("that the request named and the answer did not refuse, -1 none")] = -1
+    tombstone_horizon: Annotated[int, Later("below which tombstones may be gone; -1: the answer did not say")] = -1
 
 
 @table("assignments", "history/assignments*.parquet")
@@ -408,6 +443,8 @@ class BrokerSample(Row):
 HistoryRow: TypeAlias = (
     OperationRow
     | RunRow
+    | KeyedWriteRow
+    | ViewRow
     | PositionRow
     | AssignmentRow
     | EndRow

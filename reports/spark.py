@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MIN_JAVA = 17
 DRIVER_MEMORY = "1g"
 LARGE_DRIVER_MEMORY = "3g"
-TINY_HISTORY_BYTES = 1024 * 1024
+TINY_HISTORY_BYTES = 4 * 1024 * 1024
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
 

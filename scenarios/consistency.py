@@ -3,11 +3,22 @@
 from collections.abc import Iterator, Sequence
 
 from scenarios.fields import ScenarioError
-from scenarios.load import MIRROR_GROUP, Admins, Fetchers, Groups, Load, MetadataReaders, Producers, Topic
+from scenarios.load import (
+    MIRROR_GROUP,
+    Admins,
+    Fetchers,
+    Groups,
+    Load,
+    MetadataReaders,
+    Producers,
+    Topic,
+    TransactionalWriters,
+)
 from scenarios.model import Fault, NodeChoice, Scenario
 from scenarios.vocabulary import NEEDED_BY_KIND, SIM_AT_PERCENT
 
 LEAST_SECONDS = 0.1
+TOMBSTONE_HORIZON = "crucible.tombstone.horizon.enable"
 
 
 def needed_by(fault: Fault) -> str:
@@ -100,6 +111,9 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     for workers in load.workers:
         if workers.source == workers.target:
             yield f"load.workers: {workers.name!r} would consume what it produces; give it another target"
+        if workers.target in topics and topics[workers.target].is_compacted:
+            yield f"load.workers: {workers.name!r} would write to a compacted topic, where inputs are not kept"
+    yield from _wrong_with_compaction(load)
     for producers in load.producers:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would be answered, so nothing could be judged"
@@ -110,6 +124,21 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
         yield f"load.groups: the name {MIRROR_GROUP!r} is that of the mirror's group"
     for each in load.groups:
         yield from _wrong_in_group(each)
+
+
+def _wrong_with_compaction(load: Load) -> Iterator[str]:
+    compacted = {topic.name for topic in load.topics if topic.is_compacted}
+    all_writers: tuple[Producers | TransactionalWriters, ...] = (*load.producers, *load.transactional)
+    for writers in all_writers:
+        if writers.delete_percent and writers.topic not in compacted:
+            yield f"load: {writers.name!r} writes tombstones; give {writers.topic!r} the cleanup.policy compact"
+    if load.fetchers and load.topics and load.topics[0].is_compacted:
+        yield "load.fetchers: idle partitions take the settings of the first topic, so that one must not be compacted"
+    for group in load.groups:
+        if group.view and (group.protocol, group.reset) != ("assigned", "earliest"):
+            yield f"load.groups: {group.name!r} has a view: it needs the protocol 'assigned' and the reset 'earliest'"
+        if group.tombstone_horizon and (group.metadata_epoch or not group.view):
+            yield f"load.groups: {group.name!r} has a tombstone_horizon: it needs a view, and no metadata_epoch"
 
 
 def _wrong_in_topics(topics: Sequence[Topic]) -> Iterator[str]:
@@ -144,6 +173,11 @@ def _wrong_with_load(scenario: Scenario) -> Iterator[str]:
     speaks_drafts |= any(each.metadata_epoch for each in load.admins)
     if speaks_drafts and "drafts" not in scenario.needs:
         yield "needs: metadata epochs are spoken under draft versions and need 'drafts'"
+    if any(each.tombstone_horizon for each in load.groups):
+        if "drafts" not in scenario.needs:
+            yield "needs: the tombstone horizon is told under a draft version and needs 'drafts'"
+        if dict(scenario.cluster.config).get(TOMBSTONE_HORIZON) != "true":
+            yield f"cluster.config: readers with a tombstone_horizon need {TOMBSTONE_HORIZON} = true"
     for each in load.groups:
         if isinstance(each.metadata_from, int) and each.metadata_from >= total:
             yield f"load.groups: node {each.metadata_from} is not in the cluster"

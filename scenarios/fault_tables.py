@@ -16,6 +16,7 @@ from scenarios.vocabulary import (
     NO_DESCRIPTOR,
     NODE_ROLES,
     PLACES,
+    STORE_OPERATIONS,
     TIMED_KINDS,
 )
 
@@ -26,9 +27,11 @@ MATCH_KEYS = {
     "peer_reply": ("api", "from_node", "position", "role"),
     "disk": ("operation", "path", "role"),
     "disk_write": ("path", "position", "role"),
+    "store": ("operation", "path", "role"),
+    "store_answer": ("operation", "path", "role"),
 }
 """The keys that ``match`` may have at each place. At a note they are ``note``, ``role`` and the note's own fields."""
-MATCH_KEYS_AT_A_TIME = {"disk_bit_flipped": ("path",)}
+MATCH_KEYS_AT_A_TIME = {"disk_bit_flipped": ("path",), "files_missing": ("path",)}
 """The keys for faults at a time, by kind. Others have no match."""
 
 _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
@@ -41,7 +44,7 @@ _MATCH_VALUES: dict[str, Callable[[Reader, str], Any]] = {
     "position": Reader.range,
     "role": lambda reader, key: reader.text(key, allowed=(*CONNECTION_ROLES, *NODE_ROLES[:-1])),
     "path": Reader.text,
-    "operation": lambda reader, key: reader.text(key, allowed=DISK_OPERATIONS),
+    "operation": lambda reader, key: reader.text(key, allowed=(*DISK_OPERATIONS, *STORE_OPERATIONS)),
 }
 
 
@@ -166,5 +169,12 @@ def _fits(reader: Reader, fault: Fault) -> None:
         raise reader.refusal("error", f"{fault.error!r} is of operations that open a file: match operation = 'open'")
     if fault.undo_fails and (fault.on, fault.kind) != ("disk_write", "disk_error"):
         raise reader.refusal("undo_fails", "means nothing here; only for a disk_error on disk_write")
+    if fault.kind == "files_missing" and fault.match.path is None:
+        raise reader.refusal("match", "needs a path: which files are deleted")
+    operations = STORE_OPERATIONS if fault.on.startswith("store") else DISK_OPERATIONS
+    if fault.match.operation not in (None, *operations):
+        raise reader.refusal("match", f"has operation {fault.match.operation!r}; give one of: {', '.join(operations)}")
+    if fault.failure != "unavailable" and fault.kind != "store_refused":
+        raise reader.refusal("failure", f"means nothing for {fault.kind}; only for store_refused")
     if fault.names_only and fault.kind != "disk_slowed":
         raise reader.refusal("names_only", f"means nothing for {fault.kind}; only for disk_slowed")

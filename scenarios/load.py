@@ -47,6 +47,15 @@ class Topic:
         """``min.insync.replicas``, which is 1 by default."""
         return int(dict(self.config).get("min.insync.replicas", "1"))
 
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in dict(self.config).get("cleanup.policy", "delete").split(",")
+
+    @property
+    def delete_retention_ms(self) -> int:
+        """``delete.retention.ms``, which is a day by default."""
+        return int(dict(self.config).get("delete.retention.ms", "86400000"))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetchers:
@@ -79,7 +88,8 @@ class Producers:
 
     Each sends ``rate_per_s`` records a second (open loop), in requests of ``batch_records``, to all partitions of
     ``topic`` in turn. With ``metadata_epoch`` they speak the draft of Metadata, and drop older metadata (M-5). After
-    ``metadata_interval_ms`` they ask another node for metadata although nothing is wrong; 0 means never.
+    ``metadata_interval_ms`` they ask another node for metadata although nothing is wrong; 0 means never. The records of
+    a partition have ``keys`` in turn, and ``delete_percent`` of them are tombstones.
     """
 
     name: str = "producer"
@@ -90,6 +100,8 @@ class Producers:
     sim_rate_per_s: Rate | None = None
     record_bytes: Bytes = 100
     batch_records: Count = 10
+    keys: Count = 16
+    delete_percent: Percent = 0
     acks: Annotated[int, whole(-1, 1)] = -1
     idempotent: bool = True
     metadata_epoch: bool = False
@@ -141,7 +153,9 @@ class Groups:
     (KIP-320), else -1. ``static`` members have a ``group.instance.id``. ``metadata_interval_ms`` is how often a member
     asks for metadata although nothing is wrong. A member leaves and begins anew after ``stay_s``; 0 means that it
     stays. Members with a ``rack`` stand there and read from followers (KIP-392). ``isolation`` says whether they read
-    records of transactions that are not committed.
+    records of transactions that are not committed. A ``view`` commits nothing: it reads from the beginning in each of
+    its lives, and holds the newest record of each key. With ``tombstone_horizon`` it asks with the draft Fetch 1001,
+    and begins again where it may have missed tombstones.
     """
 
     name: str
@@ -165,6 +179,8 @@ class Groups:
     max_bytes: Bytes = 1 << 20
     rack: Annotated[str, text()] = ""
     isolation: Annotated[str, text(ISOLATION_LEVELS)] = "read_uncommitted"
+    view: bool = False
+    tombstone_horizon: bool = False
     stay_s: Annotated[float, number(0.0)] = 0.0
     sim_stay_s: Annotated[float, number(0.0)] | None = None
 
@@ -197,9 +213,10 @@ class TransactionalWriters:
 
     Each begins ``transactions_per_s`` transactions a second, one after the other, and sends ``batch_records`` records
     to each of ``partitions`` partitions of ``topic``. Of its transactions it aborts ``abort_percent`` on purpose. In
-    ``die_percent`` it dies inside, and a successor with the same transactional ID comes after ``away_ms`` at most. A
-    transaction that is open for ``timeout_ms`` is aborted by its coordinator. Records that are not acknowledged after
-    ``delivery_timeout_ms`` are given up, and their transaction is aborted.
+    ``die_percent`` it dies inside, and a successor with the same transactional ID comes after ``away_ms`` at most, or
+    never, if ``comes_back`` is false. A transaction that is open for ``timeout_ms`` is aborted by its coordinator.
+    Records that are not acknowledged after ``delivery_timeout_ms`` are given up, and their transaction is aborted.
+    ``keys`` and ``delete_percent`` are as for producers.
     """
 
     name: str = "transactional"
@@ -211,9 +228,12 @@ class TransactionalWriters:
     partitions: Annotated[int, whole(1)] = 2
     batch_records: Count = 5
     record_bytes: Bytes = 100
+    keys: Count = 16
+    delete_percent: Percent = 0
     abort_percent: Percent = 15
     die_percent: Percent = 5
     away_ms: Count = 2_000
+    comes_back: bool = True
     timeout_ms: Count = 5_000
     delivery_timeout_ms: Count = 30_000
 

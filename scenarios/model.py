@@ -11,7 +11,16 @@ from typing import Annotated, NamedTuple
 from scenarios.declared import between, number, settings, text, texts, whole
 from scenarios.fields import Range
 from scenarios.load import Load
-from scenarios.vocabulary import CODE_PLACES, DIRECTIONS, ERRORS, FRAME_PARTS, NEEDS, REVISIONS, SWARM_KINDS
+from scenarios.vocabulary import (
+    CODE_PLACES,
+    DIRECTIONS,
+    ERRORS,
+    FRAME_PARTS,
+    NEEDS,
+    REVISIONS,
+    STORE_FAILURES,
+    SWARM_KINDS,
+)
 
 __all__ = ["Range"]
 
@@ -49,6 +58,9 @@ class Cluster:
     config: Pairs = ()
     observers: Annotated[int, whole(0, 9)] = 0
     racks: Words = ()
+    sim_clock_tick_ms: Annotated[int, whole(1)] = 1
+    """In the simulator all wall clocks, those of clients too, move in steps of this size only. So times that lie apart
+    by exactly so many milliseconds are common."""
 
     def config_of(self, node_id: int) -> dict[str, str]:
         """The settings of one node."""
@@ -68,8 +80,8 @@ class Match:
     - ``api`` is Kafka's API key.
     - ``session`` is true if the request's session ID is non-zero, false if it is zero.
     - ``session_epoch`` is that of the request, ``error`` the top-level code of a reply.
-    - ``operation`` is one of vocabulary.DISK_OPERATIONS.
-    - ``path`` is that of a file, relative to the node's folder.
+    - ``operation`` is one of vocabulary.DISK_OPERATIONS, or at the object store one of STORE_OPERATIONS.
+    - ``path`` is that of a file, relative to the node's folder, or the key of an object.
     - ``position`` is that in the written file or in the snapshot.
     - ``role`` says who sent the frame (``client``, ``peer``), or what the struck node is at that moment (``leader``,
       ``follower``, ``observer``).
@@ -150,6 +162,8 @@ class Fault:
     bytes_per_s: Natural = 0
     error: Annotated[str, text(ERRORS)] = "EIO"
     """For disk_error: why the operation fails."""
+    failure: Annotated[str, text(STORE_FAILURES)] = "unavailable"
+    """For store_refused: what the node is told."""
     code: Annotated[int, whole(-1, 32_767)] = 0
     code_in: Annotated[str, text(CODE_PLACES)] = "either"
     """For response_error: Kafka's number of the error that the answer tells, and where it stands."""

@@ -31,13 +31,21 @@ PLACES: dict[str, tuple[str, ...]] = {
     "peer_reply": ("response_duplicated", "response_delayed", *_NODE_STRIKES),
     "disk": ("disk_error", *_NODE_STRIKES),
     "disk_write": (*_NODE_STRIKES, "clock_stepped", "disk_error", "disk_write_failed", "disk_bit_flipped"),
+    "store": ("store_refused", *_NODE_STRIKES),
+    "store_answer": ("store_slowed", "store_answer_lost", "store_listed_late", *_NODE_STRIKES),
     "note": _NODE_STRIKES,
 }
 """Where a fault at a state strikes (``on``), and which kinds it can be there.
 
 ``request`` and ``reply`` strike at the node that answers, ``peer_reply`` at the node that asked another. ``disk``
 strikes before an operation of the node's disk, and ``disk_write`` at a byte of a write. ``note`` strikes when the node
-tells what happened inside it.
+tells what happened inside it. ``store`` strikes before a call of the object store leaves the node, and ``store_answer``
+when its answer reaches the node:
+
+- ``store_refused``: the store does not hear of the call, and the node is told ``failure``.
+- ``store_slowed``: the answer comes ``delay_ms`` later.
+- ``store_answer_lost``: the store did it, but the node hears ``unavailable``, after ``delay_ms``.
+- ``store_listed_late``: a list lacks what this node has put less than ``delay_ms`` ago.
 """
 
 LINK_STRIKES = tuple(kind for kind in (*_REQUESTS, *_RESPONSES) if kind != "request_damaged")
@@ -48,6 +56,12 @@ DISK_OPERATIONS = ("open", "stat", "read", "write", "truncate", "rename", "delet
 
 ERRORS = ("EIO", "ENOSPC", "EROFS", "EMFILE", "ENFILE")
 """Why an operation of the disk fails, by the names of the system's error numbers."""
+
+STORE_OPERATIONS = ("put", "get", "list", "delete")
+"""What a node asks of the object store."""
+
+STORE_FAILURES = ("unavailable", "refused")
+"""How a ``store_refused`` call fails: it is worth trying again, or somebody must mend the configuration first."""
 
 NO_DESCRIPTOR = ("EMFILE", "ENFILE")
 """These errors mean that there is no free descriptor, so only an operation that opens a file has them."""
@@ -80,6 +94,7 @@ TIMED_KINDS = (
     "disk_slowed",
     "disk_full",
     "disk_bit_flipped",
+    "files_missing",
     "link_cut",
     "link_delayed",
     "link_reset",
@@ -95,6 +110,7 @@ TIMED_KINDS = (
 """Faults injected from outside at a time (``at_s = ...``), by signals, links (Toxiproxy or the simulator) or the disk.
 
 - ``disk_bit_flipped`` ends the node by SIGTERM, turns over one bit of its records, and starts it again.
+- ``files_missing`` ends the node by SIGTERM, deletes the files that ``match`` names, and starts it again.
 - ``node_isolated`` cuts all links between this node and the other nodes, both ways.
 - ``node_cut_from_controller`` cuts only those to the node that is the active controller when the fault begins. Other
   nodes and clients still reach the node.
@@ -116,6 +132,7 @@ NEEDED_BY_KIND = {
     "disk_error": "disk",
     "disk_write_failed": "disk",
     "disk_bit_flipped": "disk",
+    "files_missing": "disk",
     "disk_slowed": "disk",
     "disk_full": "disk",
     "node_isolated": "proxy",

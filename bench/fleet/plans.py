@@ -12,11 +12,12 @@ from bench.fleet.behaviours.admin import AdminPlan
 from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan, MirrorPlan
 from bench.fleet.behaviours.metadata_reader import MetadataReaderPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING, ANY_NODE
+from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan
 from bench.fleet.behaviours.transactions.client import ProducerHabits
-from bench.fleet.behaviours.transactions.workers import WRITER_SUFFIX, WorkerPlan
+from bench.fleet.behaviours.transactions.workers import WorkerPlan
 from bench.fleet.behaviours.transactions.writers import WriterPlan
 from bench.fleet.spec import FleetSpec
 from scenarios.load import MIRROR_GROUP, Groups
@@ -45,15 +46,15 @@ def fetcher_plans(spec: FleetSpec) -> Iterator[FetcherPlan]:
 def producer_plans(spec: FleetSpec) -> Iterator[ProducerPlan]:
     number = 0
     for group in spec.load.producers:
-        rate_per_s = max(1, round(group.rate_per_s * group.count))
         for member in range(group.count):
             yield _plan(
                 ProducerPlan,
                 group,
                 process=f"{spec.process_prefix}producer-{number}",
                 partitions=tuple(_rotated(spec.partitions_of(group.topic), member)),
-                interval_us=max(1, 1_000_000 * group.count * group.batch_records // rate_per_s),
+                interval_us=max(1, int(1_000_000 * group.batch_records / group.rate_per_s)),
                 records_per_request=group.batch_records,
+                delete_retention_us=spec.delete_retention_us(group.topic),
             )
             number += 1
 
@@ -151,6 +152,9 @@ def writer_plans(spec: FleetSpec) -> Iterator[WriterPlan]:
                 group.partitions,
                 group.batch_records,
                 group.record_bytes,
+                group.keys,
+                group.delete_percent,
+                spec.delete_retention_us(group.topic),
             )
             number += 1
 

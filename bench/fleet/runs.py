@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.fleet.values import read_value
+from bench.fleet.values import read_record
 from reference_broker.client.consumer import TakenBatch
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.records.batch import CRC_FROM, InvalidRecords, checksum
@@ -96,7 +96,7 @@ def runs_of_batch(data: memoryview, producer_id: int, last_offset: int, base_off
         parts = [
             Run(record.offset, 1, producer_id, value.writer, value.sequence, value.valid)
             for record in read_records(data)
-            for value in (read_value(record.value),)
+            for value in (read_record(record.value, record.headers),)
         ]
     except InvalidRecords:
         parts = [Run(base_offset, max(1, last_offset - base_offset + 1), producer_id, "", -1, False)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.fleet.behaviours.keyed_records import NOT_COMPACTED
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition, Versions
 from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes
@@ -80,6 +81,11 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Returns all partitions of these topics, which are named as in the load."""
         counts = {topic.name: topic.partitions for topic in self.load.topics}
         return [TopicPartition(f"{self.topic_prefix}{name}", each) for name in topics for each in range(counts[name])]
+
+    def delete_retention_us(self, topic: str) -> int:
+        """Returns how long a topic of the load keeps tombstones, or NOT_COMPACTED."""
+        found = next(each for each in self.load.topics if each.name == topic)
+        return found.delete_retention_ms * 1000 if found.is_compacted else NOT_COMPACTED
 
     @property
     def load_partitions(self) -> list[TopicPartition]:

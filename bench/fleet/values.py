@@ -2,9 +2,10 @@
 
 The layout is big-endian: magic ``CV`` (2 bytes), CRC-32C of all that follows (4), length of the writer's name (1),
 sequence (8), the name in UTF-8, padding. No two values of a run are equal, because a writer's name is unique in the run
-and its sequence only rises.
+and its sequence only rises. A tombstone has no value, so a header of the record holds what would be its value.
 """
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -15,6 +16,8 @@ _BODY: Final = Struct(">Bq")
 _MAGIC: Final = b"CV"
 _NAME_AT: Final = _HEAD.size + _BODY.size
 MAX_NAME_BYTES: Final = 255
+PROOF: Final = "proof"
+"""The name of the header that proves a tombstone."""
 
 
 class Value(NamedTuple):
@@ -66,3 +69,8 @@ def read_value(value: bytes | memoryview | None) -> Value:
     if magic != _MAGIC or name_bytes == 0 or end > len(value) or crc32c(value[_HEAD.size :]) != crc:
         return FOREIGN
     return Value(bytes(value[_NAME_AT:end]).decode(errors="replace"), sequence, True)
+
+
+def read_record(value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]) -> Value:
+    """Reads what proves a record: its value or, of a tombstone, its header."""
+    return read_value(dict(headers).get(PROOF) if value is None else value)

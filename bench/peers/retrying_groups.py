@@ -1,4 +1,4 @@
-"""A client that retries until its commit is accepted, even if the group's coordinator changes."""
+"""Clients that retry until their coordinator accepts what they ask, even if it changes."""
 
 from bench.peers.retrying_client import RetryingClient
 from reference_broker.client import group_requests as requests
@@ -12,12 +12,29 @@ from reference_broker.wire.errors import ErrorCode
 VERSIONS = GroupVersions()
 
 
-class RetryingGroups(RetryingClient):
-    """Asks any node for the coordinator before each try, so that it follows it at once."""
+class RetryingCoordinator(RetryingClient):
+    """``key_type`` says what has a coordinator (FindCoordinator): groups, or transactional IDs."""
 
-    def coordinator(self, group: str, limit_s: float) -> int:
-        """Waits until the group has a coordinator, and returns its node ID. Raises PeerError."""
-        return self._until(lambda: self._find(group), limit_s, f"a coordinator of {group}").node_id
+    key_type = requests.GROUP_KEY_TYPE
+
+    def coordinator(self, key: str, limit_s: float) -> int:
+        """Waits until the key has a coordinator, and returns its node ID. Raises PeerError."""
+        return self._until(lambda: self._find(key), limit_s, f"a coordinator of {key}").node_id
+
+    def _find(self, key: str) -> NodeAddress | None:
+        body = requests.find_coordinator(key, self.key_type)
+        answer = self._call(self._turn(), ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
+        if answer is None:
+            return None
+        found = requests.coordinator_of(answer, key)
+        if isinstance(found, NodeAddress):
+            return found
+        self._is_fine(int(found), (ErrorCode.none,))
+        return None
+
+
+class RetryingGroups(RetryingCoordinator):
+    """Asks any node for the coordinator before each try, so that it follows it at once."""
 
     def committed(self, group: str, topic: str, offset: int, limit_s: float) -> None:
         """Commits an offset of partition 0 until that is accepted, as a consumer that assigns its partitions itself.
@@ -38,14 +55,3 @@ class RetryingGroups(RetryingClient):
             return True if all(self._is_fine(int(error), (ErrorCode.none,)) for error in errors) else None
 
         self._until(ask, limit_s, f"a commit of {group}")
-
-    def _find(self, group: str) -> NodeAddress | None:
-        body = requests.find_coordinator(group)
-        answer = self._call(self._turn(), ApiKey.FIND_COORDINATOR, VERSIONS.find_coordinator, body)
-        if answer is None:
-            return None
-        found = requests.coordinator_of(answer, group)
-        if isinstance(found, NodeAddress):
-            return found
-        self._is_fine(int(found), (ErrorCode.none,))
-        return None

@@ -22,6 +22,8 @@ MOST_REPLICAS = 3
 PREPARE_LIMIT_S = 120.0
 OURS = "crucible."
 """Settings that begin so are those of the reference broker, and are told to no target."""
+FIRST_LEVELS = {"crucible.bootstrap.transaction.version": "transaction.version"}
+"""Such settings say at which level a feature begins, which other brokers are told in words of their own."""
 
 Via = Mapping[tuple[int, int], str]
 """For (node, other node) where the first finds the second, if it is not at its real address. For links by ``peers``
@@ -79,7 +81,7 @@ class Plan:
 
     ``ports`` holds for each node its ports by name, of which ``client`` is that of clients. ``words`` replace the
     file's own placeholders. ``settings`` gives each node's settings by Kafka's names, without those that only the
-    reference broker knows (``OURS``).
+    reference broker knows (``OURS``). ``features`` are the levels at which a new cluster begins, by Kafka's names.
     """
 
     chosen: Chosen
@@ -88,6 +90,7 @@ class Plan:
     total: int = 0
     words: Mapping[str, str] = field(default_factory=dict)
     settings: Callable[[int], Mapping[str, str]] = lambda _: {}
+    features: Mapping[str, str] = field(default_factory=dict)
     ports: list[dict[str, int]] = field(init=False)
     _shared: Mapping[str, str] = field(init=False, default_factory=dict)
 
@@ -115,9 +118,13 @@ class Plan:
         folder = self.folder / name_of(number)
         settings = self.settings(number)
         words = {**self._shared, **self._words(number, folder, via), "settings": _lines(settings)}
+        words["features"] = _lines(self.features)
         own = {**dict(self.node.words), **(dict(self.node.observer) if number >= self.voters else {}), **self.words}
         words |= {key: filled(text, words) for key, text in own.items()}
-        several = {"settings": self._setting_words(settings)}
+        several = {
+            "settings": _pairs(self.node.setting, settings),
+            "features": _pairs(self.node.feature, self.features),
+        }
         files = {folder / name: filled(text, words) for name, text in self.node.files}
         if self.node.links == "hosts":
             files[folder / "hosts"] = self._hosts(number, via)
@@ -149,11 +156,6 @@ class Plan:
             "peers": ",".join(self._peer(number, other, via) for other in range(self.total)),
         }
 
-    def _setting_words(self, settings: Mapping[str, str]) -> list[str]:
-        return [
-            filled(word, {"key": key, "value": value}) for key, value in settings.items() for word in self.node.setting
-        ]
-
     def _address(self, number: int) -> dict[str, str]:
         ports = self.ports[number]
         extra = {f"{name}_port": str(port) for name, port in ports.items() if name != "client"}
@@ -174,6 +176,10 @@ class Plan:
         too."""
         others = [f"{via.get((number, other), HOST)} {name_of(other)}\n" for other in range(self.total)]
         return "".join([f"{HOST} localhost\n", f"{HOST} {socket.gethostname()}\n", *others])
+
+
+def _pairs(words: Sequence[str], settings: Mapping[str, str]) -> list[str]:
+    return [filled(word, {"key": key, "value": value}) for key, value in settings.items() for word in words]
 
 
 def _lines(settings: Mapping[str, str]) -> str:

@@ -137,6 +137,7 @@ def _wrong_words(node: NodeFile, provider: Provider | None) -> Iterator[str]:
         yield from _unknown(f"node.{key}", found, known)
     yield from _unknown("node.peer", [node.peer], (*OF_AN_ADDRESS, *(f"{port}_port" for port in node.ports)))
     yield from _unknown("node.setting", node.setting, OF_A_SETTING)
+    yield from _unknown("node.feature", node.feature, OF_A_SETTING)
     for name, _ in node.files:
         if Path(name).name != name:
             yield f"node.files has {name!r}; give a name without a folder"

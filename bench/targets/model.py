@@ -34,6 +34,8 @@ class NodeFile:
     """What stands for each node in ``{voters}`` and ``{peers}``."""
     setting: Words = ()
     """The words of the command for each broker setting of a scenario, with ``{key}`` and ``{value}``."""
+    feature: Words = ()
+    """The same for each feature that begins at another level than the broker's own default."""
     words: Pairs = ()
     observer: Pairs = ()
     """Further placeholders with their texts. Those of ``observer`` hold for nodes without a vote, instead. If there are

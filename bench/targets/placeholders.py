@@ -9,7 +9,7 @@ OF_AN_ADDRESS = ("id", "name", "host", "port", "address")
 OF_A_NODE = (
     *OF_AN_ADDRESS,
     *("ports", "nodes", "replicas", "version", "folder", "data", "hosts", "root", "python"),
-    *("cluster_id", "voters", "peers", "settings"),
+    *("cluster_id", "voters", "peers", "settings", "features"),
 )
 OF_A_COMMAND = ("id", "address")
 OF_A_SETTING = ("key", "value")

@@ -156,6 +156,7 @@ def test_a_cluster_that_never_recovers_is_an_error() -> None:
         admin.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_one_round_of_each_kind(tmp_path: Path) -> None:
     said: list[str] = []

@@ -23,6 +23,7 @@ from reports.rows import (
     CopyRow,
     EndRow,
     HistoryRow,
+    KeyedWriteRow,
     MembershipRow,
     MetadataEpochRow,
     MetadataReadRow,
@@ -34,6 +35,7 @@ from reports.rows import (
     TraceRow,
     TransactionRow,
     TransformRow,
+    ViewRow,
 )
 
 if TYPE_CHECKING:
@@ -153,6 +155,8 @@ class History:
 
     operations: list[OperationRow] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
+    keyed_writes: list[KeyedWriteRow] = field(default_factory=list)
+    views: list[ViewRow] = field(default_factory=list)
     positions: list[PositionRow] = field(default_factory=list)
     assignments: list[AssignmentRow] = field(default_factory=list)
     ends: list[EndRow] = field(default_factory=list)
@@ -180,7 +184,7 @@ class History:
             return self
         kept: dict[str, Any] = {
             name: [row for row in getattr(self, name) if place(row) not in gone]
-            for name in ("runs", "positions", "assignments", "ends", "resets")
+            for name in ("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets")
         }
         kept["commits"] = [row for row in self.commits if not is_lost(row.group)]
         return replace(self, **kept)

@@ -1,20 +1,23 @@
-"""Knows which records were committed in a compacted partition, and which of them a replica may lack.
+"""Knows what was committed in a compacted partition, and what of it a replica may lack.
 
 Each replica is cleaned by itself, and one that fetches late copies what its leader has cleaned already. So replicas
-hold different batches, but all hold the newest record of each key.
+hold different batches, but all hold the newest committed record of each key (X-11).
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from chaos.checks.batches import batches_of
-from chaos.checks.records import records_in
+from chaos.checks.batches import Batch, batches_of
+from chaos.checks.records import PlainRecord, last_sequence_of, producing_of, records_in
+
+ABORT, COMMIT = 0, 1
+"""Types of markers, as their keys tell them: version and type, each an int16 (KIP-98)."""
 
 
 class CommittedRecord(NamedTuple):
-    """One record. ``at_us`` is when its commit was first seen."""
+    """One record below the high watermark. ``at_us`` is when it was first seen there."""
 
     epoch: int
     key: bytes | None
@@ -26,6 +29,24 @@ class CommittedRecord(NamedTuple):
         return self[:-1] == other[:-1]
 
 
+class Marker(NamedTuple):
+    """The end of a transaction. ``batches`` are the base offsets of the transaction's batches."""
+
+    producer_id: int
+    is_commit: bool
+    batches: tuple[int, ...]
+    at_us: int
+
+
+class LastBatch(NamedTuple):
+    """The batch that must stay so that a producer's epoch and last sequence stay known (P-1, Kafka's
+    ``lastRecordsOfActiveProducers``): the last one with records or, if the newest epoch has none, the marker that began
+    the epoch."""
+
+    producer_epoch: int
+    last_offset: int
+
+
 def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]]:
     """Yields the records of a batch with their offsets. A control batch has none."""
     for header, data in batches_of(batch):
@@ -33,52 +54,154 @@ def records_of(batch: bytes, at_us: int) -> Iterator[tuple[int, CommittedRecord]
             yield each.offset, CommittedRecord(header.epoch, each.key, each.value, each.timestamp_ms, at_us)
 
 
+def marker_in(batch: bytes) -> PlainRecord | None:
+    """Returns the record of a control batch. Once a cleaner has emptied the batch there is none."""
+    return next(records_in(batch), None)
+
+
+def _kind_of(marker: PlainRecord | None) -> int:
+    return -1 if marker is None or marker.key is None else int.from_bytes(marker.key[2:4], "big")
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """``batches`` and ``offsets`` are those of its batches and of its records."""
+
+    batches: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class Compacted:
     """One compacted partition.
 
-    ``records`` are by offset, ascending. No replica had anything to clean at or above ``cleanable_end``: a replica
-    cleans only below its active segment and its high watermark. ``cleanings`` counts how often a pass over a replica
-    was seen to end.
+    ``records`` are by offset, ascending, and ``markers`` too. ``aborted`` has the offset of its marker for each record
+    of a transaction that was aborted. ``last_batches`` has the batch by which each producer is known.
+    No replica had anything to clean at or above ``cleanable_end``: a replica cleans only below its active segment and
+    its last stable offset. ``cleanings`` counts how often a pass over a replica was seen to end.
     """
 
     delete_retention_us: int
     records: dict[int, CommittedRecord] = field(default_factory=dict)
+    markers: dict[int, Marker] = field(default_factory=dict)
+    aborted: dict[int, int] = field(default_factory=dict)
+    last_batches: dict[int, LastBatch] = field(default_factory=dict)
     cleanable_end: int = 0
     cleanings: int = 0
     _offsets: list[int] = field(default_factory=list)
+    _marker_offsets: list[int] = field(default_factory=list)
     _by_key: dict[bytes, list[int]] = field(default_factory=dict)
+    """the offsets of records outside transactions and in committed ones"""
+    _open: dict[int, OpenTransaction] = field(default_factory=dict)
+    """by producer ID"""
 
     def commit(self, batch: bytes, at_us: int) -> None:
-        for offset, record in records_of(batch, at_us):
+        """Notes batches that are below the high watermark from now on."""
+        for header, data in batches_of(batch):
+            if header.control:
+                self._end(header, data, at_us)
+            else:
+                self._note(header, data, at_us)
+
+    def _note(self, header: Batch, data: bytes, at_us: int) -> None:
+        producing = producing_of(data)
+        opened = self._open.setdefault(producing.producer_id, OpenTransaction()) if producing.is_transactional else None
+        if opened is not None:
+            opened.batches.append(header.base_offset)
+        if producing.producer_id >= 0:
+            self.last_batches[producing.producer_id] = LastBatch(last_sequence_of(data)[1], header.last_offset)
+        for offset, record in records_of(data, at_us):
             self.records[offset] = record
             self._offsets.append(offset)
-            if record.key is not None:
-                self._by_key.setdefault(record.key, []).append(offset)
+            if opened is not None:
+                opened.offsets.append(offset)
+            else:
+                self._takes_effect(offset)
+
+    def _end(self, header: Batch, data: bytes, at_us: int) -> None:
+        kind = _kind_of(marker_in(data))
+        if kind not in (ABORT, COMMIT):
+            return
+        producer_id, epoch, _ = last_sequence_of(data)
+        known = self.last_batches.get(producer_id)
+        if known is None or epoch > known.producer_epoch:
+            self.last_batches[producer_id] = LastBatch(epoch, header.last_offset)
+        ended = self._open.pop(producer_id, OpenTransaction())
+        self.markers[header.base_offset] = Marker(producer_id, kind == COMMIT, tuple(ended.batches), at_us)
+        self._marker_offsets.append(header.base_offset)
+        for offset in ended.offsets:
+            if kind == COMMIT:
+                self._takes_effect(offset)
+            else:
+                self.aborted[offset] = header.base_offset
+
+    def _takes_effect(self, offset: int) -> None:
+        key = self.records[offset].key
+        if key is not None:
+            insort(self._by_key.setdefault(key, []), offset)
 
     def begin_anew(self) -> None:
-        self.records.clear()
+        for each in (self.records, self.markers, self.aborted, self.last_batches, self._by_key, self._open):
+            each.clear()
         self._offsets.clear()
-        self._by_key.clear()
+        self._marker_offsets.clear()
+
+    def is_marker(self, offset: int, data: bytes, marker: PlainRecord | None) -> bool:
+        """Returns whether this marker was committed at this offset."""
+        known = self.markers.get(offset)
+        kind = _kind_of(marker)
+        return known is not None and (known.producer_id, known.is_commit) == (
+            producing_of(data).producer_id,
+            kind == COMMIT,
+        )
+
+    def stable_end(self, committed_end: int) -> int:
+        """Returns the last stable offset of who knows all that is committed (X-4)."""
+        return min((each.batches[0] for each in self._open.values() if each.batches), default=committed_end)
 
     def between(self, begin: int, end: int) -> Sequence[int]:
-        """Returns the offsets of committed records in [begin, end)."""
+        """Returns the offsets of records in [begin, end)."""
         return self._offsets[bisect_left(self._offsets, begin) : bisect_left(self._offsets, end)]
 
+    def markers_between(self, begin: int, end: int) -> Sequence[int]:
+        """Returns the offsets of markers in [begin, end)."""
+        offsets = self._marker_offsets
+        return offsets[bisect_left(offsets, begin) : bisect_left(offsets, end)]
+
+    def counts(self, offset: int) -> bool:
+        """Returns whether the record took effect: it belongs to no transaction, or to one that was committed."""
+        key = self.records[offset].key
+        offsets = self._by_key.get(key, []) if key is not None else []
+        at = bisect_left(offsets, offset)
+        return at < len(offsets) and offsets[at] == offset
+
     def next_of_key(self, offset: int) -> int | None:
-        """Returns the offset of the next record with the same key."""
+        """Returns the offset of the next record with the same key that took effect."""
         key = self.records[offset].key
         if key is None:
             return None
-        offsets = self._by_key[key]
+        offsets = self._by_key.get(key, [])
         at = bisect_right(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
+    def last_of_key(self, offset: int) -> int:
+        """Returns the offset of the last record with the same key that took effect, or -1."""
+        key = self.records[offset].key
+        offsets = self._by_key.get(key, []) if key is not None else []
+        return offsets[-1] if offsets else -1
+
     def may_lack(self, offset: int, at_us: int) -> bool:
-        """Returns whether a replica may lack this record, because its cleaner or that of its leader took it."""
+        """Returns whether a replica may lack this record, because its cleaner or that of its leader took it (X-11)."""
+        if offset >= self.cleanable_end:
+            return False
         newer = self.next_of_key(offset)
-        if newer is not None and newer < self.cleanable_end:
+        if offset in self.aborted or (newer is not None and newer < self.cleanable_end):
             return True
         record = self.records[offset]
-        is_old = at_us - record.at_us >= self.delete_retention_us
-        return record.value is None and is_old and offset < self.cleanable_end
+        is_old = at_us - record.at_us >= self.delete_retention_us  # Kafka: delete.retention.ms.
+        return record.value is None and is_old
+
+    def may_lack_marker(self, offset: int, at_us: int) -> bool:
+        """Returns whether a cleaner may have taken this marker, if no batch of its transaction is left. KIP-534: it
+        stays for delete.retention.ms after the pass that has found none left."""
+        return offset < self.cleanable_end and at_us - self.markers[offset].at_us >= self.delete_retention_us

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import FETCH, FIRST_REVISION, Named, partitions_of
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS, Named, partitions_of
 from chaos.checks.surroundings import Surroundings
 from reference_broker.core.effects import Close, Effect, Note, Reply
 from reference_broker.core.events import Closed, Event, Request
@@ -161,7 +161,7 @@ class EvictionRules(Check):
 
 
 def _read(alive: Mapping[int, _Session], version: int, body: FetchRequest, first_min_ms: int) -> _Asked:
-    is_first = version >= FIRST_REVISION
+    is_first = version in FIRST_REVISIONS
     if is_first:
         full = body.fetch_type != INCREMENTAL
         opening = wants = full and body.session_id not in alive

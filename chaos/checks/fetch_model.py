@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 FETCH = 1
 FIRST_WITH_TOPIC_IDS = 13
 FIRST_REVISION = 1000
-"""The least version of Fetch that carries the first revision of sessions."""
+FIRST_REVISIONS = (FIRST_REVISION, 1002)
+"""The drafts of Fetch that carry the first revision of sessions: the page's, and that of followers."""
 READ_COMMITTED = 1
 EVICTED = "session_evicted"
 """The note of a node that makes room for another session. Whether it may is judged by eviction-rules."""
@@ -164,7 +165,7 @@ class FetchModel:
                 self._session(node_id, waiting.session_id).wishes = waiting.wishes
 
     def _read(self, node_id: int, version: int, body: FetchRequest) -> Asked:
-        incremental = body.fetch_type == 1 if version >= FIRST_REVISION else body.session_epoch > 0
+        incremental = body.fetch_type == 1 if version in FIRST_REVISIONS else body.session_epoch > 0
         named = {
             key: Wish(each.fetch_offset, each.partition_max_bytes, each.current_leader_epoch)
             for key, each in partitions_of(version, body.topics)
@@ -182,11 +183,11 @@ class FetchModel:
             body.session_id,
             body.session_epoch,
             incremental,
-            version >= FIRST_REVISION,
+            version in FIRST_REVISIONS,
             body.max_bytes,
             body.isolation_level == READ_COMMITTED,
             named,
-            body.replica_id < 0 and FIRST_FROM_FOLLOWERS <= version < FIRST_REVISION,
+            body.replica_id < 0 and version >= FIRST_FROM_FOLLOWERS and version not in FIRST_REVISIONS,
             body.rack_id,
         )
 
@@ -210,7 +211,7 @@ def partitions_of(version: int, topics: Iterable[Any]) -> Iterator[tuple[Named, 
 
     A message that did not go through the codec may hold both of a topic's names.
     """
-    by_id = FIRST_WITH_TOPIC_IDS <= version < FIRST_REVISION
+    by_id = version >= FIRST_WITH_TOPIC_IDS and version not in FIRST_REVISIONS
     for topic in topics:
         for each in topic.partitions:
             index = each if isinstance(each, int) else each.partition

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from chaos.checks.check import Check
-from chaos.checks.fetch_model import FETCH, FIRST_REVISION
+from chaos.checks.fetch_model import FETCH, FIRST_REVISIONS
 from chaos.checks.surroundings import Surroundings
 from chaos.checks.values import without_node
 from reference_broker.core.effects import Effect, Note, Reply
@@ -62,7 +62,7 @@ class FirstAnswers(Check):
             self._asked = without_node(self._asked, node_id)
         if type(event) is Closed:
             self._asked.pop((node_id, event.connection), None)
-        elif type(event) is Request and isinstance(event.body, FetchRequest) and event.api_version >= FIRST_REVISION:
+        elif type(event) is Request and isinstance(event.body, FetchRequest) and event.api_version in FIRST_REVISIONS:
             session_id, incremental = event.body.session_id, event.body.fetch_type == INCREMENTAL
             if not incremental and (node_id, session_id) in self._sessions:
                 self._sessions[node_id, session_id] = None

@@ -129,8 +129,11 @@ class ForgottenProducerRefused(Check):
 
 
 def _holds(partition: Partition, offset: int, producer_id: int) -> bool:
-    """Whether the log still has the batch at this offset, by this producer."""
+    """Whether the log still has the batch at this offset, by this producer. Nobody cuts off what is in the remote tier
+    only: it was committed (P-11)."""
     log = partition.log
+    if log.log_start_offset <= offset < log.local_log_start_offset:
+        return True
     if not log.log_start_offset <= offset < log.log_end_offset:
         return False
     found = next(read_batches(log, offset, log.log_end_offset), None)

@@ -2,12 +2,15 @@
 
 A partition's next owner goes on at the group's committed offset, so nothing may be left out between owners. Offsets
 over which a reset moved a member's position forward do not count (by a reset policy of ``latest``, or because they
-were deleted).
+were deleted). Neither do records that a cleaner may have taken before a member read on behind them (X-11).
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
 
 from chaos.checks.check import Check, History
+from chaos.checks.keyed import missable_offsets
 from chaos.checks.reads import known_offsets, moved_forward, reads
 from chaos.checks.values import Place, grouped, place
 
@@ -37,6 +40,7 @@ class GroupSkip(Check):
             low, high = min(offsets), max(offsets)
             for row in moved.get((group, where), ()):  # Kafka: auto.offset.reset leaves out what lies between.
                 offsets.update(dict.fromkeys(range(max(row.from_offset, 0), row.to_offset)))
+            offsets.update(_taken(missable_offsets(history).get(where, {}), begun[group, where]))
             there = known[where, level[group, where]]
             between = there[bisect_left(there, low) : bisect_right(there, high)]
             self._judge(group, where, [each for each in between if each not in offsets], begun[group, where])
@@ -50,3 +54,17 @@ class GroupSkip(Check):
                 f"group {group} left out {len(left_out)} records of {where[0]}-{where[1]}, the first at offset "
                 f"{left_out[0]}, and read on from {min(behind)[0]}",
             )
+
+
+def _taken(since_us: Mapping[int, int], begun: list[tuple[int, int]]) -> dict[int, None]:
+    """Returns the offsets whose records a cleaner may have taken before the first read that began behind them ended.
+    ``begun`` holds the first offset and the end of each read of the group."""
+    starts = sorted(begun)
+    ends = [end_us for _, end_us in starts]
+    first_us = list(reversed(list(accumulate(reversed(ends), min))))
+    return {
+        offset: None
+        for offset, at_us in since_us.items()
+        if (behind := bisect_right(starts, offset, key=lambda each: each[0])) == len(starts)
+        or at_us <= first_us[behind]
+    }

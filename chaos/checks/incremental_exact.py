@@ -125,7 +125,8 @@ class IncrementalExact(Check):
             return ELSEWHERE
         if not log.log_start_offset <= wish.offset <= log.log_end_offset:
             return ERROR
-        has_data = wish.offset < log.high_watermark
+        # Physical: records of the remote tier come when the store gives them, which may take long or fail.
+        has_data = log.local_log_start_offset <= wish.offset < log.high_watermark
         if answer.asked.is_first and has_data:
             # G-5: news of a partition with data wait with it. G-3: the client has processed what was sent.
             return "" if wish.served else DATA

@@ -5,7 +5,7 @@ the mirror's position forward (its reset policy is ``latest``, or records were d
 target may hold a record twice, since the promise is at least once; that is only counted.
 """
 
-from bench.fleet.behaviours.mirror import WRITER_SUFFIX
+from bench.fleet.behaviours.piped import WRITER_SUFFIX
 from chaos.checks.check import Check, History
 from chaos.checks.reads import moved_forward
 from chaos.checks.values import Place, expanded, grouped, named, place

@@ -4,7 +4,8 @@ A start takes it from a snapshot and the batches after that. So whatever becomes
 last sequence and the last offset must be those of the batch. The check reads them from the bytes of the log.
 
 Only logs that began with a snapshot are looked at, once each. Producers without a batch in the log are left out: their
-batches were deleted or cleaned away. So are those with a marker behind their last batch, which may raise the epoch.
+batches were deleted or cleaned away, or are in the remote tier only. So are those with a marker behind their last
+batch, which may raise the epoch.
 """
 
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ class ProducersReplayed(Check):
     def _judge(self, at_us: int, node_id: int, partition: Partition) -> None:
         log = partition.log
         found: dict[int, tuple[int, int, int]] = {}
-        for batch, data in read_batches(log, log.log_start_offset, log.log_end_offset):
+        for batch, data in read_batches(log, log.local_log_start_offset, log.log_end_offset):
             producer_id, epoch, sequence = last_sequence_of(data)
             if batch.control:
                 found.pop(producer_id, None)

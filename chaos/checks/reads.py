@@ -1,14 +1,15 @@
 """How each fetcher walked through its partitions, for the checks of skips and repeats.
 
 A read follows another without a gap if no offset that is known to hold a record lies between them. Seeks and new
-assignments begin a new walk.
+assignments begin a new walk. X-11: a cleaner may have taken a record before the second read (``keyed.missable``).
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from chaos.checks.check import History, once
+from chaos.checks.keyed import NEVER_US, missable_offsets
 from chaos.checks.values import Place, grouped, place
 from reports.rows import OperationRow, ResetRow, RunRow
 
@@ -66,14 +67,18 @@ def pairs(history: History) -> list[Pair]:
         last = walks.get(key)
         walks[key] = (run, begun)
         if last is not None and last[1] == begun:
-            found.append(_pair(last[0], run, operation.complete_us, known[place(run), run.isolation]))
+            offsets, taken = known[place(run), run.isolation], missable_offsets(history).get(place(run), {})
+            found.append(_pair(last[0], run, operation.complete_us, offsets, taken))
     return found
 
 
-def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int]) -> Pair:
+def _pair(before: RunRow, after: RunRow, at_us: int, known: list[int], taken: Mapping[int, int]) -> Pair:
     following = before.first_offset + before.count
-    skipped = bisect_left(known, after.first_offset) - bisect_left(known, following)
-    return Pair(before, after, at_us, before.index == after.index, max(skipped, 0), after.first_offset < following)
+    between = range(bisect_left(known, following), bisect_left(known, after.first_offset))
+    skipped = len(between)
+    if taken:
+        skipped = sum(taken.get(known[each], NEVER_US) > at_us for each in between)
+    return Pair(before, after, at_us, before.index == after.index, skipped, after.first_offset < following)
 
 
 @once

@@ -32,8 +32,9 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 
 
 class Held(NamedTuple):
-    """A node's replica at one moment. A ``leader_epoch`` of -1 means that it does not lead. A pass of the cleaner has
-    ended at ``cleaned_offset``."""
+    """A node's replica at one moment. A ``leader_epoch`` of -1 means that it does not lead. Its own records begin at
+    ``start_offset``; what the log has before that is in the remote tier. A pass of the cleaner has ended at
+    ``cleaned_offset``."""
 
     incarnation: int
     leader_epoch: int
@@ -87,8 +88,9 @@ class Replicated:
     def note_cleanable(self) -> None:
         """Notes how far the cleaners of the replicas may have worked until now."""
         if self.compacted is not None:
+            stable_end = self.compacted.stable_end(self.committed_end)
             ends = [
-                min(each.log.bases[-1], each.log.high_watermark)
+                min(each.log.bases[-1], each.log.high_watermark, stable_end)
                 for each in self.copies.values()
                 if each.log is not None and each.log.bases
             ]
@@ -263,7 +265,8 @@ class ReplicaView:
             return False
         led = node.broker.partitions.by_id.get(key)
         epoch = -1 if led is None else led.leader_epoch
-        now = Held(incarnation, epoch, log.log_start_offset, log.high_watermark, log.log_end_offset, log.cleaned_offset)
+        start = log.local_log_start_offset
+        now = Held(incarnation, epoch, start, log.high_watermark, log.log_end_offset, log.cleaned_offset)
         copy = partition.copies.get(node_id)
         if copy is None:
             copy = partition.copies[node_id] = Copy(node_id, Held(-1, -1, 0, 0, 0), log)

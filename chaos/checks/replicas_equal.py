@@ -3,12 +3,12 @@
 A new leader must hold all committed batches, even those above its own high watermark.
 
 In a compacted partition records are compared instead of batches. Each record must be at its offset as it was committed.
-A replica may lack a record only where a cleaner may work, and only if a newer record of its key supersedes it or it is
-a tombstone past its time. In the cleaned part of its log a replica must hold only one record of each key.
+``compacted.py`` and ``cleaned.py`` say what a replica may lack, and what its cleaned part must lack.
 """
 
-from chaos.checks.batches import read_batches
-from chaos.checks.compacted import Compacted, records_of
+from chaos.checks.batches import Batch, read_batches
+from chaos.checks.cleaned import Left, wrongly_cleaned
+from chaos.checks.compacted import Compacted, marker_in, records_of
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, Replicated
 
@@ -38,6 +38,14 @@ class ReplicasEqual(ReplicaCheck):
                 at_us,
                 f"{partition.name} on node {copy.node_id} was cleaned up to {now.cleaned_offset}; what is below "
                 f"{now.high_watermark} is committed",
+            )
+        compacted = partition.compacted
+        stable_end = now.high_watermark if compacted is None else compacted.stable_end(partition.committed_end)
+        if stable_end < now.cleaned_offset <= now.high_watermark:
+            self.violated(
+                at_us,
+                f"{partition.name} on node {copy.node_id} was cleaned up to {now.cleaned_offset}, and a transaction is "
+                f"open from offset {stable_end}",
             )
 
     def quiet(self, at_us: int) -> None:
@@ -76,38 +84,37 @@ class ReplicasEqual(ReplicaCheck):
         assert copy.log is not None, "nothing to compare"
         assert compacted is not None, "a partition that is not compacted"
         partition.note_cleanable()
-        here: dict[int, None] = {}
+        left = Left(begin, end, min(copy.held.cleaned_offset, end))
         for batch, data in read_batches(copy.log, begin, end):
-            if partition.committed.get(batch.base_offset) == batch:
-                here.update((offset, None) for offset in compacted.between(batch.base_offset, batch.last_offset + 1))
-                continue
-            for offset, record in records_of(data, at_us):
-                committed = compacted.records.get(offset)
-                if committed is None and partition.losses:
-                    continue  # E-7: it was read from a leader that had kept less, or had cleaned it away.
-                if committed is None or not committed.equals(record):
-                    there = "none" if committed is None else f"{committed[:-1]}"
-                    return f"has the record {record[:-1]} at offset {offset} where {there} is committed"
-                here[offset] = None
-        return self._wrongly_cleaned(at_us, compacted, here, (begin, end), min(copy.held.cleaned_offset, end))
+            left.batches[batch.base_offset] = batch.last_offset
+            story = self._unlike_batch_of(at_us, partition, compacted, left, batch, data)
+            if story:
+                return story
+        return wrongly_cleaned(at_us, compacted, left)
 
     @staticmethod
-    def _wrongly_cleaned(
-        at_us: int, compacted: Compacted, here: dict[int, None], bounds: tuple[int, int], cleaned_offset: int
+    def _unlike_batch_of(
+        at_us: int, partition: Replicated, compacted: Compacted, left: Left, batch: Batch, data: bytes
     ) -> str:
-        kept: dict[bytes, int] = {}
-        for offset in compacted.between(*bounds):
-            if offset in here:
-                key = compacted.records[offset].key
-                if key is not None and offset < cleaned_offset:
-                    older = kept.setdefault(key, offset)
-                    if older != offset:
-                        return f"is cleaned up to {cleaned_offset}, and has offset {older}, which {offset} supersedes"
-            elif not compacted.may_lack(offset, at_us):
-                newer = compacted.next_of_key(offset)
-                return f"lacks the record at offset {offset}, which " + (
-                    "is the newest of its key"
-                    if newer is None
-                    else f"only that at {newer} supersedes; cleaners may work below {compacted.cleanable_end}"
-                )
+        """Notes what is left of a batch. Returns what is there and was never committed."""
+        committed_batch = partition.committed.get(batch.base_offset)
+        if batch.control:
+            marker = marker_in(data)
+            if marker is not None:
+                left.markers[batch.base_offset] = None
+            known = committed_batch == batch or marker is None or partition.losses
+            is_same = known or compacted.is_marker(batch.base_offset, data, marker)
+            return "" if is_same else f"has a marker at offset {batch.base_offset} that was not committed there"
+        if committed_batch == batch:
+            offsets = compacted.between(batch.base_offset, batch.last_offset + 1)
+            left.records.update((offset, None) for offset in offsets)
+            return ""
+        for offset, record in records_of(data, at_us):
+            committed = compacted.records.get(offset)
+            if committed is None and partition.losses:
+                continue  # E-7: it was read from a leader that had kept less, or had cleaned it away.
+            if committed is None or not committed.equals(record):
+                there = "none" if committed is None else f"{committed[:-1]}"
+                return f"has the record {record[:-1]} at offset {offset} where {there} is committed"
+            left.records[offset] = None
         return ""

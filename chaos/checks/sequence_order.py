@@ -9,7 +9,7 @@ client proves that it no longer waits for it. It is refused as well when its ses
 such proof, so both it and the request that waits must be answered.
 """
 
-from chaos.checks.session_trace import FIRST_REVISION, OrderTrace, Pending, Session
+from chaos.checks.session_trace import FIRST_REVISIONS, OrderTrace, Pending, Session
 from reports.rows import TraceRow
 
 INVALID_FETCH_SESSION = 10001
@@ -25,7 +25,7 @@ class SequenceOrder(OrderTrace):
     FIRST_NUMBER = 0
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version >= FIRST_REVISION and (row.session_id != 0 or row.session_epoch != 0)
+        return row.api_version in FIRST_REVISIONS and (row.session_id != 0 or row.session_epoch != 0)
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if row.session_epoch == 0:

@@ -10,7 +10,7 @@ changes nothing. There are three exceptions for a request with the right epoch:
   changes nothing (Kafka, KIP-516).
 """
 
-from chaos.checks.session_trace import FIRST_REVISION, LARGEST_EPOCH, OrderTrace, Pending, Session
+from chaos.checks.session_trace import FIRST_REVISIONS, LARGEST_EPOCH, OrderTrace, Pending, Session
 from reports.rows import TraceRow
 
 ID_NOT_FOUND = 70
@@ -24,7 +24,7 @@ class SessionOrder(OrderTrace):
     guarantee = "session-epoch-order"
 
     def _judges(self, row: TraceRow) -> bool:
-        return row.api_version < FIRST_REVISION and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
+        return row.api_version not in FIRST_REVISIONS and row.session_epoch not in (0, -1)  # F-4, F-5: a full fetch.
 
     def _asked(self, row: TraceRow, session: Session | None) -> None:
         if session is None or not 1 <= row.session_epoch <= LARGEST_EPOCH:

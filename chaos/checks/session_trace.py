@@ -12,7 +12,9 @@ from reports.rows import TraceRow
 
 FETCH = 1
 FIRST_REVISION = 1000
-"""The least version of Fetch that carries the first revision. Its numbers have an order of their own."""
+FIRST_REVISIONS = (FIRST_REVISION, 1002)
+"""The drafts of Fetch that carry the first revision: the page's, and that of followers. Its numbers have an order of
+their own. All others carry the final revision, the draft of the tombstone horizon (1001) too."""
 LARGEST_EPOCH = 2**31 - 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reference_broker.log.log_view import LogView
 
-NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offset")
+NUMBERS = ("log_start_offset", "high_watermark", "log_end_offset", "cleaned_offset", "local_log_start_offset")
 
 
 class TouchedLogs:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from chaos.checks.check import History, once
+from chaos.checks.keyed import excused
 from chaos.checks.reads import reads
 from chaos.checks.values import Place, Sent, expanded, grouped, place
 from reports.rows import CommitRow, EndRow, PositionRow, RunRow, TransactionRow
@@ -122,7 +123,10 @@ def missing(history: History, transaction: Transaction) -> list[tuple[Value, Sen
     return [
         (key, value)
         for key, value in transaction.values()
-        if key not in seen and starts.get(key[0], 0) <= value.offset < until.get(key[0], 0) and value.offset >= 0
+        if key not in seen
+        and key not in excused(history)[COMMITTED_READS]  # a cleaner may have taken it.
+        and starts.get(key[0], 0) <= value.offset < until.get(key[0], 0)
+        and value.offset >= 0
     ]
 
 

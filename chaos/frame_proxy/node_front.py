@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from chaos.claims import Claims
 from chaos.frame_faults import FrameFaults
+from chaos.frame_proxy.asker import Asker
 from chaos.frame_proxy.conversation import Conversation, Pipe
 from chaos.frame_proxy.frame_recorder import FrameRecorder, Sent, reads_lines
 from chaos.frame_proxy.frames import LENGTH_BYTES
@@ -18,7 +19,7 @@ from chaos.frame_proxy.request_log import Entry, RequestLog
 from chaos.powers import Powers
 from chaos.raw_frames import RawFrame
 from chaos.rule_book import RuleBook
-from chaos.rules import Rule, matches_frame
+from chaos.rules import AT_THE_ASKER, Rule, matches_frame
 from reference_broker.core.effects import Close, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.metadata.node_names import node_name
@@ -59,15 +60,7 @@ class NodeFront:
     """``node`` is the node's ID. Whoever connects to this front reaches the node at ``upstream``: clients or, with a
     ``source``, the node with that ID."""
 
-    def __init__(
-        self,
-        house: House,
-        node: int,
-        upstream: Address,
-        rules: Sequence[Rule],
-        claims: Claims,
-        source: int | None = None,
-    ) -> None:
+    def __init__(self, house: House, node: int, upstream: Address, claims: Claims, source: int | None = None) -> None:
         self.node = node
         self.upstream = upstream
         self.source = source
@@ -80,14 +73,22 @@ class NodeFront:
         self._phantoms: dict[int, Phantom] = {}
         self._is_reached = True
         self._claims = claims
-        self._rules = rules
+        self._asker: Asker | None = None
 
-    def take_powers(self, powers: Powers, random: Random) -> None:
-        """Gives the rules what they ask of the world. It is called once, before any connection."""
-        self.book = RuleBook(
-            self.node, self._rules, powers, random, self._claims, partial(self._house.role_of, self.node)
-        )
-        self._faults = FrameFaults(self.book, powers, random)
+    def take_powers(self, powers: Powers, random: Random, over_asker: Powers | None = None) -> None:
+        """Gives the rules what they ask of the world. ``over_asker`` is what those ask that strike ``source``. It is
+        called once, before any connection."""
+        self._book = self._book_of(self.node, powers, random)
+        self._faults = FrameFaults(self._book, powers, random)
+        if self.source is not None and over_asker is not None:
+            self._asker = Asker(self._book_of(self.source, over_asker, random), over_asker, self.node)
+
+    def _book_of(self, node: int, powers: Powers, random: Random) -> RuleBook:
+        return RuleBook(node, (), powers, random, self._claims, partial(self._house.role_of, node))
+
+    @property
+    def books(self) -> Sequence[RuleBook]:
+        return (self._book,) if self._asker is None else (self._book, self._asker.book)
 
     # Connections
 
@@ -134,10 +135,15 @@ class NodeFront:
     # Rules
 
     def add(self, rule: Rule) -> None:
-        """Adds a rule if it may strike here: one with a link between nodes, any other before clients."""
+        """Adds a rule if it may strike here: one with a link or at another node's answer between nodes, any other
+        before clients."""
+        if rule.on == AT_THE_ASKER:
+            if self._asker is not None:
+                self._asker.book.add(rule)
+            return
         source = None if rule.link is None else rule.link.source
         if source == self.source or (source == "all" and self.source is not None):
-            self.book.add(rule)
+            self._book.add(rule)
 
     def label(self, frame: memoryview, raw: RawFrame | None = None) -> Label:
         """Reads a request (``label_of``). On a link the sender is known, whatever it calls itself."""
@@ -148,7 +154,8 @@ class NodeFront:
 
     def may_strike(self, place: str, tag: Tag) -> bool:
         self._moment()
-        return self.book.may_hit(place, partial(matches_frame, tag=tag))
+        hears = place == "reply" and self._asker is not None and self._asker.may_strike(tag)
+        return hears or self._book.may_hit(place, partial(matches_frame, tag=tag))
 
     def arrived(self, event: Request, label: Label) -> None:
         self._moment()
@@ -173,7 +180,8 @@ class NodeFront:
 
     def answered(self, reply: Reply) -> Reply | None:
         self._moment()
-        return self._faults.answered(reply)
+        left = self._faults.answered(reply)
+        return left if left is None or self._asker is None else self._asker.hears(left)
 
     def phantom_answered(self, effect: Reply | Close) -> None:
         if effect.connection in self._faults.phantoms:
@@ -194,7 +202,8 @@ class NodeFront:
                 self.conversations[event.connection].forward(event, label)
 
     def _moment(self) -> None:
-        self.book.now_us = self.now_us()
+        for book in self.books:
+            book.now_us = self.now_us()
 
     # What is recorded
 

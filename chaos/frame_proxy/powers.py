@@ -96,6 +96,7 @@ class ProxyPowers:
 
     def _signal(self, number: signal.Signals) -> None:
         process = self._process()
+        assert process != NO_PROCESS, "a rule that strikes a process was let in without one"
         if isinstance(process, str):
             # The loop waits, so that nothing more of this node passes.
             words = ["sh", "-c", process]

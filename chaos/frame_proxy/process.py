@@ -18,10 +18,10 @@ import msgspec
 
 from chaos.frame_proxy.command import new_loop
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
-from chaos.frame_proxy.rules_file import PLACES
+from chaos.frame_proxy.rules_file import BETWEEN_NODES, PLACES
 from chaos.live.casting import cast
 from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.rules import Rule, at_a_link, rules_of
+from chaos.rules import Rule, between_nodes, rules_of
 from chaos.seeds import random_for
 from reference_broker.serve.end_signals import await_end_signals
 from reports.rows import FaultRow
@@ -36,8 +36,9 @@ LOOK_EVERY_S = 0.05
 class Spec(msgspec.Struct):
     """``nodes`` hold ID, and host and port as clients are told. Rules know a node by its place in this list, from 0 on.
     ``dial``, ``frames``, ``topic`` and ``roles_are_told`` are as in ProxyPlan. ``pairs`` are the links between nodes.
-    The rules are those of the ``scenario`` for the ``seed``. Those with a link are played on the pairs, all others
-    before the nodes. Empty means none."""
+    The rules are those of the ``scenario`` for the ``seed``. Those with a link and those at other nodes' answers are
+    played on the pairs, all others before the nodes. Our own nodes strike at the answers of others themselves. Empty
+    means none."""
 
     nodes: list[tuple[int, str, int]] = []
     dial: dict[str, str] = {}
@@ -84,8 +85,9 @@ def frame_rules(spec: Spec) -> Sequence[Rule]:
         return ()
     scenario = loader.find(spec.scenario)
     played = cast(scenario if spec.outside is None else from_outside(scenario), spec.seed)
-    rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in PLACES]
-    here = [rule for rule in rules if (spec.pairs if at_a_link(rule) else spec.nodes)]
+    places = PLACES if spec.outside is None else BETWEEN_NODES
+    rules = [rule for rule in rules_of(played, random_for(spec.seed, "rules")) if rule.on in places]
+    here = [rule for rule in rules if (spec.pairs if between_nodes(rule) else spec.nodes)]
     return [rule for rule in here if spec.outside is None or rule.name in spec.outside]
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from chaos.frame_proxy.node_front import Address, NodeFront
 from chaos.frame_proxy.powers import NO_PROCESS, ProxyPowers
 from chaos.frame_proxy.request_log import RequestLog
 from chaos.frame_proxy.rules_file import why_not
+from chaos.rule_book import RuleBook
 from chaos.rules import Rule, settled
 from chaos.seeds import random_for
 from reference_broker.serve.addresses import bound_port, listening_socket, parse_address, shown_address
@@ -190,31 +191,36 @@ class Proxy:
         upstream = self._plan.dial.get(shown_address(node.host, node.port))
         host, _, dialled = upstream.rpartition(":") if upstream else (node.host, "", str(node.port))
         number = self._numbers.setdefault(node.node_id, node.node_id if node.number is None else node.number)
-        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), (), self._claims)
+        front = NodeFront(self, number, Address(host.strip("[]"), int(dialled)), self._claims)
         told = self._serve(front, self._plan.host, port, "--listen", f"interceptor-{number}-0")
         self._told[node.node_id, node.host, node.port] = told
         return told
 
     def _stand_between(self, pair: Pair) -> tuple[str, int]:
         upstream = Address(*parse_address(pair.upstream, "a link's target"))
-        front = NodeFront(self, pair.target, upstream, (), self._claims, pair.source)
+        front = NodeFront(self, pair.target, upstream, self._claims, pair.source)
         host, port = parse_address(pair.listen, "a link")
         return self._serve(front, host, port, "a link", f"link-{pair.source}-{pair.target}")
 
     def _serve(self, front: NodeFront, host: str, port: int, option: str, chance: str) -> tuple[str, int]:
         """Lets the front take connections. Returns where. ``chance`` names its generator of random numbers."""
         socket = listening_socket(host, port, option)
-        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(front.node, NO_PROCESS), self._report)
-        self._powers.append(powers)
-        front.take_powers(powers, random_for(self._plan.seed, chance))
-        front.book.load_from(self._load_from_us)
-        if self._disarmed:
-            front.book.disarm()
+        over_asker = None if front.source is None else self._powers_over(front.source, front)
+        front.take_powers(self._powers_over(front.node, front), random_for(self._plan.seed, chance), over_asker)
+        for book in front.books:
+            book.load_from(self._load_from_us)
+            if self._disarmed:
+                book.disarm()
         for rule in self._rules.values():
             front.add(rule)
         self._fronts.append(front)
         self._servers.add(self._loop.create_task(self._loop.create_server(front.accept, sock=socket)))
         return host, bound_port(socket)
+
+    def _powers_over(self, node: int, front: NodeFront) -> ProxyPowers:
+        powers = ProxyPowers(front, self._loop, lambda: self._processes.get(node, NO_PROCESS), self._report)
+        self._powers.append(powers)
+        return powers
 
     def _report(self, row: FaultRow) -> None:
         if len(self.hits) < KEPT_HITS:
@@ -252,22 +258,25 @@ class Proxy:
 
     def remove(self, name: str) -> bool:
         """Returns whether there was such a rule. What it has begun ends as planned."""
-        for front in self._fronts:
-            front.book.remove(name)
+        for book in self._books():
+            book.remove(name)
         self._claims.forget(name)
         return self._rules.pop(name, None) is not None
 
     def load_from(self, at_us: int) -> None:
         """Rules count their times from here."""
         self._load_from_us = at_us
-        for front in self._fronts:
-            front.book.load_from(at_us)
+        for book in self._books():
+            book.load_from(at_us)
 
     def disarm(self) -> None:
         """Ends all rules. What they have begun ends as planned."""
         self._disarmed = True
-        for front in self._fronts:
-            front.book.disarm()
+        for book in self._books():
+            book.disarm()
+
+    def _books(self) -> Iterator[RuleBook]:
+        return (book for front in self._fronts for book in front.books)
 
     def take_role(self, node: int, role: str) -> None:
         """Takes what the node is now (``chaos.roles.role_of``). Rules that name a role go by that."""

@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from chaos.rules import AT_THE_ASKER, between_nodes
 from reference_broker.wire.apis import ApiKey
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
@@ -11,11 +12,14 @@ from scenarios.model import Fault
 from scenarios.vocabulary import CONNECTION_ROLES, PARTITION_ROLES
 
 PLACES = ("request", "reply")
+BETWEEN_NODES = (*PLACES, AT_THE_ASKER)
+"""Where a proxy on links between nodes can strike."""
 NEED_A_PROCESS = ("node_killed", "node_paused")
 INSIDE_ONLY = {
     "request_damaged": "what a node makes of damaged bytes is known only inside the node",
     "node_powered_off": "there is no machine to switch off",
     "clock_stepped": "there is no clock to step",
+    "response_duplicated": "a connection carries the answer to a request once",
 }
 """Kinds that a proxy cannot do, with the reason."""
 ONLY_NODES_ASK = frozenset(
@@ -60,12 +64,12 @@ def why_not(fault: Fault, nodes: Mapping[int, int | str], has_links: bool = Fals
     """Returns why a proxy cannot play the fault, or nothing. ``nodes`` are the node IDs with their processes
     (``powers.ProxyPowers``), 0 for none. ``has_links`` says that it stands on links between nodes, too, and is told
     the roles of their ends. ``roles`` are those of nodes that it knows."""
-    if fault.on not in PLACES:
+    if fault.on not in (BETWEEN_NODES if has_links else PLACES):
         place = f"on = {fault.on!r}" if fault.on else "a time (at_s)"
         return f"{place} needs what a proxy does not see; it knows on = 'request' and on = 'reply'"
     if fault.kind in INSIDE_ONLY:
         return f"{fault.kind} cannot be done by a proxy: {INSIDE_ONLY[fault.kind]}"
-    if fault.link is not None:
+    if between_nodes(fault):
         return "" if has_links else "other nodes do not come through the proxy, only clients do"
     known_roles = (*CONNECTION_ROLES, *roles)
     if fault.match.role is not None and fault.match.role not in known_roles:

@@ -16,7 +16,7 @@ from chaos.live.cluster_folder import claim
 from chaos.live.errors import NodeDied, SetupError
 from chaos.live.links import ANY_PORT, Links
 from chaos.live.processes import READY_LIMIT_S, Child
-from chaos.live.quorum import CLUSTER_ID_KEY, LISTENERS_KEY, VOTERS_KEY, introductions, separate_listeners
+from chaos.live.quorum import CLUSTER_ID_KEY, LISTENERS_KEY, VOTERS_KEY, introductions, separate_listeners, shared_store
 from chaos.live.toxiproxy_server import ToxiproxyServer
 from reference_broker.serve.end_signals import await_end_signals
 
@@ -160,6 +160,7 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
     With proxies, one listener takes all, so that whoever cuts a link cuts all that goes over it.
     """
     nodes = range(plan.nodes)
+    config = {**plan.config, **shared_store(plan.config, plan.data)}
     separate = plan.nodes > 1 and links is None
     shown = [f"127.0.0.1:{plan.port + node}" if plan.port else ANY_PORT for node in nodes]
     listen = shown if plan.port and links is None else [f"127.0.0.1:{port}" for port in free_ports(plan.nodes)]
@@ -168,9 +169,7 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
     )
     if not separate:
         told = introductions(cluster_id, listen, plan.nodes, links)
-        return [
-            Member(node, listen[node], advertised[node], {**plan.config, **told[node]}, plan.data) for node in nodes
-        ]
+        return [Member(node, listen[node], advertised[node], {**config, **told[node]}, plan.data) for node in nodes]
     ports = free_ports(2 * plan.nodes)
     replication, controllers = (
         [f"127.0.0.1:{port}" for port in each] for each in (ports[: plan.nodes], ports[plan.nodes :])
@@ -181,7 +180,7 @@ def plan_members(plan: ClusterPlan, cluster_id: str, links: Links | None) -> lis
             node,
             listen[node],
             listen[node],
-            {**plan.config, **told[node], **separate_listeners(listen[node], replication[node], controllers[node])},
+            {**config, **told[node], **separate_listeners(listen[node], replication[node], controllers[node])},
             plan.data,
             has_listeners=True,
         )

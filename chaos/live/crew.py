@@ -10,7 +10,7 @@ from chaos.live.node_side.evidence import ROLE
 from chaos.live.node_side.node_process import NodeSpec
 from chaos.live.nodes import LiveNode
 from chaos.live.processes import Child
-from chaos.live.quorum import Dial, introductions, new_cluster_id
+from chaos.live.quorum import Dial, introductions, new_cluster_id, shared_store
 from chaos.live.run_folder import RunFolder
 from chaos.live.targets import Roles
 from chaos.seeds import random_for
@@ -47,6 +47,7 @@ class Crew:
         cluster, folder = self._scenario.cluster, self._folder
         listen = [f"127.0.0.1:{port}" for port in free_ports(cluster.total)]
         told = introductions(new_cluster_id(), listen, cluster.nodes, links, lead)
+        store = shared_store(dict(cluster.config), folder.data)
         for number, address in enumerate(listen):
             spec = NodeSpec(
                 node_id=number,
@@ -56,7 +57,7 @@ class Crew:
                 data=str(folder.data / f"node-{number}"),
                 spools=str(folder.spools),
                 claims=str(folder.claims),
-                config={**cluster.config_of(number), **told[number]},
+                config={**cluster.config_of(number), **told[number], **store},
                 is_voter=number < cluster.nodes,
                 scenario=self._scenario.path,
                 revision=revision_of(self._scenario),

@@ -14,7 +14,7 @@ from chaos.frame_proxy.rules_file import PLACES
 from chaos.live.load.fleet import Way
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
-from chaos.rules import at_a_link
+from chaos.rules import at_a_link, between_nodes
 from reports.rows import FaultRow
 from scenarios.loader import typed
 from scenarios.model import Scenario
@@ -27,8 +27,10 @@ def has_frame_faults(scenario: Scenario) -> bool:
     return any(fault.on in PLACES and not at_a_link(fault) for fault in scenario.faults)
 
 
-def has_link_faults(scenario: Scenario) -> bool:
-    return any(at_a_link(fault) for fault in scenario.faults if not fault.timed)
+def has_link_faults(scenario: Scenario, is_ours: bool = True) -> bool:
+    """Returns whether a rule strikes between nodes, where a proxy must stand. Our own nodes see answers themselves."""
+    is_there = at_a_link if is_ours else between_nodes
+    return any(is_there(fault) for fault in scenario.faults if not fault.timed)
 
 
 class Frames:
@@ -39,6 +41,7 @@ class Frames:
         self._process = ProxyProcess(spec, log, self._hits.put)
         self.check = self._process.check
         self._roles: dict[int, str] = {}
+        self._processes: dict[int, int | str] = dict(spec.processes)
 
     def load_starts(self, at_us: int) -> None:
         self._process.order(load_from_us=at_us)
@@ -51,6 +54,12 @@ class Frames:
         if self._roles.get(node) != role:
             self._roles[node] = role
             self._process.order(role=[node, role])
+
+    def has_processes(self, processes: Mapping[int, int | str]) -> None:
+        """Takes the processes of nodes, some of which may have been started again."""
+        if processes != self._processes:
+            self._processes = dict(processes)
+            self._process.order(processes={str(node): process for node, process in processes.items()})
 
     def hits(self) -> Iterator[FaultRow]:
         """Yields what was struck since the last call."""
@@ -84,7 +93,6 @@ class ForeignFrames(Frames):
         origin_us: int,
         roles_are_told: bool,
     ) -> None:
-        self._processes = dict(processes)
         spec = Spec(
             [(each.node_id, each.host, each.port) for each in nodes],
             dict(way.dial),
@@ -95,16 +103,10 @@ class ForeignFrames(Frames):
             topic=way.topic_prefix + scenario.load.hot.name,
             outside=names_of(scenario),
             roles_are_told=roles_are_told,
-            processes=self._processes,
+            processes=dict(processes),
         )
         super().__init__(spec, folder.logs / "frame-proxy.log")
         self.way = replace(way, dial=dict(zip(way.bootstrap, self._process.fronts, strict=True)))
-
-    def has_processes(self, processes: Mapping[int, int | str]) -> None:
-        """Takes the processes of nodes, some of which may have been started again."""
-        if processes != self._processes:
-            self._processes = dict(processes)
-            self._process.order(processes={str(node): process for node, process in processes.items()})
 
 
 class LinkFrames(Frames):

@@ -3,6 +3,7 @@
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from chaos.live.links import Links
@@ -14,6 +15,8 @@ VOTERS_KEY = "controller.quorum.voters"
 PEERS_KEY = "crucible.peers"
 CLUSTER_ID_KEY = "crucible.cluster.id"
 LISTENERS_KEY = "listeners"
+TIER_KEY = "remote.log.storage.system.enable"
+STORE_KEY = "crucible.remote.store.url"
 
 
 def introductions(
@@ -64,3 +67,11 @@ def new_cluster_id() -> str:
         text = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):
             return text
+
+
+def shared_store(config: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Returns the setting of one object store for all nodes, in ``folder``, if they have a remote tier and name none
+    themselves."""
+    if config.get(TIER_KEY) != "true" or STORE_KEY in config:
+        return {}
+    return {STORE_KEY: str((folder / "remote").absolute())}

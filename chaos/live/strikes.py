@@ -29,7 +29,7 @@ from scenarios.vocabulary import NODE_REQUESTS
 ASK_AGAIN_S = 0.05
 NOBODY_LIMIT_S = 10.0
 """How long a fault waits until a node has the role that it is for."""
-RESTARTED = ("node_killed", "node_terminated", "disk_bit_flipped")
+RESTARTED = ("node_killed", "node_terminated", "disk_bit_flipped", "files_missing")
 BY_THEMSELVES = ("rolling_bounce", "feature_finalized", "directory_missing", *NODE_REQUESTS)
 """These kinds have no duration. Their ``end`` is asked again and again until they are done."""
 HELPED = ("node_killed", "node_paused")

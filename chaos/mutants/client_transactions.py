@@ -14,6 +14,7 @@ from reference_broker.wire.errors import Error, ErrorCode
 
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
 OFFSETS = "reference_broker.groups.offsets.committed_offsets:CommittedOffsets"
+IDLE = "reference_broker.transactions.idle:IdleTransactions"
 LOADED = "reference_broker.transactions.storage.loading:read_transaction"
 
 
@@ -39,7 +40,7 @@ def transactions_dropped_at_load(original: Function, transactional_id: str, data
     """A coordinator that takes over forgets the transactions that are open or decided (X-2, X-3)."""
     found = original(transactional_id, data)
     if found.state in DECIDED or found.state is TransactionState.ONGOING:
-        return replace(found, state=TransactionState.EMPTY, partitions={})
+        return found._replace(state=TransactionState.EMPTY, partitions={})
     return found
 
 
@@ -48,7 +49,7 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
     """A coordinator that takes over aborts what was to be committed, and tells so whoever asks again (X-3)."""
     found = original(transactional_id, data)
     if found.state is TransactionState.PREPARE_COMMIT:
-        return replace(found, state=TransactionState.PREPARE_ABORT)
+        return found._replace(state=TransactionState.PREPARE_ABORT)
     return found
 
 
@@ -56,7 +57,48 @@ def opposite_outcome_after_takeover(original: Function, transactional_id: str, d
 def epoch_not_raised(original: Function, current: Any, timeout_ms: int, now_ms: int, *, is_asked_by_owner: bool) -> Any:
     """InitProducerId gives the epoch that the last producer has, so that one is not fenced (X-1)."""
     step = original(current, timeout_ms, now_ms, is_asked_by_owner=is_asked_by_owner)
-    return replace(step, producer_epoch=max(current.producer_epoch, 0))
+    return step._replace(producer_epoch=max(current.producer_epoch, 0))
+
+
+@mutant("reference_broker.transactions.coordinator:TransactionCoordinator.take")
+def any_timeout_granted(original: Function, self: Any, request: Any, answer: Any) -> None:
+    """A producer gets its timeout, however long it is (X-7)."""
+    config, self._config = self._config, replace(self._config, transaction_max_timeout_ms=2**31 - 1)
+    try:
+        original(self, request, answer)
+    finally:
+        self._config = config
+
+
+@mutant(f"{IDLE}._time_out")
+def timed_out_stays_open(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+    """A transaction whose producer is gone is never aborted (X-7)."""
+
+
+@mutant("reference_broker.transactions.endings:Endings.fence")
+def timed_out_not_fenced(original: Function, self: Any, target: Any, held: Any, told: Any) -> None:
+    """A transaction that is too old is aborted, and its producer keeps its epoch (X-7)."""
+    self.decide(target, held, 0, told, commits=False)
+
+
+@mutant(f"{IDLE}._expire")
+def idle_ids_never_forgotten(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+    """A transactional ID stays for good, however long it is idle (X-10)."""
+
+
+@mutant(f"{IDLE}._expire")
+def ids_forgotten_too_early(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+    """A transactional ID is forgotten after an eighth of ``transactional.id.expiration.ms`` (X-10)."""
+    early_ms = self._config.transactional_id_expiration_ms * 7 // 8
+    original(self, target, held, now_ms + early_ms)
+
+
+@mutant(f"{IDLE}._expire")
+def open_transactions_expire(original: Function, self: Any, target: Any, held: Any, now_ms: int) -> None:
+    """An ID with an open transaction is forgotten like one at rest, so nobody ever ends the transaction (X-10)."""
+    if held.current.state is TransactionState.ONGOING:
+        held.current = held.current._replace(state=TransactionState.EMPTY, partitions={})
+    original(self, target, held, now_ms)
 
 
 # --- partitions -----------------------------------------------------------------------------------------------------
@@ -76,7 +118,7 @@ def last_stable_at_high_watermark(original: Function, self: Any, high_watermark:
     return None
 
 
-@mutant("reference_broker.log.replay:_noted")
+@mutant("reference_broker.log.replay:noted")
 def aborted_index_not_rebuilt(
     original: Function, disk: Any, segment: Any, position: int, header: Any, states: Any
 ) -> Any:
@@ -84,12 +126,10 @@ def aborted_index_not_rebuilt(
     original(disk, segment, position, header, states)
 
 
-@mutant("reference_broker.log.producer_snapshots:encoded")
-def open_transactions_left_out_of_snapshot(original: Function, states: Any) -> bytes:
+@mutant("reference_broker.log.producer_snapshots:pieces_of")
+def open_transactions_left_out_of_snapshot(original: Function, producers: Any) -> Any:
     """A producer snapshot says of no producer that it has an open transaction (X-13)."""
-    producers = {key: replace(each, current_txn_first_offset=-1) for key, each in states.by_id.items()}
-    data: bytes = original(replace(states, by_id=producers))
-    return data
+    return original({key: each._replace(current_txn_first_offset=-1) for key, each in producers.items()})
 
 
 @mutant("reference_broker.transactions.verification.verifier:Verifier.ask")

@@ -22,8 +22,12 @@ SIMULATED_ONLY: Mapping[str, str] = {
 
 FIRST_SEEDS: Mapping[str, int] = {
     "abort_without_bootstrap": 6,
+    "aborted_index_not_rebuilt": 3,
     "append_after_torn_tail": 14,
     "download_restarts_at_zero": 8,
+    "markers_before_prepare": 3,
+    "opposite_outcome_after_takeover": 3,
+    "producer_epoch_not_checked": 2,
     "stray_deleted": 4,
 }
 """Where a live search for a mutant begins, if not at seed 1: with a seed whose fault strikes where the mutant shows."""
@@ -33,10 +37,18 @@ _OVERTAKEN = (
     "the checks that see it before that look into nodes, which only the simulator can"
 )
 
+_ALL_BATCHES = (
+    "clients read nothing wrong, since a retry comes before its producer is forgotten; the check that sees it must "
+    "know all batches of a partition, on each node and over restarts, and runs only in the simulator"
+)
+
 NOT_SEEN: Mapping[str, str] = {
     "batches_behind_snapshot_ignored": _OVERTAKEN,
+    "busy_producer_forgotten": _ALL_BATCHES,
+    "idle_producer_remembered": _ALL_BATCHES,
     "snapshot_crc_unchecked": _OVERTAKEN,
     "snapshot_without_producers": _OVERTAKEN,
+    "unknown_producer_believed": _ALL_BATCHES,
 }
 """Mutants that a live world could show, and that no try there has shown, each with the reason."""
 

@@ -37,17 +37,26 @@ def busy_producer_forgotten(original: Function, self: Any, wall_ms: int) -> int:
     return forgotten
 
 
+@mutant("reference_broker.replication.leader.leaders:Leaders.leads")
+def expiry_resets_on_failover(original: Function, self: Any, partition: Any, state: Any) -> None:
+    """A new leader takes all producers for such that wrote just now (P-7)."""
+    led_before = partition.followers
+    original(self, partition, state)
+    if partition.followers is not led_before:
+        known, now_ms = partition.log.producers.by_id, self._ports.now().wall_ms
+        known.update({each: producer._replace(last_timestamp_ms=now_ms) for each, producer in known.items()})
+
+
 @mutant("reference_broker.log.producer_snapshots:fits")
 def snapshot_crc_unchecked(original: Function, crc: int, data: bytes) -> bool:
     """A snapshot of producers is loaded whatever its CRC says (P-12)."""
     return True
 
 
-@mutant("reference_broker.log.producer_snapshots:encoded")
-def snapshot_without_producers(original: Function, states: Any) -> bytes:
+@mutant("reference_broker.log.producer_snapshots:pieces_of")
+def snapshot_without_producers(original: Function, producers: Any) -> Any:
     """A snapshot at a roll or a clean stop holds nobody (P-2, P-3)."""
-    empty: bytes = original(states.emptied())
-    return empty
+    return original({})
 
 
 @mutant("reference_broker.log.replay:_walk")

@@ -17,6 +17,8 @@ from chaos.mutants import (
     quorum,
     replication,
     snapshots,
+    tiering,
+    tombstone_horizon,
     transactions,
 )
 from chaos.mutants.mutant import Mutant, MutantError
@@ -26,7 +28,7 @@ from scenarios.model import Scenario
 FILES = (
     *(fetch_sessions, first_revision, snapshots, transactions, quorum),
     *(acknowledgements, replication, metadata_epochs, groups, cleaning, damage, eligible_leaders),
-    *(disk_errors, node_requests, producers, drafts, client_transactions),
+    *(disk_errors, node_requests, producers, drafts, client_transactions, tiering, tombstone_horizon),
 )
 
 

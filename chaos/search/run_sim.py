@@ -33,6 +33,8 @@ from scenarios.revisions import each_revision
 CHUNK = 8
 """The number of seeds that a child process plays. With few, all processes have work until the end."""
 
+REWOUND = (OUT_OF_RANGE, "tombstones_missed")
+"""Why a client leaves its position for an earlier one, if nothing was cut off there."""
 NO_ANSWER = "REQUEST_TIMED_OUT"
 """How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
 
@@ -122,7 +124,8 @@ def _shortcomings(world: World, fired: Counter[str], fetches: int, acked: int) -
         yield f"{fetches} fetches, at least {scenario.sim_min_fetches} are needed"
     if acked < scenario.sim_min_acked:
         yield f"{acked} acknowledged records, at least {scenario.sim_min_acked} are needed"
-    rewinds = sum(row.reason == OUT_OF_RANGE and 0 <= row.to_offset < row.from_offset for row in world.history.resets)
+    resets = world.history.resets
+    rewinds = sum(row.reason in REWOUND and 0 <= row.to_offset < row.from_offset for row in resets)
     if rewinds < scenario.min_rewinds:
         yield f"{rewinds} rewinds, at least {scenario.min_rewinds} are needed"
     lost = sum(row.f == "offset_commit" and row.error == NO_ANSWER for row in world.history.operations)

@@ -5,17 +5,26 @@ from heapq import heappop, heappush
 from typing import Any
 
 Act = Callable[..., None]
+START_WALL_MS = 1_750_000_000_000
 
 
 class Agenda:
-    """``now_us`` counts virtual microseconds since the run's start. It moves only when the next act is taken."""
+    """``now_us`` counts virtual microseconds since the run's start. It moves only when the next act is taken. Wall
+    clocks move every ``clock_tick_ms`` only."""
 
-    __slots__ = ("_count", "_heap", "now_us")
+    __slots__ = ("_clock_tick_ms", "_count", "_heap", "now_us")
 
-    def __init__(self) -> None:
+    def __init__(self, clock_tick_ms: int = 1) -> None:
         self.now_us = 0
+        self._clock_tick_ms = clock_tick_ms
         self._count = 0
         self._heap: list[tuple[int, int, Act, tuple[Any, ...]]] = []
+
+    @property
+    def wall_ms(self) -> int:
+        """What a wall clock shows that is right, in Unix milliseconds."""
+        passed_ms = self.now_us // 1000
+        return START_WALL_MS + passed_ms - passed_ms % self._clock_tick_ms
 
     def at(self, time_us: int, act: Act, *args: Any) -> None:
         """Plans ``act(*args)`` for that time, or for now if it is past."""

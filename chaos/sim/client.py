@@ -24,7 +24,6 @@ from bench.fleet.behaviours.protocol import (
 )
 from chaos.sim.agenda import Agenda
 from chaos.sim.links import Connection
-from chaos.sim.machine import START_WALL_MS
 from reference_broker.ports.now import Now
 from reports.rows import HistoryRow
 
@@ -51,7 +50,7 @@ class Client:
 
     @property
     def now(self) -> Now:
-        return Now(self._agenda.now_us, START_WALL_MS + self._agenda.now_us // 1000)
+        return Now(self._agenda.now_us, self._agenda.wall_ms)
 
     def start(self) -> None:
         self.step(Started())

@@ -16,6 +16,7 @@ from chaos.sim.nemesis import Nemesis
 from chaos.sim.network import CODED_SHARE, Network
 from chaos.sim.observer import Observer
 from chaos.sim.powers import MachinePowers
+from chaos.sim.store import SimStore
 from chaos.sim.target_cluster import target_cluster
 from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
@@ -23,6 +24,7 @@ from reference_broker.core.events import Event
 from reference_broker.core.hooks import Hooks
 from reference_broker.core.node import Node
 from reference_broker.ports.disk import Disk
+from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reports.rows import TraceRow
 from scenarios.model import Scenario
@@ -50,7 +52,7 @@ class Cluster:
 
     ``watching`` holds the checks. ``target`` is the only node of the second cluster, if there is a mirror. ``keep``
     gets every row of the trace; it is None if nobody wants them all. ``coded_share`` is the share of the messages that
-    go through the codec.
+    go through the codec. ``content`` is what the object store holds.
     """
 
     def __init__(
@@ -63,11 +65,15 @@ class Cluster:
         trace_hash: TraceHash | None,
         keep: Callable[[TraceRow], None] | None,
         coded_share: float = CODED_SHARE,
+        content: MemoryStore | None = None,
     ) -> None:
         self.machines = [
             Machine(number, agenda, seed, self._boot, self._after_event, self._gone, self._ended)
             for number in range(scenario.cluster.total)
         ]
+        self.store = SimStore(agenda, random_for(seed, "store"), content)
+        for machine in self.machines:
+            machine.store = self.store
         self.network = Network(self.machines, Links(agenda, seed), random_for(seed, "codec"), coded_share)
         trouble, sink = watching.view.trouble, nothing if trace_hash is None else trace_hash.fault
         self.nemesis = Nemesis(scenario, seed, agenda, self.network, trouble, sink, self._reconfigure, CLUSTER_ID)

@@ -72,6 +72,15 @@ def _bit_flipped(fault: Fault, place: Place) -> Iterator[None]:
     machine.start()
 
 
+def _files_missing(fault: Fault, place: Place) -> Iterator[None]:
+    machine = place.machine
+    machine.terminate()
+    yield
+    if machine.stop_and_delete(fault.match.path or ""):
+        place.shown()
+    machine.start()
+
+
 def _paused(fault: Fault, place: Place) -> Iterator[None]:  # noqa: ARG001
     place.machine.pause(place.lasts_us)
     yield  # The node goes on by itself.
@@ -152,6 +161,7 @@ _KINDS: dict[str, Callable[[Fault, Place], Iterator[None]]] = {
     "node_powered_off": _ended,
     "node_terminated": _ended,
     "disk_bit_flipped": _bit_flipped,
+    "files_missing": _files_missing,
     "node_paused": _paused,
     "directory_missing": _directory_missing,
     "node_isolated": _cut,

@@ -5,6 +5,7 @@ The driver gives events through the hooks and carries out effects in order.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,7 +14,7 @@ from chaos.seeds import random_for
 from chaos.sim.agenda import Agenda
 from chaos.sim.disk import SimDisk
 from chaos.sim.disk import Synced as SyncedOnDisk
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import Event, Synced, SyncFailed, TimerFired
 from reference_broker.core.hooks import Hooks
@@ -24,6 +25,7 @@ from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE, StartRefused
 
 if TYPE_CHECKING:
     from chaos.sim.network import Network
+    from chaos.sim.store import SimStore
 
 SLICE_US = (50, 2000)
 """A node does long work in slices. The next slice comes this much later, so other nodes act in between."""
@@ -31,7 +33,6 @@ RESTART_AFTER_FAILURE_US = 2_000_000
 """A node that ended because of its disk is started again after this time, as ``crucible cluster --restart`` does."""
 ERROR_LIMIT_US = 5_000_000
 """A node that ends itself longer than this after its disk failed has another reason (live: ``ERROR_LIMIT_S``)."""
-START_WALL_MS = 1_750_000_000_000
 SYNC_US = (200, 4000)
 """The range from which the duration of each sync is drawn."""
 
@@ -61,13 +62,14 @@ class Machine:
 
     ``after_event`` is called for the checks when an event was handled and carried out. ``gone`` is called when the
     process has ended. ``ended`` is called before that, with the node's last words, if the node ended itself and no
-    fault of the disk was to blame. ``network`` is set by the network itself.
+    fault of the disk was to blame. ``network`` is set by the network itself, and ``store`` by the cluster.
 
     A ``silent`` machine has no power, so nobody is told that its connections are gone. The last death without a power
     loss cost bytes of the files ``lost_bytes_of``. Of the files ``damaged``, bits went bad since the last start.
     """
 
     network: "Network"
+    store: "SimStore"
 
     def __init__(
         self,
@@ -109,16 +111,21 @@ class Machine:
             Close: lambda close: self.network.close(close.connection),
             SetTimer: self._set_timer,
             Sync: self._sync,
+            StoreCall: lambda call: self.store.call(self, call),
         }
 
     @property
     def now(self) -> Now:
-        now_us = self.agenda.now_us
-        return Now(now_us, START_WALL_MS + now_us // 1000 + self.wall_offset_ms)
+        return Now(self.agenda.now_us, self.agenda.wall_ms + self.wall_offset_ms)
 
     @property
     def alive(self) -> bool:
         return self.node is not None
+
+    @property
+    def incarnation_alive(self) -> int:
+        """The number of the incarnation that lives, or -1."""
+        return -1 if self.node is None else self.incarnation
 
     @property
     def paused(self) -> bool:
@@ -203,6 +210,17 @@ class Machine:
             self.disk.flip(flip.path, flip.bit)
             self.damaged.append(flip.path)
         return bool(found)
+
+    def stop_and_delete(self, matching: str) -> bool:
+        """Deletes the files of a stopped node whose paths are like the shell pattern, and returns whether there were
+        any."""
+        if self.node is not None:
+            self._die(power_loss=False)
+        gone = [path for path, _ in self.disk.all_files() if fnmatchcase(path, matching)]
+        for path in gone:
+            self.disk.delete(path)
+            self.disk.make_durable(path)
+        return bool(gone)
 
     def disk_failed(self, told_after_us: int = 0) -> None:
         """Notes that an operation of the disk fails now, which the process hears after that time. It may end itself."""

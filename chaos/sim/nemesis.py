@@ -35,7 +35,9 @@ DAMAGE_LASTS_US = 2_000_000
 REPLAY_TROUBLES_US = 2_000_000
 """For this long a replayed request may keep a leader from its office, or a broker from being unfenced: until the next
 election, and the next heartbeat."""
-ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped")
+ENDS_NODES = ("node_killed", "node_powered_off", "node_terminated", "disk_bit_flipped", "files_missing")
+SHOWN_AT_END = ("disk_bit_flipped", "files_missing")
+"""These have struck only if there was something to damage or delete, which shows when the node has stopped."""
 FAILS_DISK = ("disk_write_failed", "disk_error")
 """Soon after a fault of these kinds a node may end itself."""
 
@@ -155,7 +157,7 @@ class Nemesis:
         detail = " ".join(each for each in (fault.direction if struck.links else "", role) if each)
         row = FaultRow(fault.name, fault.kind, now_us, until_us, target, hit, detail=detail)
         strikes = partial(self._strikes, row, self._point(fault.kind, struck.machine.node_id))
-        if fault.kind == "disk_bit_flipped":  # It has struck only if a bit was turned over, which shows at its end.
+        if fault.kind in SHOWN_AT_END:
             struck = replace(struck, shown=strikes)
         else:
             strikes()

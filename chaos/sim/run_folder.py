@@ -12,7 +12,7 @@ from chaos.checks.full_answer_exact import FullAnswerExact
 from chaos.live import identity
 from chaos.live.trace_spool import write_table
 from chaos.promises import is_judged
-from chaos.sim.machine import START_WALL_MS
+from chaos.sim.agenda import START_WALL_MS
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import World
 from reference_broker.ports.now import Now
@@ -36,7 +36,7 @@ def write_out(verdict: SimVerdict, world: World, folder: Path, command: str = ""
     recorder = Recorder(ParquetSink(folder, WORKER), WORKER)
     for rows in world.history.tables:
         recorder.record(rows)
-    recorder.close(Now(world.agenda.now_us, START_WALL_MS + world.agenda.now_us // 1000))
+    recorder.close(Now(world.agenda.now_us, world.agenda.wall_ms))
     _write(FAULTS, (row.values() for row in sorted(world.faults, key=lambda row: row.at_us)), folder / "faults.parquet")
     by_node: dict[tuple[int, int], list[tuple[str | int, ...]]] = {}
     for row in world.trace:

@@ -8,6 +8,7 @@ from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
 from chaos.checks.check import Check, History
+from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.quorum_converges import QuorumConverges
 from chaos.checks.quorum_view import QuorumView
 from chaos.checks.replica_view import ReplicaView
@@ -26,6 +27,7 @@ from chaos.sim.network import CODED_SHARE
 from chaos.sim.shared_work import shared_coding
 from chaos.sim.trace_hash import TraceHash
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.ports.memory_store import MemoryStore
 from reports.rows import FaultRow, HistoryRow, TraceRow
 from scenarios.draw import drawn
 from scenarios.load import MIRROR_GROUP, Groups, Load, Workers
@@ -81,7 +83,7 @@ class World:
         self.stage = "boot"
         self.load_from_us = 0
         self.load_until_us = 0
-        self.agenda = Agenda()
+        self.agenda = Agenda(scenario.cluster.sim_clock_tick_ms)
         config = config_of(scenario, {})
         view = QuorumView(scenario.cluster.nodes, scenario.cluster.observers, Trouble())
         self._touched = TouchedLogs()
@@ -89,18 +91,22 @@ class World:
         replicas = ReplicaView(
             view.trouble, config.min_insync_replicas, _is_flushed(scenario), hot.replicas > 1, self._touched
         )
-        around = Surroundings(_settings(scenario, config), view, replicas)
+        content = MemoryStore()
+        around = Surroundings(_settings(scenario, config), view, replicas, tier=content.objects)
         self.checks = [*all_checks(around), *(kind(around) for kind in also)]
         self._settle_us = _settle_us(scenario.load)
         self._watching = Watching(self.checks, around)
         keep = self.trace.append if keep_trace else None
-        self.cluster = Cluster(scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share)
+        self.cluster = Cluster(
+            scenario, seed, config, self.agenda, self._watching, self.hash, keep, coded_share, content
+        )
         self.network = self.cluster.network
         self.cluster.nemesis.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
         self._converges.expected = False
         self._assigned = _only(AllAssigned, self.checks)
         self._replicated = _only(ReplicasConverge, self.checks)
+        self._stored = _only(ClosedSegmentsStored, self.checks)
 
     # The run
 
@@ -160,11 +166,16 @@ class World:
             self._until(DRAIN_US, lambda clients=clients: all(client.finished for client in clients))  # type: ignore[misc]
             if clients is writers:
                 self._replicas_converge()  # Readers see only what is replicated.
+                self._tier_fills()
                 self._groups_settle(healed_us)
 
     def _replicas_converge(self) -> None:
         if not self._reaches(self.agenda.now_us + CONVERGE_US, self._replicated.reached):
             self._replicated.overdue(self.agenda.now_us, CONVERGE_US)
+
+    def _tier_fills(self) -> None:
+        if not self._reaches(self.agenda.now_us + CONVERGE_US, self._stored.reached):
+            self._stored.overdue(self.agenda.now_us, CONVERGE_US)
 
     def _groups_settle(self, healed_us: int) -> None:
         """Keeps members until each partition has an owner, for as long as the timeouts of their groups allow."""
@@ -236,6 +247,7 @@ def _settings(scenario: Scenario, config: BrokerConfig) -> Settings:
         settled_us=SETTLED_FETCH_TIMEOUTS * config.controller_quorum_fetch_timeout_ms * 1000,
         session_us=config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
         in_sync_us=config.replica_lag_time_max_ms * 1000 + config.broker_session_timeout_ms * 1000 + REGISTRATION_US,
+        tombstone_horizon=config.crucible_tombstone_horizon_enable,
         subscribed=_subscribed(scenario.load),
     )
 

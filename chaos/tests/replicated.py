@@ -51,6 +51,10 @@ class Log:
     bases: list[int] = field(default_factory=lambda: [0])
 
     @property
+    def local_log_start_offset(self) -> int:
+        return self.log_start_offset
+
+    @property
     def log_end_offset(self) -> int:
         return len(self.held)
 
@@ -61,9 +65,9 @@ class Log:
 class Cluster:
     """Three replicas of one partition, as the view looks at them."""
 
-    def __init__(self) -> None:
+    def __init__(self, tombstone_horizon: bool = False) -> None:
         self.view = ReplicaView(Trouble(), min_insync=2)
-        settings = Settings(in_sync_us=IN_SYNC_US)
+        settings = Settings(in_sync_us=IN_SYNC_US, tombstone_horizon=tombstone_horizon)
         around = Surroundings(settings, QuorumView(3, 0, Trouble()), self.view)
         self.checks = [each(around) for each in check_kinds() if issubclass(each, ReplicaCheck)]
         (self.acked,) = (each for each in self.checks if isinstance(each, NoAckedLost))

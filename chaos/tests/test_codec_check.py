@@ -15,7 +15,7 @@ from chaos.sim.codec_check import (
     same_after_codec_request,
 )
 from reference_broker.core.effects import Reply
-from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.apis import DRAFTS, FETCH_TOMBSTONE_HORIZON, ApiKey
 from reference_broker.wire.drafts.metadata import MetadataResponse1000
 from reference_broker.wire.fetch import FetchRequest, FetchResponse, FetchTopic
 from reference_broker.wire.fetch_drafts import decode_draft_request
@@ -36,7 +36,7 @@ PLAYED = (
 """They are quick, and together use every version of every API that any scenario uses."""
 LEAST_VERSIONS = 35
 """It depends on the seed which requests come in time."""
-NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000)}
+NEVER_PLAYED = {(ApiKey.FETCH_SNAPSHOT, 1000), (ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON)}
 
 
 class Number(IntEnum):

@@ -271,6 +271,7 @@ def test_a_run_that_is_stopped_ends_all_its_processes_and_leaves_no_folder(numbe
     assert not out.exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 @pytest.mark.parametrize("command", ["broker", "cluster"])
 def test_under_nohup_a_hang_up_ends_nothing(tmp_path: Path, command: str) -> None:

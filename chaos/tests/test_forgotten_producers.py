@@ -35,6 +35,7 @@ class Partition:
     ms: int = 1_000_000
     log: bytes = b""
     end: int = 0
+    local_start: int = 0
     check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(around()))
 
     def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True) -> list[str]:
@@ -56,7 +57,9 @@ class Partition:
         return [each.story for each in self.check.violations[before:]]
 
     def _node(self) -> Any:
-        log = SimpleNamespace(log_start_offset=0, log_end_offset=self.end, read=self._read)
+        log = SimpleNamespace(
+            log_start_offset=0, local_log_start_offset=self.local_start, log_end_offset=self.end, read=self._read
+        )
         partition = SimpleNamespace(topic_id=TOPIC_ID, index=0, log=log)
         config = SimpleNamespace(
             producer_id_expiration_ms=EXPIRES_MS,
@@ -112,3 +115,11 @@ def test_a_producer_whose_records_are_gone_may_be_called_unknown() -> None:
     lost = Partition()
     lost.produces(0, is_kept=False)
     assert lost.produces(1, UNKNOWN) == []
+
+
+@pytest.mark.clause("P-7", "P-11")
+def test_a_producer_whose_records_are_in_the_remote_tier_only_is_known() -> None:
+    tiered = Partition()
+    tiered.produces(0, is_kept=False)
+    tiered.local_start = 1
+    assert tiered.produces(1, UNKNOWN) == ["producer 7 with sequence 1 was called unknown 0 ms after its last record"]

@@ -76,7 +76,8 @@ class Session:
         self.check, self.version = check, version
         self.model = FetchModel()
         self.logs = [
-            Log(log_start_offset=0, high_watermark=5, log_end_offset=5, last_stable_offset=5) for _ in range(count)
+            Log(log_start_offset=0, local_log_start_offset=0, high_watermark=5, log_end_offset=5, last_stable_offset=5)
+            for _ in range(count)
         ]
         self.led = {
             ("t", index): SimpleNamespace(topic="t", index=index, leader_epoch=3, log=log)
@@ -218,6 +219,19 @@ def test_data_within_the_limits_is_due(max_bytes: int, is_due: bool) -> None:
     talk = session(offset=4)
     for _ in range(2):
         talk.ask({}, talk.line(0, BATCH), max_bytes=max_bytes)
+    assert bool(talk.stories) is is_due
+
+
+@pytest.mark.clause("F-14", "P-11")
+@pytest.mark.parametrize(("local_start", "is_due"), [(4, True), (5, False)])
+def test_records_that_are_in_the_remote_tier_only_come_when_the_store_gives_them(
+    local_start: int, is_due: bool
+) -> None:
+    talk = session(offset=4)
+    for log in talk.logs:
+        log.local_log_start_offset = local_start
+    for _ in range(2):
+        talk.ask({}, talk.line(0, BATCH))
     assert bool(talk.stories) is is_due
 
 

@@ -23,7 +23,13 @@ RACKS = {0: "a", 1: "b", 2: "c"}
 
 def make_node(number: int = LEADER, high_watermark: int = 3, isr: tuple[int, ...] = (0, 1, 2), **told: int) -> Any:
     """A node with five records. The leader knows that all followers hold ``ends`` of them, from ``starts`` on."""
-    log = SimpleNamespace(log_start_offset=0, high_watermark=high_watermark, log_end_offset=5, last_stable_offset=3)
+    log = SimpleNamespace(
+        log_start_offset=0,
+        local_log_start_offset=0,
+        high_watermark=high_watermark,
+        log_end_offset=5,
+        last_stable_offset=3,
+    )
     state = SimpleNamespace(log_start_offset=told.get("starts", 0), log_end_offset=told.get("ends", 5))
     followers = SimpleNamespace(isr=isr, states={1: state, 2: state})
     leads = number == LEADER

@@ -38,6 +38,7 @@ def hashes_in_new_interpreter(seed: int, hash_seed: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_separate_interpreters_give_the_same_hashes() -> None:
     here = [run(loader.find(name), 7, hashed=True).trace_hash for name in SCENARIOS]

@@ -4,6 +4,7 @@ A handler sees of them what it names (``parts.py``). It never touches events or 
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
@@ -26,6 +27,9 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from reference_broker.remote_log.manager import RemoteLogManager
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Broker:
     """Ends transactions in the partitions that this node leads."""
     verifier: Verifier
     """Asks transaction coordinators whether partitions may be written to."""
+    remote_log: "RemoteLogManager | None" = None
+    """Copies to the remote tier and reads from there. None where the node has none."""
     metadata: MetadataCache = EMPTY_CACHE
     """What clients are told about the cluster; fed by ``apis.metadata.metadata_feed``, or by UpdateMetadata."""
     traffic: Traffic = field(init=False)

@@ -4,7 +4,7 @@ A module that uses several of them joins them into one protocol. So the signatur
 test gives the handler just that.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.broker_lifecycle import BrokerLifecycle
@@ -24,6 +24,9 @@ from reference_broker.sessions.fetch_session_cache import FetchSessionCache
 from reference_broker.transactions.coordinator import TransactionCoordinator
 from reference_broker.transactions.markers.writing import MarkerWriter
 from reference_broker.transactions.verification.verifier import Verifier
+
+if TYPE_CHECKING:
+    from reference_broker.remote_log.manager import RemoteLogManager
 
 
 class HasNodeId(Protocol):
@@ -51,6 +54,13 @@ class HasOutside(Protocol):
 class HasPartitions(Protocol):
     @property
     def partitions(self) -> Partitions: ...
+
+
+class HasRemoteLog(Protocol):
+    @property
+    def remote_log(self) -> "RemoteLogManager | None":
+        """None where the node has no remote tier."""
+        ...
 
 
 class HasReplication(Protocol):

@@ -9,7 +9,15 @@ from importlib import import_module
 from typing import Any, Final
 
 from reference_broker.apis.api import Api
-from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, VERSIONS, ApiKey
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.wire.apis import (
+    DRAFTS,
+    FETCH_TOMBSTONE_HORIZON,
+    FIRST_DRAFT_VERSION,
+    METADATA_EPOCH_DRAFTS,
+    VERSIONS,
+    ApiKey,
+)
 
 MODULES: Final[Mapping[int, str]] = {
     ApiKey.PRODUCE: "records.k00_produce",
@@ -72,6 +80,14 @@ def serves(api_key: int, api_version: int) -> bool:
     """Whether requests of this version are answered: a version in the range, or a private draft of the API."""
     versions = SERVED.get(api_key)
     return versions is not None and (versions[0] <= api_version <= versions[1] or (api_key, api_version) in DRAFTS)
+
+
+def drafts_of(config: BrokerConfig) -> Mapping[tuple[int, int], str]:
+    """Returns the private drafts that a node with these settings knows, with the feature that announces each."""
+    left_out = set() if config.crucible_metadata_epoch_enable else set(METADATA_EPOCH_DRAFTS)
+    if not config.crucible_tombstone_horizon_enable:
+        left_out.add((ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON))
+    return {draft: feature for draft, feature in DRAFTS.items() if draft not in left_out}
 
 
 def load(api_key: int) -> Api[Any]:

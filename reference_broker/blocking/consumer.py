@@ -49,6 +49,21 @@ class ConsumerError(Exception):
         self.error = error
 
 
+class InvalidOffsetError(ConsumerError):
+    """A position is outside of the log, and the reset policy is ``none``."""
+
+
+class TombstonesMissedError(InvalidOffsetError):
+    """Tombstones may have been missed, so records that were read may be deleted by now (H-3). ``partitions`` are read
+    from the start of the log again. The application must forget what it has made of their records before it polls
+    again."""
+
+    def __init__(self, partitions: tuple[TopicPartition, ...]) -> None:
+        listed = ", ".join(f"{each.topic}-{each.partition}" for each in partitions)
+        super().__init__(ErrorCode.offset_out_of_range, f" (tombstones of {listed} may have been missed)")
+        self.partitions = partitions
+
+
 class CommitError(ConsumerError):
     """At least one partition is not committed, or nobody knows whether it is. ``result`` says which."""
 
@@ -144,6 +159,7 @@ class BlockingConsumer:
         """Returns records as soon as there are any, or none when the time is over.
 
         :raises ConsumerError: the member was refused for good, or a partition cannot be read.
+        :raises TombstonesMissedError: the application must forget what it has read of some partitions.
         """
         if self.consumer.is_away:
             self.consumer.come_back()
@@ -301,7 +317,9 @@ class BlockingConsumer:
         if coordinator is not None and coordinator.failure is not None:
             raise ConsumerError(coordinator.failure)
         for error in self.consumer.take_failures():
-            raise ConsumerError(error)
+            raise InvalidOffsetError(error) if error is ErrorCode.offset_out_of_range else ConsumerError(error)
+        if missed := self.consumer.take_missed_tombstones():
+            raise TombstonesMissedError(tuple(missed))
 
     def _auto_commit(self) -> None:
         if self._auto_commit_us is None or _now_us() < self._committed_at_us + self._auto_commit_us:

@@ -14,11 +14,11 @@ from reference_broker.client.draft_versions import (
     API_VERSIONS,
     API_VERSIONS_REQUEST,
     API_VERSIONS_VERSION,
-    announces_drafts,
+    announced_in,
+    may_be_sent,
 )
 from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
 
 
 class NoDraftError(Exception):
@@ -29,7 +29,7 @@ class NoDraftError(Exception):
 class _Lane:
     address: tuple[str, int]
     connection: Connection
-    speaks_drafts: bool
+    announced: frozenset[str]
     sent: Sent | None = None
     deadline: float = 0.0
 
@@ -66,7 +66,7 @@ class LaneConnections:
 
     def _send(self, held: _Lane, request: GroupRequest) -> None:
         assert held.sent is None, "two requests in flight on one lane"
-        if request.api_version >= FIRST_DRAFT_VERSION and not held.speaks_drafts:
+        if not may_be_sent(request.api_key, request.api_version, held.announced):
             raise NoDraftError
         held.deadline = time.monotonic() + request.timeout_us / 1e6
         held.sent = held.connection.send(
@@ -87,7 +87,7 @@ class LaneConnections:
             connection.close()
             raise
         self.learned(node, reply.body)
-        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announces_drafts(reply.body))
+        held = self._lanes[lane] = _Lane((node.host, node.port), connection, announced_in(reply.body))
         return held
 
     def receive(self, until: float) -> list[Outcome]:

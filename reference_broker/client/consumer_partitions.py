@@ -21,6 +21,7 @@ from reference_broker.client.metadata_cache import NO_METADATA_EPOCH
 from reference_broker.client.offset_commits import NO_OFFSET, may_consume
 from reference_broker.client.offset_requests import CommittedOffset, OffsetToCommit
 from reference_broker.client.partitions import TopicPartition
+from reference_broker.client.tombstone_horizon import remembered_after
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.records.reader import read_records
 from reference_broker.records.record import HeaderPair
@@ -54,7 +55,7 @@ class ConsumerRecord(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class PositionReset:
     """A position that moved without reading or seeking. ``from_offset`` is -1 if there was no position. ``reason`` is
-    no_offset, out_of_range or truncated."""
+    no_offset, out_of_range, truncated or tombstones_missed."""
 
     partition: TopicPartition
     from_offset: int
@@ -82,6 +83,12 @@ class Held:
     """The value that ``given`` gets once the buffer is empty. It may be higher than the offset after the last record,
     because batches without records for the application move it too."""
     committed: int = NO_OFFSET
+    remembered_horizon: int = 0
+    """The tombstone horizon below which it reads from the start again, or 0 (H-5)."""
+    bootstrap_start: int = NO_OFFSET
+    """The start of the log at which it began again."""
+    missed_tombstones: bool = False
+    """It is read from the start again, and the application does not know yet (H-3)."""
     is_paused: bool = False
     is_revoked: bool = False
     """The group has revoked the partition, and the application has not released it yet. The application may commit
@@ -203,6 +210,15 @@ class HeldPartitions:
             self._note(where, held.given, offset, held.reason, metadata_epoch)
             self.place(where, offset, leader_epoch)
 
+    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Reads from where the application wants. What it has made of earlier records may be as old as the position, so
+        the position is judged anew (H-3). A seek to the start of an unsafe bootstrap only goes on with that, or an
+        application that answers a missed tombstone so would be told again and again (H-5)."""
+        held = self.held[where]
+        if offset > held.bootstrap_start:
+            held.remembered_horizon = 0
+        self.place(where, offset, leader_epoch)
+
     def place(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Reads from that offset on. ``leader_epoch`` is that of the record before it, or -1 if unknown."""
         held = self.held[where]
@@ -218,6 +234,26 @@ class HeldPartitions:
         if end_offset < held.given:
             self._note(where, held.given, end_offset, "truncated", metadata_epoch)
         self.place(where, min(end_offset, held.given), leader_epoch)
+
+    def starts_over(self, where: TopicPartition, horizon: int, log_start_offset: int, metadata_epoch: int) -> bool:
+        """Whether tombstones may be missing in what was read (H-3, H-6). Then the partition is read from the start of
+        the log again, and the application must forget what it has made of its records."""
+        held, position = self.held[where], self.state.positions[where].offset
+        before = held.remembered_horizon
+        held.remembered_horizon = remembered_after(position, horizon)
+        if held.remembered_horizon <= before:
+            return False
+        self._note(where, held.given, log_start_offset, "tombstones_missed", metadata_epoch)
+        self.place(where, log_start_offset)
+        held.bootstrap_start, held.missed_tombstones = log_start_offset, True
+        return True
+
+    def take_missed_tombstones(self) -> list[TopicPartition]:
+        """Returns the partitions that were begun again, once."""
+        missed = [where for where, held in self.held.items() if held.missed_tombstones]
+        for where in missed:
+            self.held[where].missed_tombstones = False
+        return missed
 
     def _note(self, where: TopicPartition, from_offset: int, to_offset: int, reason: str, metadata_epoch: int) -> None:
         reset = PositionReset(where, from_offset, to_offset, reason, metadata_epoch)

@@ -1,12 +1,12 @@
-"""Finds out which nodes know KIP-232's drafts. A node announces them as features in its ApiVersions answer, for which a
-client asks on each new connection."""
+"""Finds out which drafts a node serves. It announces them as features in its ApiVersions answer, for which a client
+asks on each new connection."""
 
 from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 
 from reference_broker.client.group_requests import DRAFT_VERSION, PAGE_VERSION
-from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, ApiKey
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse
@@ -21,7 +21,17 @@ NEEDED_DRAFTS: Final = tuple(
 )
 
 
+def announced_in(body: object) -> frozenset[str]:
+    """The names of all features that the node announces in this ApiVersions answer."""
+    return frozenset(each.name for each in cast("ApiVersionsResponse", body).supported_features)
+
+
 def announces_drafts(body: object) -> bool:
-    """Whether the node that sent this ApiVersions answer knows every draft that a consumer with the epoch uses."""
-    offered = [each.name for each in cast("ApiVersionsResponse", body).supported_features]
-    return all(each in offered for each in NEEDED_DRAFTS)
+    """Whether the node that sent this ApiVersions answer knows every draft of KIP-232 that a consumer with the epoch
+    uses."""
+    return announced_in(body).issuperset(NEEDED_DRAFTS)
+
+
+def may_be_sent(api_key: int, api_version: int, announced: frozenset[str]) -> bool:
+    """Whether a request in this version may go to a node that announces these features. Only drafts need one."""
+    return api_version < FIRST_DRAFT_VERSION or DRAFTS.get((api_key, api_version)) in announced

@@ -47,6 +47,8 @@ GROUP_LANE: Final = "group"
 COMMIT_LANE: Final = "commit"
 COMMITTED_LANE: Final = "committed"
 _NODE_LANE: Final = "node-"
+FIRST_METADATA_WITH_TOPIC_IDS: Final = 10
+"""The first version of Metadata whose answers name topics by IDs, too (KIP-516)."""
 _RETRIED_BY_A_MEMBER: Final = (
     ErrorCode.not_coordinator,
     ErrorCode.coordinator_not_available,
@@ -86,6 +88,17 @@ class ConsumerConfig:
     request_timeout_us: int = 5_000_000
     commit_deadline_us: int = 60_000_000
     metadata_source: MetadataSource | None = None
+
+    def __post_init__(self) -> None:
+        """:raises ValueError: the settings contradict each other."""
+        if self.metadata_epoch and self.fetch.tombstone_horizon:
+            raise ValueError(
+                "tombstone_horizon needs topic IDs, which KIP-232's drafts lack: set metadata_epoch to False"
+            )
+        if self.fetch.tombstone_horizon and self.metadata_version < FIRST_METADATA_WITH_TOPIC_IDS:
+            raise ValueError(
+                f"tombstone_horizon needs topic IDs: set metadata_version to {FIRST_METADATA_WITH_TOPIC_IDS} or more"
+            )
 
     @property
     def draft_version(self) -> int:
@@ -171,7 +184,7 @@ class GroupConsumer:
     def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         """Reads an assigned partition from that offset on, without a look at its committed offset. ``leader_epoch`` is
         that of the record before it, or -1 if unknown."""
-        self.partitions.place(where, offset, leader_epoch)
+        self.partitions.seek(where, offset, leader_epoch)
 
     def seek_by_policy(self, where: TopicPartition) -> None:
         """Reads an assigned partition from where the reset policy says, as if it had no committed offset."""
@@ -315,6 +328,12 @@ class GroupConsumer:
         """Returns the positions that moved without reading or seeking since the last call."""
         resets, self.partitions.resets = self.partitions.resets, []
         return resets
+
+    def take_missed_tombstones(self) -> list[TopicPartition]:
+        """Returns the partitions that are read from the start of the log again since the last call, because tombstones
+        may have been missed. The application must forget what it has made of their records (H-3). Partitions that it
+        has given up meanwhile are left out."""
+        return self.partitions.take_missed_tombstones()
 
     def take_failures(self) -> list[Error | int]:
         """Returns the errors since the last call that no retry cures, of partitions and of fetches of offsets. The

@@ -21,7 +21,7 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.read_replicas import NO_REPLICA, ReadReplicas
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.fetch import FetchResponse, PartitionData
+from reference_broker.wire.fetch import NO_TOPIC_ID, FetchResponse, PartitionData
 
 _STALE_METADATA: Final = (
     ErrorCode.not_leader_or_follower,
@@ -137,6 +137,10 @@ class LeaderFetches:
         if any(held.buffer for _, held in partitions):
             return None
         wanted = {where: self._wanted(where, node_id) for where, _ in partitions}
+        if self.settings.tombstone_horizon and any(each.topic_id == NO_TOPIC_ID for each in wanted.values()):
+            self.failures.append(ErrorCode.unknown_topic_id)  # A released version would not tell the marker.
+            self._back_off(now_us, lane)
+            return None
         request, plan = lane.fetch(node, wanted)
         self.observer.fetching(node_id, plan, wanted)
         return request
@@ -203,7 +207,7 @@ class LeaderFetches:
         if error is ErrorCode.none and diverging is not None and diverging.epoch >= 0:
             metadata_epoch = self.metadata.cache.metadata_epoch
             self.partitions.truncated(where, diverging.epoch, diverging.end_offset, metadata_epoch)
-        elif error is ErrorCode.none:
+        elif error is ErrorCode.none and not self._starts_over(where, data):
             try:
                 batches = self.partitions.take(where, data)
             except InvalidRecords:
@@ -213,6 +217,10 @@ class LeaderFetches:
         if error is not ErrorCode.none:
             self._take_error(now_us, node_id, where, data, error)
         return FetchedPartition(where, data, before, position.offset, error, batches)
+
+    def _starts_over(self, where: TopicPartition, data: PartitionData) -> bool:
+        horizon, epoch = data.tombstone_horizon, self.metadata.cache.metadata_epoch
+        return horizon >= 0 and self.partitions.starts_over(where, horizon, data.log_start_offset, epoch)
 
     def _prefer(self, now_us: int, leader_id: int, where: TopicPartition, replica_id: int) -> None:
         """Takes the follower that the leader named. Newer metadata says where it is, if it is not known."""

@@ -18,6 +18,7 @@ from reference_broker.client.group_requests import GroupRequest
 from reference_broker.client.metadata_cache import NodeAddress
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.session_handler import FetchSessionHandler
+from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON
 from reference_broker.wire.errors import Error
 from reference_broker.wire.fetch import FetchResponse
 
@@ -27,7 +28,8 @@ class FetchSettings:
     """Settings of all fetches of a consumer. With ``leader_epochs`` a fetch sends the epochs of the current leader and
     of the last record (KIP-320). Without it both are -1. ``reset`` is the reset policy: earliest, latest or none.
     ``rack`` is where the consumer stands (``client.rack``), so that it may read from a follower there (KIP-392). With
-    ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98)."""
+    ``read_committed`` it gets no record of a transaction that is open or aborted (KIP-98). With ``tombstone_horizon``
+    it begins again where it may have missed tombstones (H-3). All nodes must serve the draft and name topics by IDs."""
 
     fetch_version: int = 17
     list_offsets_version: int = 10
@@ -40,11 +42,16 @@ class FetchSettings:
     request_timeout_us: int = 5_000_000
     rack: str = ""
     read_committed: bool = False
+    tombstone_horizon: bool = False
 
     @property
     def isolation_level(self) -> int:
         """As Fetch and ListOffsets carry it."""
         return READ_COMMITTED if self.read_committed else READ_UNCOMMITTED
+
+    def version(self, plan: FetchPlan) -> int:
+        """Returns the version of a Fetch."""
+        return FETCH_TOMBSTONE_HORIZON if self.tombstone_horizon else plan.version(self.fetch_version)
 
 
 @dataclass(slots=True)
@@ -77,7 +84,7 @@ class NodeLane:
         self.in_flight = FETCH
         self.asked = {where: each.fetch_offset for where, each in wanted.items()}
         plan = self.handler.build(wanted)
-        version = plan.version(settings.fetch_version)
+        version = settings.version(plan)
         body = plan.request(
             version,
             settings.max_wait_ms,
@@ -95,7 +102,7 @@ class NodeLane:
         if plan is None:
             return None
         self.in_flight, self.asked = FETCH, {}
-        version = plan.version(self.settings.fetch_version)
+        version = self.settings.version(plan)
         return GroupRequest(FETCH, version, plan.request(version, 0, 0, 0), self.settings.request_timeout_us, node)
 
     def listed(self, body: object) -> dict[TopicPartition, tuple[Error | int, int, int]]:

@@ -37,6 +37,7 @@ from reference_broker.wire.offset_commit import OffsetCommitRequest
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse
     from kio.schema.offset_fetch.v9.response import OffsetFetchResponse, OffsetFetchResponseGroup
+    from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse
 
     from reference_broker.wire.drafts.offsets import OffsetFetchResponse1001
 
@@ -140,10 +141,10 @@ def _partition(number: int, offset: OffsetToCommit) -> OffsetCommitRequestPartit
 
 
 def commit_errors(body: object) -> dict[TopicPartition, Error | int]:
-    """The error of each partition, from an answer in any version."""
+    """The error of each partition, from an answer to OffsetCommit in any version, or to TxnOffsetCommit."""
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.error_code)
-        for topic in cast("OffsetCommitResponse", body).topics
+        for topic in cast("OffsetCommitResponse | TxnOffsetCommitResponse", body).topics
         for each in topic.partitions
     }
 

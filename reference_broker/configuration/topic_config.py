@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's topic configs that this broker honours.
 
-Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1). The broker does not serve remote
-storage, throttled replicas and levels of compression. It refuses their keys, so that nobody relies on them.
+Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1). The broker does not serve throttled
+replicas and levels of compression. It refuses their keys, so that nobody relies on them.
 """
 
 from collections.abc import Mapping
@@ -49,6 +49,20 @@ _KEYS = (
         "A record is compacted after so many milliseconds at the latest.",
         at_least=1,
     ),
+    ConfigKey(
+        "local.retention.bytes",
+        Kind.LONG,
+        -2,
+        "Segments that are in the remote tier go here once a partition has more bytes here; -2: as retention.bytes.",
+        at_least=-2,
+    ),
+    ConfigKey(
+        "local.retention.ms",
+        Kind.LONG,
+        -2,
+        "Segments that are in the remote tier go here once they are so many ms old; -2: as retention.ms.",
+        at_least=-2,
+    ),
     ConfigKey("max.message.bytes", Kind.INT, 1_048_588, "A record batch may have so many bytes.", at_least=0),
     ConfigKey(
         "message.timestamp.after.max.ms",
@@ -93,6 +107,19 @@ _KEYS = (
         "A produce with acks=all is refused while fewer replicas are in sync.",
         at_least=1,
     ),
+    ConfigKey(
+        "remote.log.copy.disable",
+        Kind.BOOLEAN,
+        False,
+        "What is in the remote tier can be read, and nothing more is copied.",
+    ),
+    ConfigKey(
+        "remote.log.delete.on.disable",
+        Kind.BOOLEAN,
+        False,
+        "What is in the remote tier is deleted once remote.storage.enable becomes false.",
+    ),
+    ConfigKey("remote.storage.enable", Kind.BOOLEAN, False, "Closed segments are copied to the remote tier."),
     ConfigKey(
         "retention.bytes", Kind.LONG, -1, "Old segments go once a partition has more bytes than this; -1 is no limit."
     ),

@@ -65,6 +65,10 @@ class FieldWriter:
     def int64(self, value: int) -> None:
         self.data += _INT64.pack(value)
 
+    def numbers(self, layout: Struct, *values: int) -> None:
+        """Writes several numbers at once."""
+        self.data += layout.pack(*values)
+
     def length(self, count: int) -> None:
         """Writes the length of an array or of bytes."""
         self.data += uvarint(count + 1) if self._flexible else _INT32.pack(count)

@@ -2,10 +2,10 @@
 
 from reference_broker.apis.listener_scopes import takes
 from reference_broker.apis.records.k01_fetch import is_metadata_fetch
-from reference_broker.apis.registry import serves
+from reference_broker.apis.registry import drafts_of, serves
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.core.events import Request
-from reference_broker.wire.apis import METADATA_EPOCH_DRAFTS, ApiKey, api_name
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey, api_name
 
 BEFORE_READY = frozenset(
     {
@@ -45,7 +45,7 @@ class Admission:
 
     def __init__(self, config: BrokerConfig) -> None:
         self._scopes = config.listener_plan().scopes
-        self._serves_metadata_epochs = config.crucible_metadata_epoch_enable
+        self._drafts = drafts_of(config)
 
     def refusal(self, request: Request, listener: str) -> str:
         """Why the connection closes instead of an answer. Empty: the request is taken. ``listener`` is empty if the
@@ -61,7 +61,7 @@ class Admission:
         return request.api_key == ApiKey.API_VERSIONS or (
             request.body is not None
             and serves(request.api_key, request.api_version)
-            and (self._serves_metadata_epochs or (request.api_key, request.api_version) not in METADATA_EPOCH_DRAFTS)
+            and (request.api_version < FIRST_DRAFT_VERSION or (request.api_key, request.api_version) in self._drafts)
         )
 
 

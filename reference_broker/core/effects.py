@@ -6,6 +6,7 @@ A driver carries out the effects of one event in order. Effects are named tuples
 from typing import NamedTuple, TypeAlias
 
 from reference_broker.ports.channels import Channel
+from reference_broker.ports.store import StoreOperation
 from reference_broker.wire.tags import Tag
 
 
@@ -60,6 +61,13 @@ class Sync(NamedTuple):
     paths: tuple[str, ...]
 
 
+class StoreCall(NamedTuple):
+    """Carry out the operation on the object store, then give StoreDone(token) or StoreFailed(token), exactly one."""
+
+    token: int
+    operation: StoreOperation
+
+
 class Note(NamedTuple):
     """A line of the trace: what happened inside, for checks and for people. Values are ints or strings."""
 
@@ -67,4 +75,4 @@ class Note(NamedTuple):
     fields: tuple[tuple[str, int | str], ...] = ()
 
 
-Effect: TypeAlias = Reply | Close | Send | SetTimer | Sync | Note
+Effect: TypeAlias = Reply | Close | Send | SetTimer | Sync | StoreCall | Note

@@ -7,6 +7,7 @@ classes may be equal by content.
 from typing import NamedTuple, TypeAlias
 
 from reference_broker.ports.channels import Channel
+from reference_broker.ports.store import StoreAnswer, StoreFailure
 from reference_broker.wire.tags import Tag
 
 
@@ -87,4 +88,30 @@ class SyncFailed(NamedTuple):
     reason: str
 
 
-Event: TypeAlias = Opened | Request | Closed | PeerUp | PeerReply | PeerDown | TimerFired | Synced | SyncFailed
+class StoreDone(NamedTuple):
+    """The object store has done what the StoreCall asks for. ``answer`` depends on the operation."""
+
+    token: int
+    answer: StoreAnswer
+
+
+class StoreFailed(NamedTuple):
+    """The object store has not done it, or nobody knows."""
+
+    token: int
+    failure: StoreFailure
+
+
+Event: TypeAlias = (
+    Opened
+    | Request
+    | Closed
+    | PeerUp
+    | PeerReply
+    | PeerDown
+    | TimerFired
+    | Synced
+    | SyncFailed
+    | StoreDone
+    | StoreFailed
+)

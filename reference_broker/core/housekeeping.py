@@ -46,6 +46,8 @@ class Housekeeping:
             if number % PARTITIONS_PER_SLICE == 0:
                 yield
         for number, log in enumerate(list(self.other_logs()), 1):
+            if log.config.is_copied:
+                self._shorten(log)
             if log.has_retired:
                 sync_then(broker.outside, [log], nobody_waits)
             if number % PARTITIONS_PER_SLICE == 0:
@@ -54,7 +56,7 @@ class Housekeeping:
     def _retain(self, partition: Partition) -> None:
         """If the disk fails here (because it is full, say), no client is harmed: the next round tries again."""
         log, now = partition.log, self.broker.now
-        start = log.log_start_offset
+        start = log.local_log_start_offset
         for work in (log.enforce_retention, log.roll_if_due):
             try:
                 work(now)
@@ -63,8 +65,15 @@ class Housekeeping:
                 self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
         if log.has_retired:  # The files go when the new log start is durable.
             sync_led_then(self.broker.outside, [partition], nobody_waits)
-        if log.log_start_offset != start:
+        if log.local_log_start_offset != start:
             partition.changed()
+
+    def _shorten(self, log: PartitionLog) -> None:
+        """A follower deletes what is in the remote tier by itself. Where its log begins, its leader says."""
+        try:
+            log.enforce_retention(self.broker.now)
+        except DiskError as failure:
+            self.broker.outside.note("retention_failed", ("partition", log.directory), ("reason", str(failure)))
 
     def _forget_producers(self) -> Slices:
         logs = [partition.log for partition in self.broker.partitions.by_name.values()]

@@ -7,14 +7,13 @@ at a time and carries out the effects in order.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from reference_broker.apis.broker import Broker
 from reference_broker.apis.dispatcher import Dispatcher
 from reference_broker.apis.metadata.metadata_feed import feed_metadata
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.activation import Endpoint
-from reference_broker.controller.metadata_replica import Home, MetadataReplica
 from reference_broker.core.admission import Admission, is_taken_before_ready
+from reference_broker.core.assembling import assembled
 from reference_broker.core.calls import UNKNOWN_ORIGIN, ActiveCall, LocalCall, Origin
 from reference_broker.core.clean_shutdown import LastEnd, read_mark, remove_mark, sync_and_mark
 from reference_broker.core.effects import Effect
@@ -27,6 +26,8 @@ from reference_broker.core.events import (
     PeerReply,
     PeerUp,
     Request,
+    StoreDone,
+    StoreFailed,
     Synced,
     SyncFailed,
     TimerFired,
@@ -36,10 +37,9 @@ from reference_broker.core.housekeeping import Housekeeping
 from reference_broker.core.log_cleaner import LogCleaner
 from reference_broker.core.outside import Outside
 from reference_broker.core.peers import Peers
-from reference_broker.core.randomness import KeyedRandom
+from reference_broker.core.store import StoreCalls
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
-from reference_broker.groups.coordinator import GroupCoordinator
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
@@ -52,14 +52,6 @@ from reference_broker.quorum.metadata_log import CutBelowHighWatermark
 from reference_broker.quorum.node_files import StartRefused, read_identity
 from reference_broker.replication.high_watermarks import read_high_watermarks
 from reference_broker.replication.partition_publisher import PartitionPublisher
-from reference_broker.replication.partitions import Partitions
-from reference_broker.replication.replication import replication_of
-from reference_broker.sessions.fetch_session_cache import FetchSessionCache
-from reference_broker.transactions.coordinator import TransactionCoordinator
-from reference_broker.transactions.markers.writing import MarkerWriter
-from reference_broker.transactions.producer_ids import ProducerIds
-from reference_broker.transactions.verification.offsets import OffsetsVerifier
-from reference_broker.transactions.verification.verifier import Verifier
 from reference_broker.wire.apis import api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -73,6 +65,8 @@ _SHARED: Mapping[type, str] = {
     Request: "in what a request set off beside its own answer",
     TimerFired: "in a timer",
     Synced: "in what a sync set off",
+    StoreDone: "in what an answer of the object store set off",
+    StoreFailed: "in what a failure of the object store set off",
     Closed: "in what the end of a connection set off",
     PeerReply: "in what the answer of another node set off",
     PeerDown: "in what the loss of a channel to another node set off",
@@ -121,91 +115,41 @@ class Node:
         self._effects: list[Effect] = []
         self._timers = Timers(self._effects, lambda: self.broker.now.mono_us)
         self._syncs = Syncs(self._effects)
+        self._stores = StoreCalls(self._effects)
         self._peers = Peers(node_id, self._client_id, self._effects)
         self._calls: dict[int, ActiveCall] = {}
         self._origins: dict[int, Origin] = {}
         """Where the requests of the open connections come from."""
         self._admission = Admission(config)
         self._inter_broker = config.listener_plan().inter_broker
-        outside = Outside(self._effects, self._timers, self._syncs, self._peers, lambda: self.broker.now)
+        outside = Outside(self._effects, self._timers, self._syncs, self._stores, self._peers, lambda: self.broker.now)
         self._end_event = outside.end_event
-        metrics = Metrics()
-        partitions = Partitions()
-        replica = MetadataReplica(
-            Home(
-                node_id,
-                config,
-                disk,
-                outside,
-                lambda purpose: KeyedRandom(seed, purpose),
-                tuple(endpoints) or (Endpoint(host, port),),
-                metrics,
-            )
-        )
-        replication = replication_of(outside, node_id, config, disk, replica, metrics, partitions)
-        groups = GroupCoordinator(
-            outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
-        )
-        verifier = Verifier(outside, node_id, lambda: replica.loader.image, self._serve_locally, metrics)
-        groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
-        markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
-        transactions = TransactionCoordinator(
-            outside,
-            node_id,
-            config,
-            replication.leaders,
-            lambda: replica.loader.image,
-            metrics,
-            markers,
-            ProducerIds(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
-        )
-        replication.listeners += [groups, transactions]
-        self.broker = Broker(
-            node_id=node_id,
-            config=config,
-            now=Now(0, 0),
-            disk=disk,
-            outside=outside,
-            metrics=metrics,
-            partitions=partitions,
-            replica=replica,
-            fetch_sessions=FetchSessionCache(
-                config.max_incremental_fetch_session_cache_slots,
-                KeyedRandom(seed, "fetch-sessions"),
-                metrics,
-                outside.note,
-                config.min_incremental_fetch_session_eviction_ms,
-                config.crucible_fetch_session_cache_partitions,
-                lambda work: run_slices(outside, work),
-            ),
-            replication=replication,
-            groups=groups,
-            markers=markers,
-            transactions=transactions,
-            verifier=verifier,
-        )
+        places = tuple(endpoints) or (Endpoint(host, port),)
+        self.broker = assembled(outside, node_id, config, disk, seed, places, self._serve_locally)
         self._dispatcher = Dispatcher(self.broker)
         self._publisher = PartitionPublisher(
             node_id,
             config,
             disk,
-            partitions,
-            replication,
+            self.broker.partitions,
+            self.broker.replication,
             now=lambda: self.broker.now,
             later=lambda step: self._timers.set(self.broker.now.mono_us, step),
             sync=outside.sync,
             note=outside.note,
-            replica_count=metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
+            replica_count=self.metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
         self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
-        self._requests = {key: _request_counter(metrics, key) for key in SERVED}
-        self._failed_requests = {key: _failure_counter(metrics, key) for key in SERVED}
+        self._requests = {key: _request_counter(self.metrics, key) for key in SERVED}
+        self._failed_requests = {key: _failure_counter(self.metrics, key) for key in SERVED}
         self._on: dict[type, Callable[..., None]] = {
             Request: self._request,
             TimerFired: self._timer_fired,
             Synced: lambda event: self._syncs.synced(event.token),
             SyncFailed: self._sync_failed,
+            StoreDone: self._unless_closing(self._stores.done),
+            StoreFailed: self._unless_closing(self._stores.failed),
             Opened: self._opened,
             Closed: self._closed,
             PeerUp: self._ignore,
@@ -304,6 +248,8 @@ class Node:
         feed_metadata(self.broker)
         replica.loader.subscribe(self.broker.replication.leaders.image_changed)
         replica.loader.subscribe(self.broker.groups.image_changed)
+        if self.broker.remote_log is not None:
+            replica.loader.subscribe(self.broker.remote_log.image_changed)
         replica.loader.subscribe(self._cleaner.topics.image_changed)
         replica.loader.subscribe(lambda _, image: self._image_changed(image))
         replica.lifecycle.previous_broker_epoch = self._last_end.broker_epoch
@@ -351,6 +297,8 @@ class Node:
         self._cleaner.start()
         self.broker.groups.start()
         self.broker.transactions.start()
+        if self.broker.remote_log is not None:
+            self.broker.remote_log.start()
         self.broker.outside.note("ready", ("partitions", len(self.broker.partitions.by_name)))
 
     def _leave(self) -> None:

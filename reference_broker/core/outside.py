@@ -4,16 +4,23 @@ from collections.abc import Callable
 
 from reference_broker.core.effects import Effect, Note
 from reference_broker.core.peers import Peers
+from reference_broker.core.store import StoreCalls
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
 from reference_broker.ports.now import Now
 
 
 class Outside:
-    """Implements ``ports.node_ports.Ports``. The node calls ``end_event`` when all else of an event is done."""
+    """Implements ``ports.node_ports.StorePorts``. The node calls ``end_event`` when all else of an event is done."""
 
     def __init__(
-        self, effects: list[Effect], timers: Timers, syncs: Syncs, peers: Peers, now: Callable[[], Now]
+        self,
+        effects: list[Effect],
+        timers: Timers,
+        syncs: Syncs,
+        stores: StoreCalls,
+        peers: Peers,
+        now: Callable[[], Now],
     ) -> None:
         self._effects = effects
         self._last_steps: list[Callable[[], None]] = []
@@ -22,6 +29,7 @@ class Outside:
         self.set_timer = timers.set
         self.cancel_timer = timers.cancel
         self.sync = syncs.request
+        self.store = stores.request
         self.send = peers.send
 
     def note(self, what: str, *fields: tuple[str, int | str]) -> None:

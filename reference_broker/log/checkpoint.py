@@ -29,15 +29,15 @@ class Checkpoint:
         return self.path + NEW_SUFFIX
 
     def replace(self, rows: Sequence[str]) -> None:
-        self.disk.write(self.new_path, _encode(rows))
+        self.disk.write(self.new_path, encoded_rows(rows))
         self.disk.rename(self.new_path, self.path)
 
     def overwrite(self, rows: Sequence[str]) -> None:
-        self.disk.write(self.path, _encode(rows))
+        self.disk.write(self.path, encoded_rows(rows))
 
     def prepare(self, rows: Sequence[str]) -> str:
         """Writes the new file and returns its path, which must be synced before ``settle``."""
-        self.disk.write(self.new_path, _encode(rows))
+        self.disk.write(self.new_path, encoded_rows(rows))
         return self.new_path
 
     def settle(self) -> None:
@@ -67,14 +67,16 @@ class Checkpoint:
     def _read(self, path: str, names: Sequence[str]) -> list[str] | None:
         if path.rpartition("/")[2] not in names:
             return None
-        return _decode(self.disk.read(path, 0, self.disk.size(path)))
+        return decoded_rows(self.disk.read(path, 0, self.disk.size(path)))
 
 
-def _encode(rows: Sequence[str]) -> bytes:
+def encoded_rows(rows: Sequence[str]) -> bytes:
+    """The whole file."""
     return "".join(f"{line}\n" for line in (VERSION, str(len(rows)), *rows)).encode()
 
 
-def _decode(data: bytes) -> list[str] | None:
+def decoded_rows(data: bytes) -> list[str] | None:
+    """The rows of a file. None if it is not whole."""
     lines = data.decode(errors="replace").split("\n")
     whole = len(lines) >= 3 and lines[0] == VERSION and lines[1] == str(len(lines) - 3) and lines[-1] == ""
     return lines[2:-1] if whole else None

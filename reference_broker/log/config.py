@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 UNBOUNDED = 0x7FFFFFFFFFFFFFFF
+AS_RETENTION = -2
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,6 +30,15 @@ class LogConfig:
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = UNBOUNDED
+    remote_storage_enable: bool = False
+    """Closed segments are copied to the remote tier. It is false where the broker has no tier
+    (``remote.log.storage.system.enable``)."""
+    remote_log_copy_disable: bool = False
+    """What is in the tier can be read, and nothing is added to it."""
+    remote_log_delete_on_disable: bool = False
+    local_retention_bytes: int = AS_RETENTION
+    local_retention_ms: int = AS_RETENTION
+    """These two are for what the tier holds, too. -2 means as in ``retention``."""
     flush_messages: int = UNBOUNDED
     """A produce is answered only once at most this many records are not durable."""
     flush_ms: int = UNBOUNDED
@@ -51,6 +61,23 @@ class LogConfig:
     @property
     def is_deleted(self) -> bool:
         return "delete" in self.cleanup_policy.split(",")
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether records must be in the remote tier before they may go here."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def here_bytes(self) -> int:
+        """How many bytes of segments stay on this disk, or -1. Without copies these are all bytes that there are."""
+        kept = self.local_retention_bytes
+        return kept if self.is_copied and kept != AS_RETENTION else self.retention_bytes
+
+    @property
+    def here_ms(self) -> int:
+        """For how many ms a segment stays on this disk, or -1."""
+        kept = self.local_retention_ms
+        return kept if self.is_copied and kept != AS_RETENTION else self.retention_ms
 
     @property
     def max_segment_ms(self) -> int:

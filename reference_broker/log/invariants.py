@@ -16,13 +16,16 @@ from reference_broker.log.segment import Segment
 from reference_broker.log.segments import Segments
 
 
-def check_offsets(log_start_offset: int, high_watermark: int, log_end_offset: int) -> None:
-    assert 0 <= log_start_offset <= high_watermark <= log_end_offset, (
-        f"the high watermark {high_watermark} lies outside {log_start_offset}..{log_end_offset}"
+def check_offsets(log_start_offset: int, local_log_start_offset: int, high_watermark: int, log_end_offset: int) -> None:
+    assert 0 <= log_start_offset <= local_log_start_offset, (
+        f"local records begin at {local_log_start_offset}, before the log's start {log_start_offset}"
+    )
+    assert local_log_start_offset <= high_watermark <= log_end_offset, (
+        f"the high watermark {high_watermark} lies outside {local_log_start_offset}..{log_end_offset}"
     )
 
 
-def check_segments(segments: Segments, log_start_offset: int, log_end_offset: int) -> None:
+def check_segments(segments: Segments, local_log_start_offset: int, log_end_offset: int) -> None:
     """Checks that the list agrees with its base offsets, and that segments follow each other without an overlap."""
     items = segments.items
     assert segments.bases == [segment.base_offset for segment in items], (
@@ -34,8 +37,8 @@ def check_segments(segments: Segments, log_start_offset: int, log_end_offset: in
         )
         assert before.base_offset < after.base_offset, f"two segments begin at {after.base_offset}"
     if items:
-        assert items[0].base_offset <= log_start_offset, (
-            f"the log starts at {log_start_offset}, before its first segment {items[0].base_offset}"
+        assert items[0].base_offset <= local_log_start_offset, (
+            f"the log starts at {local_log_start_offset}, before its first segment {items[0].base_offset}"
         )
         assert items[-1].next_offset == log_end_offset, (
             f"the log ends at {log_end_offset}, its last segment at {items[-1].next_offset}"

@@ -5,6 +5,7 @@ harmless: the batches carry their epochs, so recovery adds what is missing.
 """
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 
 from reference_broker.log.checkpoint import Checkpoint
@@ -128,6 +129,21 @@ class LeaderEpochs:
             self.starts[0] = max(self.starts[0], offset)
             self.saved = False
             self.save()
+
+    def put_before(self, offset: int, rows: Sequence[tuple[int, int]]) -> None:
+        """Takes the rows, (epoch, start offset), in the place of those that began before ``offset``. The file follows
+        with the next ``save``."""
+        keep = bisect_left(self.starts, offset)
+        latest = rows[-1][0] if rows else UNDEFINED
+        while keep < len(self.epochs) and self.epochs[keep] <= latest:
+            keep += 1
+        self.epochs[:keep] = [epoch for epoch, _ in rows]
+        self.starts[:keep] = [start for _, start in rows]
+        self.saved = False
+
+    def before(self, offset: int) -> list[tuple[int, int]]:
+        """Returns (epoch, start offset) of those that began before ``offset``."""
+        return [(epoch, start) for epoch, start in zip(self.epochs, self.starts, strict=True) if start < offset]
 
     def clear(self) -> None:
         if self.epochs:

@@ -1,12 +1,15 @@
 """What a log shows: offsets, leader epochs, transactions, records. Nothing here changes the log."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from operator import attrgetter
 
 from reference_broker.log import invariants, reading
 from reference_broker.log.lookup import FoundOffset, LookUp, Search, Work, in_one_go
-from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered
+from reference_broker.log.recreating import Recreated, recreated
+from reference_broker.log.tierable import TierableSegment, tierable
+from reference_broker.ports.now import Now
 from reference_broker.records.batch import Buffer, end_of
 from reference_broker.wire.fetch import AbortedTransaction, EpochEndOffset
 
@@ -18,17 +21,24 @@ class LogView:
 
     ``cleaned_offset``: as in its file; of the records below it, only the newest of each key are left. ``topic_id``:
     written beside the first records; empty where the directory's name says all. ``quarantine``: why the log must not be
-    led, or None.
+    led, or None. ``horizon``: below which offset tombstones may be gone.
+
+    ``log_start_offset``: where the log begins. ``local_log_start_offset``: where its records on this disk begin. Those
+    between them are in the remote tier only. Without such records both are the same. ``copied_end_offset``: below it
+    every record is listed in the remote tier. The tier tells it; a start does not know it.
     """
 
     __slots__ = (
         "_checkpoints",
         "cleaned_offset",
+        "copied_end_offset",
         "directory",
         "disk",
         "durability",
         "epochs",
         "high_watermark",
+        "horizon",
+        "local_log_start_offset",
         "log_end_offset",
         "log_start_offset",
         "producers",
@@ -49,9 +59,12 @@ class LogView:
         self.quarantine = recovered.quarantine
         self.topic_id = b""
         self._checkpoints = recovered.checkpoints
-        self.log_end_offset = segments[-1].next_offset if segments else recovered.log_start_offset
-        self.log_start_offset = self.high_watermark = min(recovered.log_start_offset, self.log_end_offset)
+        self.log_end_offset = segments[-1].next_offset if segments else recovered.local_start_offset
+        self.log_start_offset = min(recovered.log_start_offset, self.log_end_offset)
+        self.local_log_start_offset = self.high_watermark = min(recovered.local_start_offset, self.log_end_offset)
+        self.copied_end_offset = 0
         self.cleaned_offset = recovered.cleaned_offset
+        self.horizon = recovered.horizon
 
     # --- offsets and epochs -----------------------------------------------------------------------------------------
 
@@ -116,7 +129,7 @@ class LogView:
     @property
     def appended_since_sync(self) -> int:
         """The number of offsets whose records are not known to be durable."""
-        return self.log_end_offset - max(self.durability.synced_offset, self.log_start_offset)
+        return self.log_end_offset - max(self.durability.synced_offset, self.local_log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
         """Returns the largest known epoch <= ``epoch`` and its end offset, one past its last offset (KIP-320). The
@@ -134,10 +147,13 @@ class LogView:
         is the high watermark.
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
-        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange and DiskError.
+        less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
+        DiskError.
         """
         log_end_offset = self.log_end_offset
-        if not self.log_start_offset <= offset <= log_end_offset:
+        if not self.local_log_start_offset <= offset <= log_end_offset:
+            if self.log_start_offset <= offset < log_end_offset:
+                raise MovedToRemote(offset, self.local_log_start_offset)
             raise OffsetOutOfRange(offset, self.log_start_offset, log_end_offset)
         end_offset = min(self.high_watermark if end_offset is None else end_offset, log_end_offset)
         segments = self.segments
@@ -149,20 +165,31 @@ class LogView:
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
         """Returns how many bytes the batches have, from the one that holds ``offset`` up to ``end_offset``. It is 0
-        outside the log."""
-        offset, end_offset = max(offset, self.log_start_offset), min(end_offset, self.log_end_offset)
+        outside the log, and of records that are in the remote tier only."""
+        offset, end_offset = max(offset, self.local_log_start_offset), min(end_offset, self.log_end_offset)
         if offset >= end_offset or not self.segments.items:
             return 0
         return reading.bytes_between(self.segments, offset, end_offset)
 
+    def tierable(self, last_stable_offset: int, high_watermark: int, from_offset: int) -> tuple[TierableSegment, ...]:
+        """Returns the closed segments with offsets from ``from_offset`` on that may be copied to the remote tier: those
+        that lie wholly below the last stable offset and the high watermark, the oldest first."""
+        return tierable(self.segments, min(last_stable_offset, high_watermark), from_offset)
+
+    def recreated(self, now: Now, offset: int) -> Generator[None, None, Recreated]:
+        """Makes the snapshot of producers at ``offset``, where a segment begins, as P-9 says. In slices. Raises
+        Overtaken and DiskError. ``PartitionLog.recreate_snapshot`` keeps it, too."""
+        return recreated(self.segments, offset, now.wall_ms, self.producers.expiration_ms)
+
     def search_timestamp(self, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:
-        """The first record whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two slices."""
-        return LookUp(self.segments, self.log_start_offset, work).first_at(timestamp_ms)
+        """The first record here whose timestamp is >= ``timestamp_ms``, in slices. Raises Overtaken between two
+        slices."""
+        return LookUp(self.segments, self.local_log_start_offset, work).first_at(timestamp_ms)
 
     def search_max_timestamp(self, work: Work) -> Search[FoundOffset]:
-        """The first record with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none. Raises
+        """The first record here with the largest timestamp (KIP-734), in slices; (-1, -1, -1) if there is none. Raises
         Overtaken between two slices."""
-        return LookUp(self.segments, self.log_start_offset, work).largest()
+        return LookUp(self.segments, self.local_log_start_offset, work).largest()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> FoundOffset | None:
         """``search_timestamp`` in one go."""
@@ -177,8 +204,10 @@ class LogView:
     def check_invariants(self) -> None:
         """Raises AssertionError if the parts of the log contradict each other. It walks over all that is in memory, so
         the simulator and tests call it and production does not."""
-        invariants.check_offsets(self.log_start_offset, self.high_watermark, self.log_end_offset)
-        invariants.check_segments(self.segments, self.log_start_offset, self.log_end_offset)
+        invariants.check_offsets(
+            self.log_start_offset, self.local_log_start_offset, self.high_watermark, self.log_end_offset
+        )
+        invariants.check_segments(self.segments, self.local_log_start_offset, self.log_end_offset)
         invariants.check_durability(self.durability, self.durable_end, self.cleaned_offset, self.log_end_offset)
         invariants.check_epochs(self.epochs, self.log_start_offset, self.log_end_offset)
         invariants.check_producers(self.producers, self.log_end_offset)

@@ -1,31 +1,20 @@
 """Offsets by timestamp, in slices. At most two batches are decoded: the one that is answered, and the one inside which
 the log starts.
-
-A producer's records are not looked into before they are written, so a batch may hold anything. One whose bytes are no
-records, that decompresses to more than MOST_PLAIN_BYTES, or whose records do not reach the timestamp of its header,
-counts as its first offset with that timestamp. A reader that starts there misses nothing.
 """
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from reference_broker.log.batch_times import Steps, TimeAndOffset, first_at, largest_from
 from reference_broker.log.segment import Segment, headers
 from reference_broker.log.segments import Segments
-from reference_broker.records.batch import HEADER_BYTES, BatchHeader, InvalidRecords
-from reference_broker.records.compression import PIECE_BYTES, decompressed_pieces
-from reference_broker.records.reader import MOST_PLAIN_BYTES
-from reference_broker.records.varint import INT64_END, read_zigzag, wrapped
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.records.batch import BatchHeader
 
 SLICE_UNITS = 3000
 UNITS_PER_HEADER = 1
 UNITS_PER_READ = 30
 """A read of the disk, with what finds its place."""
-UNITS_PER_PIECE = 1000
-"""A piece of a compressed batch."""
-RECORDS_AT_ONCE = 500
-UNITS_PER_RECORDS = 500
 
 
 @dataclass(slots=True, frozen=True)
@@ -143,41 +132,26 @@ class LookUp:
         self, segment: Segment, position: int, header: BatchHeader, timestamp_ms: int
     ) -> Search[FoundOffset | None]:
         """The first record of a batch that reaches the timestamp. None only where the log starts inside the batch."""
-        is_whole = header.base_offset >= self.log_start_offset
-        try:
-            plain = yield from self._plain(segment, position, header)
-            for times in _times(plain, header):
-                for record_ms, offset in times:
-                    if record_ms >= timestamp_ms and offset >= self.log_start_offset:
-                        return FoundOffset(record_ms, offset, header.leader_epoch)
-                yield from self._pause(segment, UNITS_PER_RECORDS)
-        except InvalidRecords:
-            pass
-        return FoundOffset(header.max_timestamp_ms, header.base_offset, header.leader_epoch) if is_whole else None
+        steps = first_at(self._batch(segment, position, header), header, timestamp_ms, self.log_start_offset)
+        return (yield from self._found(segment, header, steps))
 
     def _largest_of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Search[FoundOffset | None]:
-        best: FoundOffset | None = None
-        try:
-            plain = yield from self._plain(segment, position, header)
-            for times in _times(plain, header):
-                for record_ms, offset in times:
-                    if offset >= self.log_start_offset and (best is None or record_ms > best.timestamp_ms):
-                        best = FoundOffset(record_ms, offset, header.leader_epoch)
-                yield from self._pause(segment, UNITS_PER_RECORDS)
-        except InvalidRecords:
-            return None
-        return best
+        steps = largest_from(self._batch(segment, position, header), header, self.log_start_offset)
+        return (yield from self._found(segment, header, steps))
 
-    def _plain(self, segment: Segment, position: int, header: BatchHeader) -> Search[bytes]:
-        """The decompressed records of a batch. Raises InvalidRecords."""
-        body = memoryview(self.segments.disk.read(segment.path, position, header.size_bytes))[HEADER_BYTES:]
-        if header.compression == 0:
-            return bytes(body)
-        pieces: list[bytes] = []
-        for piece in decompressed_pieces(header.compression, body, MOST_PLAIN_BYTES):
-            pieces.append(piece)
-            yield from self._pause(segment, UNITS_PER_PIECE * len(piece) // PIECE_BYTES)
-        return b"".join(pieces)
+    def _batch(self, segment: Segment, position: int, header: BatchHeader) -> bytes:
+        return self.segments.disk.read(segment.path, position, header.size_bytes)
+
+    def _found(
+        self, segment: Segment, header: BatchHeader, steps: Steps[TimeAndOffset | None]
+    ) -> Search[FoundOffset | None]:
+        while True:
+            try:
+                units = next(steps)
+            except StopIteration as end:
+                found: TimeAndOffset | None = end.value
+                return None if found is None else FoundOffset(found[0], found[1], header.leader_epoch)
+            yield from self._pause(segment, units)
 
     def _pause(self, relied_on: Segment, units: int) -> Search[None]:
         """Ends the slice if it is used up. Raises Overtaken if the log lost the segment or records at its end since."""
@@ -187,32 +161,3 @@ class LookUp:
             there = items and items[self.segments.index_of(relied_on.base_offset)] is relied_on
             if not there or self.segments.durability.last_cut != self._cuts:
                 raise Overtaken(f"{relied_on.path} is not what it was")
-
-
-def _times(plain: bytes, header: BatchHeader) -> Iterator[list[tuple[int, int]]]:
-    """(timestamp in ms, offset) of the records, RECORDS_AT_ONCE in each list. Keys and values are passed over. Raises
-    InvalidRecords (CORRUPT_MESSAGE) where the bytes are no records, or are another number of records."""
-    position = count = 0
-    size, wanted, last_delta = len(plain), header.record_count, header.last_offset_delta
-    append_ms = header.max_timestamp_ms if header.is_log_append_time else None
-    found: list[tuple[int, int]] = []
-    while position < size and count < wanted:
-        length, start = read_zigzag(plain, position)
-        position = start + length
-        if length < 1 or position > size:
-            raise InvalidRecords(ErrorCode.corrupt_message, f"a record of {length} bytes, {size - start} are left")
-        timestamp_delta, at = read_zigzag(plain, start + 1)
-        offset_delta, at = read_zigzag(plain, at)
-        if not 0 <= offset_delta <= last_delta:
-            raise InvalidRecords(ErrorCode.corrupt_message, f"a record lies {offset_delta} offsets behind its batch")
-        time_ms = header.base_timestamp_ms + timestamp_delta if append_ms is None else append_ms
-        if not -INT64_END <= time_ms < INT64_END:
-            time_ms = wrapped(time_ms)
-        found.append((time_ms, header.base_offset + offset_delta))
-        count += 1
-        if len(found) == RECORDS_AT_ONCE:
-            yield found
-            found = []
-    if position != size or count != wanted:
-        raise InvalidRecords(ErrorCode.corrupt_message, f"{count} records of {wanted}, {size - position} bytes follow")
-    yield found

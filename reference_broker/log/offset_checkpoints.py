@@ -5,6 +5,7 @@ from contextlib import suppress
 from zlib import crc32
 
 from reference_broker.log.checkpoint import Checkpoint
+from reference_broker.log.local_start import LocalStart
 from reference_broker.ports.disk import Disk, DiskError
 
 CLEANER_FILE = "cleaner-offset-checkpoint"
@@ -20,7 +21,8 @@ class OffsetCheckpoints:
     leaves it, and a power loss may bring back an older one, which is as true. Its second row is a CRC-32 of the first,
     because a start refuses a log that ends below the note. A damaged note counts as none.
 
-    ``durable_log_start``: no power loss takes the log start back behind it, so files before it may go.
+    ``durable_log_start``: no power loss takes the log start back behind it. ``local``: where the records begin that are
+    not in the remote tier only.
     """
 
     __slots__ = (
@@ -31,6 +33,7 @@ class OffsetCheckpoints:
         "_row_start",
         "_synced",
         "durable_log_start",
+        "local",
         "recovery_point",
         "synced",
     )
@@ -42,6 +45,7 @@ class OffsetCheckpoints:
         self._recovery_point = Checkpoint(disk, f"{directory}/{RECOVERY_POINT_FILE}")
         self._log_start = Checkpoint(disk, f"{directory}/{LOG_START_FILE}")
         self._synced = Checkpoint(disk, f"{directory}/{SYNCED_FILE}")
+        self.local = LocalStart(disk, directory)
         self.recovery_point = self.durable_log_start = self._prepared_log_start = self.synced = 0
 
     @property
@@ -60,6 +64,7 @@ class OffsetCheckpoints:
         self.durable_log_start = self._prepared_log_start = _read_offset(self._log_start.read_and_settle(names))
         self.recovery_point = _read_offset(self._recovery_point.read_and_settle(names))
         self.synced = _read_checked(self._synced.read(names))
+        self.local.load(names)
         return cleaned, self.durable_log_start
 
     def prepare_log_start(self, offset: int) -> str:
@@ -69,9 +74,19 @@ class OffsetCheckpoints:
         return path
 
     @property
-    def is_log_start_durable(self) -> bool:
-        """A start relies on it: below the recovery point, a log that begins later than the log start lacks records."""
-        return self.durable_log_start == self._prepared_log_start
+    def is_start_durable(self) -> bool:
+        """A start relies on it: below the recovery point, a log that begins later than its start lacks records."""
+        return self.durable_log_start == self._prepared_log_start and self.local.is_durable
+
+    @property
+    def durable_start(self) -> int:
+        """No power loss asks for files before it, so they may go."""
+        return max(self.durable_log_start, self.local.durable)
+
+    def put_log_start(self, offset: int) -> None:
+        """Waits for the disk."""
+        self._log_start.put([f"{self._row_start} {offset}"])
+        self.durable_log_start = self._prepared_log_start = offset
 
     def raise_recovery_point(self, offset: int) -> str:
         """Segments that end at or before ``offset`` are durable, and need no scan after a crash. Returns the path to
@@ -112,6 +127,8 @@ class OffsetCheckpoints:
             self.durable_log_start = self._prepared_log_start
         if self._recovery_point.new_path in synced:
             self._recovery_point.settle()
+        if self.local.is_there:
+            self.local.settle(synced)
 
     def write_cleaned(self, offset: int) -> None:
         self._cleaner.replace([f"{self._row_start} {offset}"])

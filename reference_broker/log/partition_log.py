@@ -26,9 +26,10 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.durability import SyncPoint
 from reference_broker.log.lookup import FoundOffset
 from reference_broker.log.partition_metadata import write_partition_metadata
+from reference_broker.log.producer_snapshots import encoded
 from reference_broker.log.quarantine import FILE_NAME as QUARANTINE_FILE
 from reference_broker.log.quarantine import LogDamaged, set_aside
-from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.log.reading import MovedToRemote, OffsetOutOfRange
 from reference_broker.log.recovery import Recovered, Recovery
 from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from reference_broker.log.shrinking_log import ShrinkingLog
@@ -42,6 +43,7 @@ from reference_broker.records.rules import Rules
 __all__ = [
     "Appended",
     "FoundOffset",
+    "MovedToRemote",
     "OffsetOutOfRange",
     "Origin",
     "PartitionLog",
@@ -72,8 +74,12 @@ class PartitionLog(ShrinkingLog):
         """Builds the log from what was recovered, and repairs on the disk what a crash left behind. Raises
         DiskError."""
         log = cls(config, recovered)
-        if recovered.log_start_offset > log.log_end_offset:
-            log.truncate_fully_and_start_at(recovered.log_start_offset, now)
+        begin = recovered.local_start_offset
+        if begin > log.log_end_offset and begin > recovered.log_start_offset:
+            none, known = log.producers.emptied(), log.epochs.before(begin)
+            log.start_from_remote(now, begin, recovered.log_start_offset, known, encoded(none), none)
+        elif begin > log.log_end_offset:
+            log.truncate_fully_and_start_at(begin, now)
         log._snapshot_if_due(log.log_end_offset)
         log.epochs.drop(log.log_end_offset)
         log.epochs.truncate_from_start(log.log_start_offset)
@@ -197,6 +203,8 @@ class PartitionLog(ShrinkingLog):
         else:
             segments.create(self.log_end_offset, now.wall_ms, run.buffers)
         self._take_note(segments.items[-1], run)
+        if segments.snapshots.unfinished is not None:
+            segments.snapshots.go_on()
         return rolled
 
     def _prepare_gap(self, now: Now) -> None:
@@ -325,8 +333,8 @@ class PartitionLog(ShrinkingLog):
         if synced <= checkpoints.durable_end or self.durability.unsettled_cut:
             return
         oldest = (*self.segments.retired[:1], *self.segments.items[:1])
-        has_old_start = any(segment.base_offset <= checkpoints.durable_log_start for segment in oldest)
-        if has_old_start or checkpoints.is_log_start_durable:
+        has_old_start = any(segment.base_offset <= checkpoints.durable_start for segment in oldest)
+        if has_old_start or checkpoints.is_start_durable:
             checkpoints.note_synced(synced)
 
     @property
@@ -344,6 +352,7 @@ class PartitionLog(ShrinkingLog):
         for segment in self.segments:
             self.segments.write_indexes(segment)
         end = self.log_end_offset
+        self.segments.snapshots.finish()
         self._snapshot_if_due(end)
         if self.segments and not self.durability.dirty and self.synced_offset == end > self._checkpoints.recovery_point:
             self.durability.changed(self._checkpoints.raise_recovery_point(end))

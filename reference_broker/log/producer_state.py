@@ -1,7 +1,7 @@
 """What a partition remembers of each idempotent producer (KIP-98; clauses P-1, P-5, P-6, P-7)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from reference_broker.log.config import LogConfig
@@ -33,9 +33,8 @@ class BatchMark(NamedTuple):
     timestamp_ms: int
 
 
-@dataclass(slots=True)
-class Producer:
-    """What is known of one producer ID.
+class Producer(NamedTuple):
+    """What is known of one producer ID. It is never changed: each batch makes a new one.
 
     ``marks`` are the last five batches of this epoch, oldest first. There are none after a transaction marker that
     raised the epoch. ``last_timestamp_ms`` is the largest timestamp of the last batch, by the producer's clock or the
@@ -118,9 +117,7 @@ class ProducerStates:
             if mark is not None:
                 marks.append(mark)
                 continue
-            producer = replace(known) if known is not None else Producer(header.producer_epoch)
-            _advance(producer, header, header.base_offset, NO_TIMESTAMP)
-            staged[header.producer_id] = producer
+            staged[header.producer_id] = _advanced(known, header, header.base_offset, NO_TIMESTAMP)
         if marks and len(marks) != len(batches):
             raise _out_of_order(batches[0], "some of the batches were written before, others were not")
         return marks or None
@@ -160,13 +157,11 @@ class ProducerStates:
         """Notes a data batch that was written, replicated, or read from the log. It was judged before."""
         producer_id = header.producer_id
         producer = self.by_id.get(producer_id)
-        if producer is None:
-            producer = self.by_id[producer_id] = Producer(header.producer_epoch)
-        assert not producer.marks or first_offset > producer.marks[-1].last_offset, (
+        assert producer is None or not producer.marks or first_offset > producer.marks[-1].last_offset, (
             f"producer {producer_id} has a batch at offset {first_offset}, and its batch before that one ends at "
             f"{producer.marks[-1].last_offset}"
         )
-        _advance(producer, header, first_offset, timestamp_ms)
+        producer = self.by_id[producer_id] = _advanced(producer, header, first_offset, timestamp_ms)
         if producer.current_txn_first_offset >= 0:
             self.open_transactions.setdefault(producer_id, producer.current_txn_first_offset)
 
@@ -182,13 +177,13 @@ class ProducerStates:
         """Notes a transaction marker: the transaction is over. If the marker raises the epoch, the next sequence is 0.
         Returns the transaction if it was aborted."""
         assert type_ in (ControlType.ABORT, ControlType.COMMIT), f"control type {type_} ends no transaction"
-        producer = self.by_id.setdefault(header.producer_id, Producer(header.producer_epoch))
-        if header.producer_epoch > producer.producer_epoch:
-            producer.producer_epoch = header.producer_epoch
-            producer.marks = ()
-        producer.last_timestamp_ms = timestamp_ms
-        producer.coordinator_epoch = max(producer.coordinator_epoch, coordinator_epoch)
-        producer.current_txn_first_offset = -1
+        known = self.by_id.get(header.producer_id) or Producer(header.producer_epoch)
+        self.by_id[header.producer_id] = Producer(
+            max(header.producer_epoch, known.producer_epoch),
+            () if header.producer_epoch > known.producer_epoch else known.marks,
+            timestamp_ms,
+            max(known.coordinator_epoch, coordinator_epoch),
+        )
         first = self.open_transactions.pop(header.producer_id, None)
         if first is None:
             return None
@@ -207,6 +202,12 @@ class ProducerStates:
             return None
         self.completed = [(first, marker) for first, marker in self.completed if marker >= high_watermark]
         return min((*self.open_transactions.values(), *(first for first, _ in self.completed)), default=None)
+
+    def oldest_open_timestamp_ms(self) -> int:
+        """The time of the last batch in the transaction that begins first of those that are open; -1 if none is."""
+        if not self.open_transactions:
+            return NO_TIMESTAMP
+        return self.by_id[min(self.open_transactions, key=self.open_transactions.__getitem__)].last_timestamp_ms
 
     def keep_completed(self, known: "ProducerStates", end_offset: int) -> None:
         """Takes over the completed transactions that the log knew before it was cut at ``end_offset``. A snapshot does
@@ -227,6 +228,13 @@ class ProducerStates:
             del self.by_id[producer_id]
         return len(expired)
 
+    def restore(self, producers: Iterable[tuple[int, Producer]]) -> None:
+        """Takes over some of the producers that a snapshot tells."""
+        for producer_id, producer in producers:
+            self.by_id[producer_id] = producer
+            if producer.current_txn_first_offset >= 0:
+                self.open_transactions[producer_id] = producer.current_txn_first_offset
+
     def emptied(self) -> "ProducerStates":
         """Returns a new state with the same settings and without producers."""
         return ProducerStates(self.expiration_ms, self.reject_unknown, swept_ms=self.swept_ms)
@@ -238,14 +246,14 @@ class ProducerStates:
         self.completed_from = 0
 
 
-def _advance(producer: Producer, header: BatchHeader, first_offset: int, timestamp_ms: int) -> None:
-    if header.producer_epoch != producer.producer_epoch:
-        producer.producer_epoch = header.producer_epoch
-        producer.marks = ()
-    producer.marks = (*producer.marks[1 - REMEMBERED_BATCHES :], mark_of(header, first_offset, timestamp_ms))
-    producer.last_timestamp_ms = timestamp_ms
-    if header.is_transactional and producer.current_txn_first_offset < 0:
-        producer.current_txn_first_offset = first_offset
+def _advanced(known: Producer | None, header: BatchHeader, first_offset: int, timestamp_ms: int) -> Producer:
+    epoch, marks, _, coordinator_epoch, begun = known or Producer(header.producer_epoch)
+    if header.producer_epoch != epoch:
+        marks = ()
+    if begun < 0 and header.is_transactional:
+        begun = first_offset
+    marks = (*marks[1 - REMEMBERED_BATCHES :], mark_of(header, first_offset, timestamp_ms))
+    return Producer(header.producer_epoch, marks, timestamp_ms, coordinator_epoch, begun)
 
 
 def mark_of(header: BatchHeader, first_offset: int, timestamp_ms: int) -> BatchMark:

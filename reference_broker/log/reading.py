@@ -20,6 +20,15 @@ class OffsetOutOfRange(Exception):  # noqa: N818 - the name is the contract betw
         self.log_end_offset = log_end_offset
 
 
+class MovedToRemote(Exception):  # noqa: N818 - says what was found
+    """The record is in the remote tier, and no longer here (Kafka's OFFSET_MOVED_TO_TIERED_STORAGE)."""
+
+    def __init__(self, offset: int, local_log_start_offset: int) -> None:
+        super().__init__(f"offset {offset} lies before {local_log_start_offset}, where local records begin")
+        self.offset = offset
+        self.local_log_start_offset = local_log_start_offset
+
+
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Both offsets lie inside the log.
     See ``LogView.read`` for the limits."""

@@ -14,6 +14,7 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
+from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.replay import index_again, replayed
@@ -27,6 +28,7 @@ from reference_broker.log.segment import (
     whole_batches,
 )
 from reference_broker.log.segments import Segments
+from reference_broker.log.tombstone_horizon import TombstoneHorizon
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum
@@ -34,6 +36,7 @@ from reference_broker.wire.errors import ErrorCode
 
 SLICE_BYTES = 256 * 1024
 INDEX_SUFFIXES = (".index", ".timeindex", transaction_index.SUFFIX, transaction_index.CHECKSUM_SUFFIX)
+LOG_FILES = (".log", *INDEX_SUFFIXES, ".snapshot")
 MAX_OFFSET = 2**63 - 1
 
 
@@ -71,14 +74,17 @@ class RecoveryReport:
 @dataclass(slots=True)
 class Recovered:
     """The parts that a log is built from. ``log_start_offset`` may lie beyond the end of the last segment. That happens
-    if a power loss took the records behind a log start to which DeleteRecords had moved the log."""
+    if a power loss took the records behind a log start to which DeleteRecords had moved the log.
+    ``local_start_offset`` is larger if records are in the remote tier only."""
 
     segments: Segments
     epochs: LeaderEpochs
     producers: ProducerStates
     checkpoints: OffsetCheckpoints
     log_start_offset: int
+    local_start_offset: int
     cleaned_offset: int
+    horizon: TombstoneHorizon
     report: RecoveryReport
     quarantine: Quarantine | None
 
@@ -97,27 +103,37 @@ class Recovery:
         self.segments = Segments(disk, directory, self.durability)
         self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"))
         self.checkpoints = OffsetCheckpoints(disk, directory)
+        self.horizon = TombstoneHorizon(disk, directory)
         self.producers = ProducerStates.of(config, now.wall_ms)
-        self.log_start_offset = 0
+        self.log_start_offset = self.local_start = 0
         self.cleaned_offset = 0
         self.is_compacted = config.is_compacted
         self.first_epoch: int | None = None
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
         self.has_markers = False
+        self.open: dict[int, int] = {}
+        """Where the open transaction of each producer began, while segments are scanned."""
         self.names: Sequence[str] = ()
         self.quarantine: Quarantine | None = None
 
     def run(self) -> Generator[None, None, Recovered]:
         """Yields about every 256 KiB of scanning. Raises DiskError, and LogDamaged for damage that is no torn end; then
         the log's records are as they were found."""
-        names = list(self.disk.list(self.directory))
+        names: Sequence[str] = list(self.disk.list(self.directory))
         if names:
             if swapping.needs_recovery(names):
                 names = yield from swapping.recover(self.disk, self.directory, names)
             self.quarantine = read_quarantine(self.disk, self.directory, names)
             self.cleaned_offset, self.log_start_offset = self.checkpoints.load(names)
+            self.horizon.load(names, self.cleaned_offset)
+            local = self.checkpoints.local
+            if local.has_begun:
+                names = self._empty(names)
+            self.local_start = max(self.log_start_offset, local.offset)
             self.epochs.load(self.epochs.checkpoint.read(names))
+            if local.offset:
+                self.epochs.put_before(local.offset, local.epochs)
             known_epochs = (self.epochs.epochs[:], self.epochs.starts[:])
             yield from self._load_segments(names)
             self._check_end()
@@ -133,10 +149,26 @@ class Recovery:
             self.producers,
             self.checkpoints,
             self.log_start_offset,
+            self.local_start,
             self.cleaned_offset,
+            self.horizon,
             self.report,
             self.quarantine,
         )
+
+    def _empty(self, names: Sequence[str]) -> Sequence[str]:
+        """Deletes what the replica was about to drop when it began anew in the remote tier. Waits for the disk."""
+        self.checkpoints.lower_recovery_point(0)
+        self.checkpoints.lower_synced(0)
+        if self.cleaned_offset:
+            self.cleaned_offset = 0
+            self.checkpoints.write_cleaned(0)
+        for name in names:
+            if name == LEADER_EPOCH_FILE or name.endswith(LOG_FILES):
+                self.disk.delete(f"{self.directory}/{name}")
+        self.disk.make_durable(f"{self.directory}/{LEADER_EPOCH_FILE}")
+        self.checkpoints.local.forget()
+        return list(self.disk.list(self.directory))
 
     def _find_producers(self, names: Sequence[str]) -> Generator[None, None, None]:
         """Finds producers and aborted transactions, after the log's end is known."""
@@ -162,6 +194,8 @@ class Recovery:
         bases = sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name))
         self._delete_retired(bases)
         self._delete_stray_indexes(names, bases)
+        if bases and self.local_start > self.log_start_offset:
+            self.open = self._open_at(bases[0])
         for at, base in enumerate(bases):
             segment = new_segment(self.directory, base, self.now.wall_ms)
             misfit = self._misfit(base)
@@ -172,18 +206,34 @@ class Recovery:
                 self._cut_away(bases[at:])
                 break
             self.next_base = bases[at + 1] if at + 1 < len(bases) else MAX_OFFSET
+            segment.open_from = min(self.open.values(), default=-1)
             trusted = self.clean or self.next_base <= self.checkpoints.recovery_point
             size = self.disk.size(segment.path)
             flaw: Flaw | None = Flaw("")
+            begun = self.open.copy()
             if trusted:
                 flaw = yield from self._scan(segment, size, verify=False)
             if flaw is not None:
                 segment = new_segment(self.directory, base, self.now.wall_ms)
+                segment.open_from, self.open = min(begun.values(), default=-1), begun
                 flaw = yield from self._recover(segment, size, bases[at + 1 :])
             self.segments.add(segment)
             self.last_epoch = max(self.last_epoch, segment.last_epoch)
             if flaw is not None:
                 break
+
+    def _open_at(self, offset: int) -> dict[int, int]:
+        """Where the transactions began that are open where the local records begin. Only a snapshot tells it."""
+        path = self.segments.snapshots.path(offset)
+        if path.rpartition("/")[2] not in self.names:
+            return {}
+        try:
+            producers = dict(decoded(self.disk.read(path, 0, self.disk.size(path))))
+        except SnapshotDamaged:
+            return {}
+        return {
+            who: one.current_txn_first_offset for who, one in producers.items() if one.current_txn_first_offset >= 0
+        }
 
     def _was_durable(self, offset: int) -> bool:
         """Whether the record was on the disk. Then its loss is damage. Otherwise it may be lost with the power, as the
@@ -197,7 +247,7 @@ class Recovery:
         and in old directories, a log begins at latest with its first leader epoch. Without any known epoch nobody can
         tell.
         """
-        begins = self.epochs.starts[:1] if self.log_start_offset == 0 else [self.log_start_offset]
+        begins = self.epochs.starts[:1] if self.local_start == 0 else [self.local_start]
         return begins[0] if begins and begins[0] < base else None
 
     def _misfit(self, base: int) -> tuple[int, str] | None:
@@ -227,7 +277,7 @@ class Recovery:
 
     def _delete_retired(self, bases: list[int]) -> None:
         """Segments that end at or before the log start are left from a deletion that was not finished."""
-        while len(bases) > 1 and bases[1] <= self.log_start_offset:
+        while len(bases) > 1 and bases[1] <= self.local_start:
             new_segment(self.directory, bases.pop(0), self.now.wall_ms).delete(self.disk)
 
     def _delete_stray_indexes(self, names: Sequence[str], bases: Sequence[int]) -> None:
@@ -316,15 +366,19 @@ class Recovery:
         if self.first_epoch is None:
             self.first_epoch = header.leader_epoch
         # Also of batches before the log start: the cleaner may have taken away those between it and the next one.
-        self.epochs.learn(header.leader_epoch, max(header.base_offset, self.log_start_offset))
-        if header.producer_id >= 0 and header.is_control:
-            self.has_markers = True
+        self.epochs.learn(header.leader_epoch, max(header.base_offset, self.local_start))
+        if header.producer_id >= 0:
+            if header.is_control:
+                self.has_markers = True
+                self.open.pop(header.producer_id, None)
+            elif header.is_transactional:
+                self.open.setdefault(header.producer_id, header.base_offset)
 
     def _check_end(self) -> None:
         """Whoever cuts a log lowers the durable end first. So a log that ends below it has lost records that were
         durable, even if all of its batches are good. Raises LogDamaged."""
         segments = self.segments.items
-        end = segments[-1].next_offset if segments else self.log_start_offset
+        end = segments[-1].next_offset if segments else self.local_start
         durable_end = self.checkpoints.durable_end
         if end < durable_end and self.quarantine is None:
             path = new_segment(self.directory, end, self.now.wall_ms).path
@@ -334,11 +388,14 @@ class Recovery:
 
     def _settle_offsets(self) -> None:
         segments, durability = self.segments.items, self.durability
-        end = segments[-1].next_offset if segments else self.log_start_offset
+        end = segments[-1].next_offset if segments else self.local_start
+        has_remote_part = self.local_start > self.log_start_offset
         if segments:
-            self.log_start_offset = max(self.log_start_offset, segments[0].base_offset)
+            self.local_start = max(self.local_start, segments[0].base_offset)
+        if not has_remote_part:
+            self.log_start_offset = self.local_start
         if self.first_epoch is not None:
-            self.epochs.reach_back(self.first_epoch, self.log_start_offset)
+            self.epochs.reach_back(self.first_epoch, self.local_start)
         unsynced = next((segment.base_offset for segment in segments if segment.path in durability.dirty), None)
         durability.synced_offset = end if unsynced is None else unsynced
         durability.last_cut = durability.changes  # Nor is it known whether earlier deletions are durable.

@@ -22,13 +22,13 @@ def count_expired(
     is rolled then, so that its records can go even if nobody writes to the partition any more.
     """
     unreachable = count_before(segments, log_start_offset)
-    excess = segments.size_bytes - config.retention_bytes
+    excess = segments.size_bytes - config.here_bytes
     count = 0
     for oldest, end in zip(segments.items, _ends(segments), strict=True):
         if end > high_watermark or end == oldest.base_offset:
             break
-        is_too_large = config.retention_bytes >= 0 and excess >= oldest.size_bytes
-        is_expired = config.is_deleted and (is_too_large or _is_too_old(oldest, config.retention_ms, wall_ms))
+        is_too_large = config.here_bytes >= 0 and excess >= oldest.size_bytes
+        is_expired = config.is_deleted and (is_too_large or _is_too_old(oldest, config.here_ms, wall_ms))
         if count >= unreachable and not is_expired:
             break
         excess -= oldest.size_bytes

@@ -41,7 +41,7 @@ def replayed(
     """
     states = empty.emptied()
     offset = segments.bases[0]
-    snapshot = segments.snapshots.load(states, offset, end_offset)
+    snapshot = yield from segments.snapshots.load(states, offset, end_offset)
     if snapshot is not None:
         offset = snapshot
         if states.by_id:
@@ -58,7 +58,7 @@ def index_again(segments: Segments, empty: ProducerStates, unknown: Sequence[Seg
         newest = segments.snapshots.newest(segments.bases[0], base)
         if at < 0 or (newest is not None and newest[0] > at):
             states = empty.emptied()
-            at = segments.snapshots.load(states, segments.bases[0], base) or segments.bases[0]
+            at = (yield from segments.snapshots.load(states, segments.bases[0], base)) or segments.bases[0]
         yield from _walk(segments, at, base, states)
         yield from _walk(segments, base, segment.next_offset, states)
         at = segment.next_offset
@@ -83,7 +83,7 @@ def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStat
             if header.last_offset >= end_offset:
                 return
             if header.producer_id >= 0:
-                aborted = _noted(disk, segment, position, header, states)
+                aborted = noted(disk, segment, position, header, states)
                 if unknown and header.is_control:
                     segment.aborted.note(aborted)
             count += 1
@@ -91,7 +91,8 @@ def _walk(segments: Segments, offset: int, end_offset: int, states: ProducerStat
                 yield
 
 
-def _noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStates) -> Aborted | None:
+def noted(disk: Disk, segment: Segment, position: int, header: BatchHeader, states: ProducerStates) -> Aborted | None:
+    """Notes one batch of a producer. Returns the transaction that it aborts, if it does. Raises DiskError."""
     if not header.is_control:
         states.record(header, header.base_offset, header.max_timestamp_ms)
         return None
@@ -126,11 +127,12 @@ def _refill(segments: Segments, end_offset: int, states: ProducerStates) -> Gene
     for producer_id, found in marks.items():
         producer = states.by_id[producer_id]
         if producer.marks and found[-1].last_offset == producer.marks[-1].last_offset:
-            producer.marks = tuple(found[-REMEMBERED_BATCHES:])
+            states.by_id[producer_id] = producer._replace(marks=tuple(found[-REMEMBERED_BATCHES:]))
 
 
 def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader], bool]:
-    """Returns the headers of the last REFILL_BYTES before an offset, and whether that is all of the log."""
+    """Returns the headers of the last REFILL_BYTES before an offset, and whether they tell where each transaction
+    began that ended there."""
     last = at = segments.index_of(end_offset - 1)
     stop = size = segments[last].position_of(segments.disk, end_offset)
     while at > 0 and size < REFILL_BYTES:
@@ -144,4 +146,4 @@ def _before(segments: Segments, end_offset: int) -> tuple[Iterator[BatchHeader],
             for _, header in headers(segments.disk, segment.path, begin, end):
                 yield header
 
-    return read(), at == start == 0
+    return read(), at == start == 0 and segments.items[0].open_from < 0

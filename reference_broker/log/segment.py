@@ -51,6 +51,8 @@ class Segment:
     max_timestamp_position: int = 0
     last_epoch: int = -1
     """The newest leader epoch up to here, while the segment is scanned at a start."""
+    open_from: int = -1
+    """Where the earliest transaction began that is open where the segment begins, or -1 if none is."""
     known: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -199,10 +201,15 @@ def new_segment(directory: str, base_offset: int, created_ms: int) -> Segment:
 
 
 def headers(
-    disk: Disk, path: str, position: int, end: int, chunk_bytes: int = WALK_CHUNK_BYTES
+    disk: Disk,
+    path: str,
+    position: int,
+    end: int,
+    chunk_bytes: int = WALK_CHUNK_BYTES,
+    note_read: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yields (position, header) of the batches in [position, end). If batches are large, it reads little more than the
-    headers.
+    headers. ``note_read`` is told how many bytes each read gave.
 
     Raises InvalidRecords (CORRUPT_MESSAGE) at a position where no whole batch begins.
     """
@@ -210,6 +217,8 @@ def headers(
     while position < end:
         if position + HEADER_BYTES > chunk_at + len(chunk):
             chunk_at, chunk = position, disk.read(path, position, min(chunk_bytes, end - position))
+            if note_read is not None:
+                note_read(len(chunk))
         header = read_header(chunk, position - chunk_at)
         size = header.size_bytes
         if header.magic != MAGIC or size < HEADER_BYTES or position + size > end:

@@ -80,10 +80,11 @@ class Segments(Sequence[Segment]):
 
     # --- growing ----------------------------------------------------------------------------------------------------
 
-    def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = ()) -> Segment:
+    def create(self, base_offset: int, created_ms: int, buffers: Sequence[Buffer] = (), open_from: int = -1) -> Segment:
         """Starts a new active segment, whose file begins with ``buffers``. Without buffers the file is made too,
         because its name keeps the log end offset."""
         segment = new_segment(self.directory, base_offset, created_ms)
+        segment.open_from = open_from
         self._append(segment.path, buffers)
         self.add(segment)
         self.durability.changed(segment.path)
@@ -213,5 +214,6 @@ class Segments(Sequence[Segment]):
         for source in sources:
             for gone in source.paths:
                 self.durability.deleted(gone)
+        cleaned.open_from = sources[0].open_from
         self.items[at:stop] = [cleaned]
         self.bases[at:stop] = [cleaned.base_offset]

@@ -5,6 +5,8 @@ import re
 MAX_NAME_LENGTH = 249
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+"""Not internal, as in Kafka."""
 INTERNAL_TOPICS = (OFFSETS_TOPIC, TRANSACTION_TOPIC, "__share_group_state")
 METADATA_TOPIC = "__cluster_metadata"
 

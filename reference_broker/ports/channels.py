@@ -22,3 +22,7 @@ class Channel(IntEnum):
     """WriteTxnMarkers, from a transaction coordinator to the leaders of partitions. They wait for replication."""
     VERIFICATION = 6
     """AddPartitionsToTxn, from the leaders of partitions to transaction coordinators. Producers wait for it."""
+    REMOTE_LOG_READ = 7
+    """Fetch and ListOffsets of ``__remote_log_metadata``. The fetches wait there for news."""
+    REMOTE_LOG_WRITE = 8
+    """Produce to ``__remote_log_metadata``. It waits for replication."""

@@ -1,16 +1,18 @@
-"""What the parts of a node may ask of the core: the time, timers, syncs, requests to other nodes, lines of the trace.
+"""What the parts of a node may ask of the core: the time, timers, syncs, requests to other nodes, lines of the
+trace, calls of the object store.
 
-``core/node.py`` implements ``Ports`` and turns the calls into effects.
+``core/node.py`` implements ``StorePorts`` and turns the calls into effects.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 from reference_broker.ports.chance import RandomSource
 from reference_broker.ports.channels import Channel
 from reference_broker.ports.disk import Disk
 from reference_broker.ports.now import Now
+from reference_broker.ports.store import Delete, Get, ListObjects, Put, PutFile, StoredObject, StoreFailure
 
 Done = Callable[[], None]
 
@@ -58,6 +60,35 @@ class Ports(Protocol):
         """Sends a request to another node. Exactly one of the two callbacks follows. ``failed`` means that the channel
         broke or was refused, or that no reply came in time."""
         ...
+
+
+class StorePorts(Ports, Protocol):
+    """``Ports`` for the parts that use the object store."""
+
+    @overload
+    def store(
+        self, operation: Get, done: Callable[[bytes], None], failed: Callable[[StoreFailure], None], /
+    ) -> None: ...
+
+    @overload
+    def store(
+        self,
+        operation: ListObjects,
+        done: Callable[[tuple[StoredObject, ...]], None],
+        failed: Callable[[StoreFailure], None],
+        /,
+    ) -> None: ...
+
+    @overload
+    def store(
+        self,
+        operation: Put | PutFile | Delete,
+        done: Callable[[None], None],
+        failed: Callable[[StoreFailure], None],
+        /,
+    ) -> None:
+        """Asks the object store. Exactly one of the two callbacks follows, in a later event. A node that ends in good
+        order hears of no more answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,15 @@ def write_header(header: BatchHeader) -> bytes:
     return _HEADER.pack(*header)
 
 
+def sealed(header: BatchHeader, body: bytes) -> bytes:
+    """Returns a whole batch with these fields and records. Its length and its CRC are those of what it holds."""
+    after_crc = _AFTER_CRC.pack(*header[5:])
+    crc = checksum(body, checksum(after_crc))
+    size = HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES
+    prefix = _PREFIX.pack(header.base_offset, size, header.leader_epoch)
+    return b"".join((prefix, _MAGIC_AND_CRC.pack(header.magic, crc), after_crc, body))
+
+
 def iterate(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yields (position, header) of each batch. Raises InvalidRecords (CORRUPT_MESSAGE) if a length does not fit."""
     position, end = 0, len(buffer)
@@ -184,9 +193,10 @@ def checked(view: memoryview, position: int, end: int) -> BatchHeader:
     return header
 
 
-def checksum(covered: Buffer) -> int:
-    """Computes the CRC-32C of ``covered``, which are a batch's bytes from the attributes on."""
-    return int(_crc32c(covered))
+def checksum(covered: Buffer, before: int = 0) -> int:
+    """Computes the CRC-32C of ``covered``: of a batch, its bytes from the attributes on. ``before`` is the CRC of the
+    bytes that come before them, if any do."""
+    return int(_crc32c(covered, before))
 
 
 def patched_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
@@ -202,5 +212,5 @@ def patched_log_append_time(
     after_crc = _AFTER_CRC.pack(
         attributes, header.last_offset_delta, header.base_timestamp_ms, log_append_time_ms, *header[9:]
     )
-    crc = int(_crc32c(batch[HEADER_BYTES : header.size_bytes], checksum(after_crc)))
+    crc = checksum(batch[HEADER_BYTES : header.size_bytes], checksum(after_crc))
     return _PREFIX.pack(base_offset, header.batch_length, leader_epoch) + _MAGIC_AND_CRC.pack(MAGIC, crc) + after_crc

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 
 from reference_broker.records.batch import (
     CONTROL,
-    CRC_FROM,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
     LOG_APPEND_TIME,
     MAGIC,
     NO_LEADER_EPOCH,
@@ -15,8 +12,7 @@ from reference_broker.records.batch import (
     NO_SEQUENCE,
     TRANSACTIONAL,
     BatchHeader,
-    checksum,
-    write_header,
+    sealed,
 )
 from reference_broker.records.compression import Compression, compress
 from reference_broker.records.record import Record
@@ -59,7 +55,7 @@ def build(
     body = compress(compression, bytes(plain))
     header = BatchHeader(
         base_offset=base_offset,
-        batch_length=HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES,
+        batch_length=0,
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
@@ -72,8 +68,7 @@ def build(
         base_sequence=base_sequence,
         record_count=len(records),
     )
-    covered = write_header(header)[CRC_FROM:] + body
-    return write_header(header._replace(crc=checksum(covered)))[:CRC_FROM] + covered
+    return sealed(header, body)
 
 
 def _write_record(out: bytearray, record: Record, offset_delta: int, timestamp_delta: int) -> None:

@@ -4,13 +4,9 @@ from collections.abc import Generator
 
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
-    CRC_FROM,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
     BatchHeader,
     InvalidRecords,
-    checksum,
-    write_header,
+    sealed,
 )
 from reference_broker.records.compression import Compression, compressed_pieces
 from reference_broker.records.reader import MOST_PLAIN_BYTES, MOST_RECORDS, plain_records
@@ -38,9 +34,4 @@ def repacked(header: BatchHeader, batch: memoryview, codec: Compression) -> Gene
             yield
         pieces.append(piece)
     body = b"".join(pieces)
-    changed = header._replace(
-        batch_length=HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES,
-        attributes=(header.attributes & ~COMPRESSION_MASK) | codec,
-    )
-    covered = write_header(changed)[CRC_FROM:] + body
-    return write_header(changed._replace(crc=checksum(covered)))[:CRC_FROM] + covered
+    return sealed(header._replace(attributes=(header.attributes & ~COMPRESSION_MASK) | codec), body)

@@ -21,6 +21,22 @@ class LeadershipListener(Protocol):
     def resigns(self, partition: Partition) -> None: ...
 
 
+class ReplicaListener(LeadershipListener, Protocol):
+    """It is told of all replicas of this node, those that it does not lead too, after replication."""
+
+    def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        """The replica follows another node. Repeated with each newer state of the partition."""
+        ...
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """The replica follows nobody from now on. An unknown replica is no error."""
+        ...
+
+    def reconfigured(self, partition: Partition) -> None:
+        """The settings of a log changed that this node leads."""
+        ...
+
+
 class PartitionRoles(Protocol):
     """The publisher (``replication.partition_publisher``) makes these calls; replication carries them out.
 

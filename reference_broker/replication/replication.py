@@ -13,8 +13,9 @@ from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetchers import Fetchers
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.high_watermarks import HighWatermarks
+from reference_broker.replication.leader.late_transactions import count_late_transactions
 from reference_broker.replication.leader.leaders import Leaders
-from reference_broker.replication.partition_roles import LeadershipListener
+from reference_broker.replication.partition_roles import LeadershipListener, ReplicaListener
 from reference_broker.replication.partitions import Partition, Partitions
 
 
@@ -25,6 +26,7 @@ class Replication:
     leaders: Leaders
     fetchers: Fetchers
     listeners: list[LeadershipListener] = field(default_factory=list)
+    replica_listeners: list[ReplicaListener] = field(default_factory=list)
 
     def start(self) -> None:
         """Called once this node is registered. What it leads and follows from now on is replicated."""
@@ -36,23 +38,30 @@ class Replication:
         self.leaders.high_watermarks.write_last()
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
+        partition.log.horizon.lead()
         self.leaders.leads(partition, state)
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self.replica_listeners):
             listener.leads(partition)
 
     def resigns(self, partition: Partition) -> None:
         self.leaders.resigns(partition)
-        for listener in self.listeners:
+        for listener in (*self.listeners, *self.replica_listeners):
             listener.resigns(partition)
 
     def follows(self, topic: TopicImage, index: int, state: PartitionImage, log: PartitionLog) -> None:
         self.fetchers.follows(topic, index, state, log)
+        for listener in self.replica_listeners:
+            listener.follows(topic, index, log)
 
     def rests(self, topic_id: bytes, index: int) -> None:
         self.fetchers.rests(topic_id, index)
+        for listener in self.replica_listeners:
+            listener.rests(topic_id, index)
 
     def reconfigured(self, partition: Partition) -> None:
         self.leaders.reconfigured(partition)
+        for listener in self.replica_listeners:
+            listener.reconfigured(partition)
 
     def forgets(self, log: PartitionLog) -> None:
         self.leaders.high_watermarks.forget(log)
@@ -72,6 +81,7 @@ def replication_of(
     def changed(one: Followed) -> None:
         partitions.changed(one.topic_id, one.name.partition)
 
+    count_late_transactions(metrics, partitions, config.transaction_max_timeout_ms, lambda: ports.now().wall_ms)
     high_watermarks = HighWatermarks(disk, ports, config.replica_high_watermark_checkpoint_interval_ms)
     lag = FetchLag(metrics.gauge("kafka.server", "ReplicaFetcherManager", "MaxLag", clientId="Replica"))
     return Replication(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from reference_broker.configuration.listeners import ListenerPlan
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
 from reference_broker.core.errors import NodeFailed
 from reference_broker.core.events import (
     Closed,
@@ -66,6 +66,14 @@ class Meter(Protocol):
         ...
 
 
+class Store(Protocol):
+    """Carries out calls of the object store (``serve.store.calls``)."""
+
+    def start(self, call: StoreCall) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class Driver:
     """``failed(reason)`` is called once if the node must end: the disk cannot sync, or there is a bug of ours."""
 
@@ -103,6 +111,8 @@ class Driver:
         self.intake = Intake(loop.call_soon)
         self.memory = MemoryBudget(-1, Metrics())
         """Without a bound until the process sets one."""
+        self.store: Store | None = None
+        """Only a node with a remote tier has one."""
         self.listeners = ListenerPlan((), (), "", ())
         """A single listener until the process says otherwise."""
         self._node = node
@@ -129,6 +139,7 @@ class Driver:
             Send: self._peers.send,
             SetTimer: lambda effect: self._deadlines.set(effect.timer, effect.deadline_us),
             Sync: self.syncs.start,
+            StoreCall: self._store_call,
             Note: lambda note: notes.take(note, clock.now().mono_us),
         }
 
@@ -159,6 +170,8 @@ class Driver:
         for connection in list(self.connections.values()):
             connection.abort()
         self.syncs.close()
+        if self.store is not None:
+            self.store.close()
 
     def close_idle(self, limit_ms: int) -> None:
         """Ends connections that have been silent for longer than ``limit_ms`` since their last request was answered.
@@ -352,6 +365,10 @@ class Driver:
             self._guarded(lambda: self._answers.give(reply))
 
     # Effects.
+
+    def _store_call(self, call: StoreCall) -> None:
+        assert self.store is not None, "only a node with a remote tier calls the object store"
+        self.store.start(call)
 
     def _close(self, effect: Close) -> None:
         connection = self.connections.get(effect.connection)

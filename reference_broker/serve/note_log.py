@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from reference_broker.core.effects import Note
 from reference_broker.serve.log_lines import LogLines
 
+EVENTS = frozenset({"producer_snapshot_recreated"})
+"""Notes of what is right, but unusual enough to be told: a few for each log that is made tiered."""
 WARNINGS = frozenset(
     {
         "coordinator_load_failed",
@@ -16,10 +18,18 @@ WARNINGS = frozenset(
         "truncated_below_high_watermark",
     }
 )
-LOSSES = frozenset({"log_cut", "log_quarantined"})
+LOSSES = frozenset({"log_cut", "log_quarantined", "remote_log_events_missing"})
 """Notes that say what was lost, or is in doubt. Each of them is logged."""
 ERRORS = frozenset(
-    {"snapshot_damaged", "download_postponed", "fetched_not_written", "metadata_not_written", "epochs_used_up"}
+    {
+        "copy_failed",
+        "download_postponed",
+        "epochs_used_up",
+        "expiring_failed",
+        "fetched_not_written",
+        "metadata_not_written",
+        "snapshot_damaged",
+    }
 )
 """Notes of what only a person can put right for good. They may repeat for hours."""
 ERROR_EVERY_US = 10_000_000
@@ -34,7 +44,9 @@ class NoteLog:
     _logged: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def take(self, note: Note, now_us: int) -> None:
-        if note.what in WARNINGS:
+        if note.what in EVENTS:
+            self._log.info(note.what, **dict(note.fields))
+        elif note.what in WARNINGS:
             self._log.warn(note.what, **dict(note.fields))
         elif note.what in LOSSES:
             self._log.error(note.what, **dict(note.fields))

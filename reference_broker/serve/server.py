@@ -239,6 +239,12 @@ class Server:
         self._driver.memory = MemoryBudget(config.queued_max_request_bytes, self._node.metrics)
         if self._wrapper is None:  # Who injects faults wants to see a bug end the node.
             self._node.on_bug = self._driver.request_failed
+        if config.remote_log_storage_system_enable:
+            from reference_broker.serve.store.calls import StoreThreads
+            from reference_broker.serve.store.opening import opened
+
+            store, limit_s = opened(config, options.data), config.crucible_remote_store_timeout_ms / 1000
+            self._driver.store = StoreThreads(store, loop, self._driver.give, limit_s)
         powers.driver = self._driver
 
     def _max_connections(self) -> int:

@@ -12,6 +12,7 @@ from reference_broker.coordination.led_partitions import LedPartitions
 from reference_broker.coordination.log import CoordinatorLog, Written
 from reference_broker.coordination.partitioner import partition_of
 from reference_broker.coordination.record_fields import fits
+from reference_broker.coordination.steps import Steps
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
@@ -74,7 +75,8 @@ class TransactionCoordinator:
         )
         self.leads = self._led.leads
         self.resigns = self._led.resigns
-        sender = MarkerSender(ports, node_id, image, writer, self.metrics.waiting_markers)
+        self._steps = Steps(ports)
+        sender = MarkerSender(ports, node_id, image, writer, self._steps, self.metrics.waiting_markers)
         self._endings = Endings(ports, image, producer_ids, sender)
         self._idle = IdleTransactions(ports, config, self._led.active, self._endings)
         self.is_creating = False
@@ -255,7 +257,10 @@ class TransactionCoordinator:
     def begin(self, partition: Partition) -> TransactionsPartition:
         log = CoordinatorLog(self._ports, REQUEST_TIMEOUT_MS, self._leaders, partition)
         expiration_ms = self._config.transactional_id_expiration_ms
-        return TransactionsPartition(self._ports, log, lambda: transaction_version(self._image()), expiration_ms)
+        return TransactionsPartition(self._ports, log, self._steps, self._feature_level, expiration_ms)
+
+    def _feature_level(self) -> int:
+        return transaction_version(self._image())
 
     def taker(self, found: TransactionsPartition) -> TransactionsTaker:
         return TransactionsTaker(found)

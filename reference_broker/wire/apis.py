@@ -137,6 +137,12 @@ FETCH_FIRST_REVISION: Final = 1000
 """The draft of Fetch that has KIP-227's first revision exactly as its page does."""
 FETCH_FIRST_REVISION_REPLICAS: Final = 1002
 """The same with what followers must tell since then (KIP-320, KIP-516, KIP-595, KIP-903)."""
+FETCH_TOMBSTONE_HORIZON: Final = 1001
+"""The draft of Fetch whose answers carry the tombstone horizon marker (H-1). Its sessions are of the final revision. A
+node with ``crucible.tombstone.horizon.enable`` off does not serve it."""
+
+FIRST_REVISIONS: Final = frozenset({FETCH_FIRST_REVISION, FETCH_FIRST_REVISION_REPLICAS})
+"""The versions of Fetch whose sessions are of KIP-227's first revision."""
 
 DRAFTS: Final[Mapping[tuple[int, int], str]] = {
     (key, version): f"crucible.{api_name(key)}.{version}"
@@ -144,6 +150,7 @@ DRAFTS: Final[Mapping[tuple[int, int], str]] = {
         {
             (ApiKey.FETCH, FETCH_FIRST_REVISION),
             (ApiKey.FETCH, FETCH_FIRST_REVISION_REPLICAS),
+            (ApiKey.FETCH, FETCH_TOMBSTONE_HORIZON),
             (ApiKey.FETCH_SNAPSHOT, 1000),
             *METADATA_EPOCH_DRAFTS,
         }

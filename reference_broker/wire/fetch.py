@@ -109,7 +109,10 @@ class AbortedTransaction:
 
 @value
 class PartitionData:
-    """One partition of a response. ``records`` holds whole record batches (magic 2). None is sent as null."""
+    """One partition of a response. ``records`` holds whole record batches (magic 2). None is sent as null.
+
+    ``tombstone_horizon``: tombstones below it may be gone (H-1). Only version 1001 carries it.
+    """
 
     partition: int
     error_code: int
@@ -122,6 +125,7 @@ class PartitionData:
     diverging_epoch: EpochEndOffset | None = None
     current_leader: LeaderIdAndEpoch | None = None
     snapshot_id: SnapshotId | None = None
+    tombstone_horizon: int = -1
 
 
 @value

@@ -1,4 +1,5 @@
-"""Codec of Fetch 1000 and 1002: KIP-227's first revision, as its page has it, and with what followers must tell.
+"""Codec of Fetch 1000 and 1002: KIP-227's first revision, as its page has it, and with what followers must tell. Fetch
+1001 is in ``fetch_tombstone_horizon``.
 
 Source of Fetch 1000: the page's FetchRequest and FetchResponse, on the layout of Fetch 6. As there, replica_id comes
 first and max_bytes is present. partition_id is INT32, though the page says STRING. error_string is nullable. Only full
@@ -18,7 +19,8 @@ from dataclasses import replace
 from struct import Struct
 from typing import Final
 
-from reference_broker.wire.apis import FETCH_FIRST_REVISION_REPLICAS
+from reference_broker.wire import fetch_tombstone_horizon
+from reference_broker.wire.apis import FETCH_FIRST_REVISION_REPLICAS, FETCH_TOMBSTONE_HORIZON
 from reference_broker.wire.fetch import (
     NO_TOPIC_ID,
     EpochEndOffset,
@@ -63,6 +65,8 @@ _AS_IN: Final = 6
 
 def encode_draft_request(version: int, start: bytes, request: FetchRequest) -> Buffers:
     """Returns the whole frame. ``start`` is four bytes for the length, and the header."""
+    if version == FETCH_TOMBSTONE_HORIZON:
+        return fetch_tombstone_horizon.encode_request(start, request)
     output = Output(start)
     out, r = output.small, request
     out += _REQUEST.pack(
@@ -100,6 +104,8 @@ def decode_draft_request(version: int, frame: Frame, offset: int) -> tuple[Fetch
 
 def draft_request_in_slices(version: int, frame: Frame, offset: int, work: Work) -> Decoding[FetchRequest]:
     """As ``decode_draft_request``, but yields after each slice."""
+    if version == FETCH_TOMBSTONE_HORIZON:
+        return (yield from fetch_tombstone_horizon.request_in_slices(frame, offset, work))
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, fetch_type, session_id, number = (
         _REQUEST.unpack_from(frame, offset)
     )
@@ -155,6 +161,8 @@ def _replicas_rows(frame: Frame, offset: int, count: int) -> Partitions:
 
 def encode_draft_response(version: int, correlation_id: int, response: FetchResponse) -> Buffers:
     """Returns the whole frame. Records of 4 KiB or more become buffers of their own and are not copied."""
+    if version == FETCH_TOMBSTONE_HORIZON:
+        return fetch_tombstone_horizon.encode_response(correlation_id, response)
     output = Output(_RESPONSE.pack(0, correlation_id, response.throttle_time_ms, response.error_code))
     output.small += legacy_string(response.error_string)
     output.small += _SESSION.pack(response.session_id, response.response_flags)
@@ -173,6 +181,8 @@ def encode_draft_response(version: int, correlation_id: int, response: FetchResp
 def decode_draft_response(version: int, frame: Frame, offset: int) -> tuple[FetchResponse, int]:
     """Returns the body and the offset behind it. The body's records are views into the frame. Raises ProtocolError, or
     one of BAD_BYTES."""
+    if version == FETCH_TOMBSTONE_HORIZON:
+        return fetch_tombstone_horizon.decode_response(frame, offset)
     topics: list[FetchTopicResponse] = []
     throttle_time_ms, error_code = _THROTTLE_AND_ERROR.unpack_from(frame, offset)
     error_string, offset = read_legacy_nullable_string(frame, offset + _THROTTLE_AND_ERROR.size)

@@ -172,8 +172,8 @@ def _legacy_forgotten(frame: Frame, offset: int, work: Work) -> Decoding[list[Fo
     work.announce(count, False)
     for _ in range(count):
         topic, offset = read_legacy_string(frame, offset)
-        indexes, offset = _indexes(frame, *read_legacy_count(frame, offset, 4), work)
-        forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, indexes))
+        forgotten_ones, offset = indexes(frame, *read_legacy_count(frame, offset, 4), work)
+        forgotten.append(ForgottenTopic(topic, NO_TOPIC_ID, forgotten_ones))
         if work.spend(1):
             yield
     return forgotten, offset
@@ -207,15 +207,16 @@ def _flexible_forgotten(version: int, frame: Frame, offset: int, work: Work) -> 
     work.announce(count, False)
     for _ in range(count):
         topic, topic_id, offset = read_topic(by_id, frame, offset)
-        indexes, offset = _indexes(frame, *read_compact_count(frame, offset, 4), work)
-        forgotten.append(ForgottenTopic(topic, topic_id, indexes))
+        forgotten_ones, offset = indexes(frame, *read_compact_count(frame, offset, 4), work)
+        forgotten.append(ForgottenTopic(topic, topic_id, forgotten_ones))
         offset = skip_tagged_fields(frame, offset)
         if work.spend(1):
             yield
     return forgotten, offset
 
 
-def _indexes(frame: Frame, count: int, offset: int, work: Work) -> tuple[list[int], int]:
+def indexes(frame: Frame, count: int, offset: int, work: Work) -> tuple[list[int], int]:
+    """Reads the numbers of so many partitions. Returns them and the offset behind them."""
     work.announce(count, False)
     return list(Struct(f">{count}i").unpack_from(frame, offset)), offset + 4 * count
 

@@ -42,6 +42,7 @@ _PARTITION_5: Final = Struct(">ihqqq")
 MIN_PARTITION_4: Final = _PARTITION_4.size + 8
 MIN_PARTITION_5: Final = _PARTITION_5.size + 8
 """The size of a partition that has neither aborted transactions nor records, before version 11."""
+MIN_PARTITION_11: Final = MIN_PARTITION_5 + 4
 _ABORTED: Final = Struct(">qq")
 _ABORTED_AND_TAGS: Final = Struct(">qqB")
 _EPOCH_END: Final = Struct(">iq")

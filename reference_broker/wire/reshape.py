@@ -7,10 +7,11 @@ one is our own bug.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.schema import SchemaField, schema_fields
+from reference_broker.wire.schema import schema_fields
 
 Change: TypeAlias = Callable[[Any], Mapping[str, Any]]
 """Takes a message of one class. Returns those fields of the other class that copying by name does not give. A mapping
@@ -28,18 +29,36 @@ def converted(value: Any, target: type, change: Change = lambda _: {}) -> Any:
     """Makes a ``target`` from the fields of ``value`` that have the same names, and from those that ``change`` gives.
     Structs inside are converted in the same way. All other fields get their default."""
     given = {**_fields(value), **change(value)}
-    return target(**{each.name: _field(each, given) for each in schema_fields(target)})
+    get = given.get
+    values = {name: get(name, default) for name, default in _defaults(target)}
+    for name, struct, is_array in _structs_of(target):
+        found = values[name]
+        if found is not None:
+            values[name] = tuple([converted(each, struct) for each in found]) if is_array else converted(found, struct)
+    return target(**values)
 
 
-def _field(each: SchemaField, given: Mapping[str, Any]) -> Any:
-    value = given.get(each.name, each.default)
-    if each.struct is None or value is None:
-        return value
-    return tuple(converted(item, each.struct) for item in value) if each.is_array else converted(value, each.struct)
+@cache
+def _defaults(target: type) -> tuple[tuple[str, Any], ...]:
+    return tuple((each.name, each.default) for each in schema_fields(target))
+
+
+@cache
+def _structs_of(target: type) -> tuple[tuple[str, type, bool], ...]:
+    """The name and the class of each field that holds structs, and whether it is an array of them."""
+    return tuple((each.name, each.struct, each.is_array) for each in schema_fields(target) if each.struct is not None)
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {each.name: getattr(value, each.name) for each in fields(value)}
+    if value.__class__ is dict:
+        given: Mapping[str, Any] = value
+        return given
+    return {name: getattr(value, name) for name in _names(value.__class__)}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def _structs(name: str, values: Iterable[Any]) -> list[Mapping[str, Any]]:

@@ -134,15 +134,26 @@ def plant_answer_without_its_session(history: History) -> None:
     _session(history)[-1]["answered_session_id"] = 0
 
 
-def plant_session_made_twice(history: History) -> None:
-    """Nobody uses it after that."""
+def _made_again(history: History, notes: list[str]) -> None:
+    """After its last answer a session's ID is in each of these notes. Nobody uses it."""
     last = _session(history)[-1]
-    made = next(
-        row
-        for row in history.rows("trace", what="session_created", incarnation=last["incarnation"])
-        if f'"session_id": {last["session_id"]},' in f"{row['detail']},".replace("}", "")
-    )
-    history.tables["trace"].append({**made, "seq": 10**7})
+    made = history.rows("trace", what="session_created", incarnation=last["incarnation"])[0]
+    note = json.dumps({**json.loads(str(made["detail"])), "session_id": last["session_id"]})
+    for place, what in enumerate(notes):
+        history.tables["trace"].append({**made, "what": what, "detail": note, "seq": 10**7 + place})
+
+
+def plant_session_made_twice(history: History) -> None:
+    _made_again(history, ["session_created"])
+
+
+def plant_ids_made_again(history: History) -> None:
+    _made_again(history, ["session_closed", "session_created"] * 2)
+
+
+def legal_id_made_again(history: History) -> None:
+    """F-2 asks for random IDs, so that of a session that has ended may come again."""
+    _made_again(history, ["session_closed", "session_created"])
 
 
 def plant_session_for_who_wants_none(history: History) -> None:
@@ -221,6 +232,8 @@ PLANTED_SESSIONS: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "another session answers": (plant_another_session_answers, {"session-lost"}),
     "answer without its session": (plant_answer_without_its_session, {"session-lost"}),
     "session made twice": (plant_session_made_twice, {"session-lost"}),
+    "IDs made again": (plant_ids_made_again, {"session-lost"}),
+    "ID made again": (legal_id_made_again, set()),
     "session for who wants none": (plant_session_for_who_wants_none, {"session-lost"}),
     "full fetch without a session": (legal_full_fetch_without_a_session, set()),
     "old session for a full fetch": (plant_full_fetch_answered_with_an_old_session, {"session-lost"}),

@@ -23,6 +23,7 @@ def _without_sessions(history: History) -> History:
     return history
 
 
+@pytest.mark.nightly
 def test_three_runs_on_one_page(spark: object, tmp_path: Path) -> None:
     none = _without_sessions(generate(7)).write(tmp_path / "a", without=("trace",), revision="none", world="live")
     final = generate(7).write(tmp_path / "b", revision="final", world="live")

@@ -135,6 +135,7 @@ def test_the_lag_is_the_age_of_the_oldest_record_not_reached() -> None:
     assert rewinds(never)[0].took_us is None
 
 
+@pytest.mark.nightly
 def test_runs_with_and_without_the_mechanism_on_one_page(spark: object, tmp_path: Path) -> None:
     on, off = generate(12), generate(12)
     again = rewound(off)

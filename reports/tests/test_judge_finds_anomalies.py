@@ -8,7 +8,7 @@ import pytest
 from reports.judge import verdicts_of
 from reports.manifest import Expectations
 from reports.rows import END_OF_RUN_US
-from reports.tests.history import TOPIC, History, Row, int_of
+from reports.tests.history import TOPIC, History, Row, Shape, int_of
 from reports.tests.ledger import OF_TRANSACTIONS
 from reports.tests.planted_groups import PLANTED_GROUPS
 from reports.tests.planted_metadata import PLANTED_METADATA, plant_topic_that_existed
@@ -220,20 +220,24 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 }
 
 
+SHORT = Shape(rate_per_s=8)
+"""There are more than a hundred histories, and Spark's time grows with their rows."""
+
+
 @pytest.fixture(scope="module")
 def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
     root = tmp_path_factory.mktemp("runs")
     folders = {}
     for number, (name, (plant, _)) in enumerate(PLANTED.items()):
-        history = generate(number)
+        history = generate(number, SHORT)
         plant(history)
         folders[name] = history.write(root / name.replace(" ", "_"))
-    empty = generate(99).write(
+    empty = generate(99, SHORT).write(
         root / "no_trace", without=("trace", "ends"), expectations=Expectations(guarantees=("session_lost",))
     )
     folders["no trace"] = empty
     for target in ("reference", "kafka"):
-        existed = generate(98)
+        existed = generate(98, SHORT)
         plant_topic_that_existed(existed)
         folders[target] = existed.write(root / target, target=target)
     found = verdicts_of([Path(one) for one in folders.values()], spark)  # type: ignore[arg-type]
@@ -250,7 +254,7 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
     verdict = verdicts[name]
     broken = {one.name: [e.detail for e in one.examples] for one in verdict.guarantees if one.status == "broken"}
     assert set(broken) == PLANTED[name][1], broken
-    others = [one for one in verdict.guarantees if one.name not in OF_TRANSACTIONS]
+    others = [one for one in verdict.guarantees if one.name not in (*OF_TRANSACTIONS, "materialized-view")]
     assert {one.status for one in others} <= {"holds", "broken"}
     assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
 

@@ -22,6 +22,7 @@ def _held_for_python() -> int:
     return len(ThreadSafeFinalizer.finalizers)
 
 
+@pytest.mark.nightly
 def test_what_a_judging_held_is_given_back(spark: "SparkSession", tmp_path: Path) -> None:
     """Without Python's own collector, which seldom looks at old objects in a large process."""
     run = generate(43).write(tmp_path / "run")

@@ -14,7 +14,7 @@ from reports.tests.history import History, int_of
 from reports.tests.ledger import EXPECTATIONS, GROUP, LEDGER, SOURCE, WORKER, WRITER, Ledger
 from reports.tests.played import generate
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.spark, pytest.mark.timeout(600)]
 STRIKE_US, LATE_US = 30_000_000, 50_000_000
 SHOWN = ((40_000_000, 9, 9), (40_500_000, 9, 12), (41_000_000, 9, 15), (41_400_000, 15, 15), (41_600_000, 9, 15))
 """Answers for ``ledger-1``: the time, the last stable offset and the high watermark. The last one is an old answer."""

@@ -54,6 +54,42 @@ def test_what_is_told_is_read_and_the_rest_has_its_default() -> None:
     assert (switch.feature, switch.level) == ("f", 1)
 
 
+def heeding(**more: object) -> dict[str, object]:
+    told = {"name": "v", "count": 1, "topics": ["hot"], "protocol": "assigned", "view": True, "metadata_epoch": False}
+    return {**told, "tombstone_horizon": True, **more}
+
+
+def told_the_horizon(found: dict[str, Any]) -> None:
+    found["load"]["groups"] = [heeding()]
+    found["cluster"]["config"] = {"crucible.tombstone.horizon.enable": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda found: found["load"].update(groups=[heeding(metadata_epoch=True)]), "no metadata_epoch"),
+        (lambda found: found["load"].update(groups=[heeding(view=False)]), "needs a view"),
+        (lambda found: found["cluster"].update(config={}), "need crucible.tombstone.horizon.enable = true"),
+        (lambda found: found.update(needs=["signals", "proxy"]), "tombstone horizon is told under a draft"),
+    ],
+)
+def test_readers_of_the_tombstone_horizon_need_a_cluster_that_tells_it(
+    change: Callable[[dict[str, Any]], object], named: str
+) -> None:
+    def changed(found: dict[str, Any]) -> None:
+        told_the_horizon(found)
+        del found["load"]["mirror"]
+        change(found)
+
+    def whole(found: dict[str, Any]) -> None:
+        told_the_horizon(found)
+        del found["load"]["mirror"]
+
+    assert read(whole).load.groups[0].tombstone_horizon
+    with pytest.raises(ScenarioError, match=named):
+        read(changed)
+
+
 def test_a_rolling_bounce_must_strike_each_node() -> None:
     assert read().expected_faults == ("bounce", "bounce", "bounce", "switch")
 

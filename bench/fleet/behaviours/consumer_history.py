@@ -14,7 +14,7 @@ from bench.fleet.behaviours.consumer_lanes import LaneHistory
 from bench.fleet.behaviours.journal import Journal, Operation
 from bench.fleet.behaviours.protocol import Answered, HistoryRow, TopicPartition
 from bench.fleet.runs import Run, compress, read_row
-from bench.fleet.values import read_value
+from bench.fleet.values import read_record
 from reference_broker.client.consumer_observer import ConsumerObserver, FetchAnswer, FetchedPartition
 from reference_broker.client.consumer_partitions import ConsumerRecord, PositionReset
 from reference_broker.client.consumer_requests import FETCH, LIST_OFFSETS, listed_offsets
@@ -226,6 +226,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         bounds = (data.high_watermark, data.log_start_offset)
         row = PositionRow(self.journal.process, reads.index, *part.where, part.before, part.after, *bounds, error)
         row.last_stable_offset = data.last_stable_offset
+        row.tombstone_horizon = data.tombstone_horizon
         row.leader_epoch = -1 if wanted is None else wanted.current_leader_epoch
         return row
 
@@ -233,7 +234,7 @@ class ConsumerHistory(ConsumerObserver, LaneHistory):
         """The application has got these records."""
         found: dict[TopicPartition, list[Run]] = {}
         for each in records:
-            where, value = TopicPartition(each.topic, each.partition), read_value(each.value)
+            where, value = TopicPartition(each.topic, each.partition), read_record(each.value, each.headers)
             producer = self._brought[where].producer_of(each.offset)
             run = Run(each.offset, 1, producer, value.writer, value.sequence, value.valid)
             found.setdefault(where, []).append(run)

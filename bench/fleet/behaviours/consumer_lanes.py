@@ -26,7 +26,9 @@ from reference_broker.client.draft_versions import (
     API_VERSIONS,
     API_VERSIONS_REQUEST,
     API_VERSIONS_VERSION,
+    announced_in,
     announces_drafts,
+    may_be_sent,
 )
 from reference_broker.client.group_consumer import COMMIT_LANE, COMMITTED_LANE, METADATA_LANE, GroupConsumer
 from reference_broker.client.group_requests import GroupRequest
@@ -40,12 +42,13 @@ SPEAKS_DRAFTS: Final = (METADATA_LANE, COMMIT_LANE, COMMITTED_LANE)
 @dataclass(slots=True)
 class Lane:
     """``node`` is the node connected to, or None. ``request`` waits for the connection or for its answer. ``opening``
-    is the operation that connects. ``asking`` says that ApiVersions is in flight."""
+    is the operation that connects. ``asking`` says that ApiVersions is in flight. ``announced`` has the features that
+    its answer named, and is None before."""
 
     name: str
     number: int
     node: NodeAddress | None = None
-    drafts: bool | None = None
+    announced: frozenset[str] | None = None
     request: GroupRequest | None = None
     opening: Operation | None = None
     asking: bool = False
@@ -152,7 +155,7 @@ class ClientLanes(Generic[C]):
 
     def _connected(self, lane: Lane) -> None:
         assert lane.request is not None, "a connection for no request"
-        lane.node, lane.drafts = lane.request.to, None
+        lane.node, lane.announced = lane.request.to, None
         self._end_opening(lane)
         self._go_on(lane, lane.request)
 
@@ -163,18 +166,18 @@ class ClientLanes(Generic[C]):
 
     def _go_on(self, lane: Lane, request: GroupRequest) -> None:
         """Sends the request over the open connection. Some lanes first ask what the node announces."""
-        if self._asks_first(lane) and lane.drafts is None:
+        if self._asks_first(lane, request) and lane.announced is None:
             lane.asking = True
             timeout_us = self.settings.request_timeout_us
             self._request(lane, API_VERSIONS, API_VERSIONS_VERSION, API_VERSIONS_REQUEST, timeout_us)
-        elif request.api_version >= FIRST_DRAFT_VERSION and not lane.drafts:
+        elif not may_be_sent(request.api_key, request.api_version, lane.announced or frozenset()):
             self._fail(lane)
         else:
             self.history.sent(lane.name, request)
             self._request(lane, request.api_key, request.api_version, request.body, request.timeout_us)
 
-    def _asks_first(self, lane: Lane) -> bool:  # noqa: ARG002
-        """Whether this lane asks for ApiVersions on each new connection."""
+    def _asks_first(self, lane: Lane, request: GroupRequest) -> bool:  # noqa: ARG002
+        """Whether this lane asks for ApiVersions on a new connection, before it sends the request."""
         return True
 
     def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:
@@ -189,7 +192,7 @@ class ClientLanes(Generic[C]):
         assert request is not None, "an answer to no request"
         assert lane.node is not None, "an answer from nobody"
         if lane.asking:
-            lane.asking, lane.drafts = False, announces_drafts(event.body)
+            lane.asking, lane.announced = False, announced_in(event.body)
             self._learn(lane, lane.node, event.body)
             self._go_on(lane, request)
             return
@@ -217,15 +220,16 @@ class ClientLanes(Generic[C]):
 
 
 class ConsumerLanes(ClientLanes[GroupConsumer]):
-    """The lanes of a consumer. Those that speak drafts ask whether the node knows them."""
+    """The lanes of a consumer. Those that speak drafts ask whether the node serves them."""
 
     __slots__ = ()
 
-    def _asks_first(self, lane: Lane) -> bool:
-        return self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
+    def _asks_first(self, lane: Lane, request: GroupRequest) -> bool:
+        knows_epochs = self.consumer.config.metadata_epoch and lane.name in SPEAKS_DRAFTS
+        return knows_epochs or request.api_version >= FIRST_DRAFT_VERSION
 
     def _learn(self, lane: Lane, node: NodeAddress, versions: object) -> None:  # noqa: ARG002
-        self.consumer.metadata.learn_drafts(node, bool(lane.drafts))
+        self.consumer.metadata.learn_drafts(node, announces_drafts(versions))
 
 
 class ProducerLanes(ClientLanes[TransactionalProducer]):

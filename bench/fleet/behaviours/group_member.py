@@ -21,7 +21,13 @@ from bench.fleet.behaviours.consumer_lanes import ConsumerLanes
 from bench.fleet.behaviours.group_plans import ASSIGNED, IN_TRANSACTIONS, OUTSIDE, MemberPlan
 from bench.fleet.behaviours.journal import Journal
 from bench.fleet.behaviours.metadata_sources import metadata_source
-from bench.fleet.behaviours.offset_keepers import KafkaOffsets, OffsetKeeper, OutsideOffsets, TransactionalOffsets
+from bench.fleet.behaviours.offset_keepers import (
+    KafkaOffsets,
+    NoOffsets,
+    OffsetKeeper,
+    OutsideOffsets,
+    TransactionalOffsets,
+)
 from bench.fleet.behaviours.outside_offsets import OutsideStore
 from bench.fleet.behaviours.protocol import (
     ClientSettings,
@@ -33,9 +39,11 @@ from bench.fleet.behaviours.protocol import (
     Now,
     Started,
     Stopping,
+    TopicPartition,
     Wake,
 )
 from bench.fleet.behaviours.sinks import Nowhere, Sink
+from bench.fleet.behaviours.views import View
 from reference_broker.client.consumer_partitions import PositionReset
 from reference_broker.client.group_consumer import ConsumerConfig, GroupConsumer
 from reference_broker.client.group_events import (
@@ -101,6 +109,7 @@ def consumer_config(plan: MemberPlan, settings: ClientSettings, random: Chance) 
         settings.request_timeout_us,
         plan.rack,
         plan.read_committed,
+        plan.tombstone_horizon,
     )
     return ConsumerConfig(
         tuple(NodeAddress(number, each.host, each.port) for number, each in enumerate(settings.bootstrap)),
@@ -127,6 +136,7 @@ class Life:
     - ``closing_by_us`` is the time until which its fetch sessions may be closed and requests in flight may end, or -1
       before the life is over.
     - ``committed_last`` says that the last commit before giving up, or before the end, has begun.
+    - ``begun_us`` says when it began to read a partition again, because it may have missed tombstones.
     """
 
     consumer: GroupConsumer
@@ -142,6 +152,7 @@ class Life:
     leaves: bool = False
     returns: bool = False
     committed_last: bool = False
+    begun_us: dict[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
@@ -163,9 +174,10 @@ class GroupMember:
     ) -> None:
         self.member = plan
         self.settings = settings
-        self.sink = sink or Nowhere()
-        self.store = store or OutsideStore()
         self.config = consumer_config(plan, settings, random)
+        self.view = View(plan.process, self.config.fetch.isolation_level) if plan.view else None
+        self.sink = sink or self.view or Nowhere()
+        self.store = store or OutsideStore()
         self._random = random
         self._journal = Journal(plan.process)
         self._history = ConsumerHistory(self._journal, plan.group, self.config.fetch.isolation_level)
@@ -237,6 +249,8 @@ class GroupMember:
         offsets: OffsetKeeper = KafkaOffsets(consumer, self.sink)
         if self.member.offsets == IN_TRANSACTIONS:
             offsets = TransactionalOffsets()
+        elif self.member.view:
+            offsets = NoOffsets(consumer)
         elif self.member.offsets == OUTSIDE:
             offsets = OutsideOffsets(consumer, self.sink, self._history, self.store, self.member.metadata_epoch)
         if self.belongs:
@@ -284,6 +298,7 @@ class GroupMember:
         """Ends this life. A client that returns knows only what was committed or stored."""
         self._life = None
         life.lanes.close()
+        self._tell_view(life)
         if not life.returns:
             self._finish()
             return
@@ -293,6 +308,13 @@ class GroupMember:
         self.sink.drop(life.consumer.partitions.held)
         self._history.forget()
         self._back_at_us = self._now_us + AWAY_US
+
+    def _tell_view(self, life: Life) -> None:
+        if self.view is not None:
+            for where in life.consumer.partitions.held:
+                position = life.consumer.position(where)
+                from_us = life.begun_us.get(where, life.came_us)
+                self._journal.record(*self.view.rows(where, position, from_us, self._now_us))
 
     def _finish(self) -> None:
         self._finished = True
@@ -318,12 +340,19 @@ class GroupMember:
         going = True
         while going:
             life.offsets.settle(self._now_us)
+            self._forget_missed(life)
             going = self._advance(life)
             if self._life is not life or life.closing_by_us >= 0:
                 return
             for lane, request in life.consumer.next_requests(self._now_us, life.offsets.places):
                 life.lanes.send(lane, request)
             going = self._hear(life) or going
+
+    def _forget_missed(self, life: Life) -> None:
+        """Forgets what was made of records whose tombstones may have been missed (H-3)."""
+        missed = life.consumer.take_missed_tombstones()
+        self.sink.drop(missed)
+        life.begun_us.update(dict.fromkeys(missed, self._now_us))
 
     def _hear(self, life: Life) -> bool:
         """Handles the membership's events, and returns whether there were any."""

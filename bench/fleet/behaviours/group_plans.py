@@ -33,7 +33,9 @@ class MemberPlan:
     ``metadata_from`` is the node that is asked for metadata, ANY_NODE (one is drawn each time) or ALTERNATING (nodes
     take turns). Metadata is asked for every ``metadata_interval_us``, even if nothing is wrong. After ``stay_us`` the
     member leaves, forgets all that it knows, and joins again; 0 means that it stays. A member with a ``rack`` reads
-    from followers there, and asks the leader again after ``metadata_interval_us``.
+    from followers there, and asks the leader again after ``metadata_interval_us``. One with a ``view`` reads from the
+    beginning in each of its lives, and holds the newest record of each key. One with a ``tombstone_horizon`` forgets
+    what it holds where it may have missed tombstones.
     """
 
     process: str
@@ -59,6 +61,8 @@ class MemberPlan:
     stay_us: int = 0
     rack: str = ""
     isolation: str = "read_uncommitted"
+    view: bool = False
+    tombstone_horizon: bool = False
 
     @property
     def read_committed(self) -> bool:

@@ -6,74 +6,49 @@ commits what the target has acknowledged. If a position goes back, the mirror co
 is the rewind of spec M-15. Its costs are records that are copied twice, and lost time; the table ``copies`` shows them.
 """
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from bench.fleet.behaviours import protocol
 from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MirrorPlan
-from bench.fleet.behaviours.protocol import (
-    ClientSettings,
-    Finished,
-    FleetAction,
-    FleetEvent,
-    HistoryRow,
-    Leaving,
-    Now,
-    Started,
-    Stopping,
-    TopicPartition,
-)
+from bench.fleet.behaviours.piped import WRITER_SUFFIX, Pipe, Piped
+from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import Run, compress
-from bench.fleet.values import read_value
+from bench.fleet.values import read_record
 from reference_broker.client.consumer_partitions import ConsumerRecord
 from reference_broker.client.producer import Batch, ProducerState
 from reference_broker.records.record import Record
 from reports.rows import CopyRow
 
-WRITER_SUFFIX: Final = "-writer"
-WRITER_LANES: Final = 1_000
-"""The number of the writer's first lane."""
 STEP_US: Final = 20_000
 """The time after which the writer looks again whether there is something to copy."""
 RECORDS_PER_BATCH: Final = 500
-MAX_WAITING: Final = 20_000
-"""The number of a partition's records in the pipe at which the member stops reading it."""
 
 
 @dataclass(slots=True)
-class Pipe:
-    """The reader's sink. ``waiting`` holds what was read and not yet acknowledged, by partition. ``copied`` is the
-    source offset after the last acknowledged record. ``ended`` says that the reader brings no more."""
+class MirrorPipe(Pipe[Record]):
+    """Its records wait until they are acknowledged. ``copied`` is the source offset after the last of those."""
 
-    waiting: dict[TopicPartition, deque[Record]] = field(default_factory=dict)
+    MOST = 20_000
+
     copied: dict[TopicPartition, int] = field(default_factory=dict)
-    ended: bool = False
 
-    def put(self, records: Sequence[ConsumerRecord]) -> None:
-        for each in records:
-            piece = Record(each.offset, each.timestamp_ms, each.key, each.value, each.headers)
-            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(piece)
+    def piece(self, record: ConsumerRecord) -> Record:
+        return Record(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:
         return self.copied.get(where, committed) if self.waiting.get(where) else read
 
-    def is_full(self, where: TopicPartition) -> bool:
-        return len(self.waiting.get(where, ())) >= MAX_WAITING
-
-    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        return any(self.waiting.get(each) for each in partitions)
-
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for where in partitions:
-            self.waiting.pop(where, None)
+        gone = tuple(partitions)
+        Pipe.drop(self, gone)
+        for where in gone:
             self.copied.pop(where, None)
 
     def first(self) -> TopicPartition | None:
@@ -105,7 +80,7 @@ class MirrorWriter(ClusterScript):
 
     KEEPS_CONNECTIONS = True
 
-    def __init__(self, plan: MirrorPlan, random: Chance, pipe: Pipe) -> None:
+    def __init__(self, plan: MirrorPlan, random: Chance, pipe: MirrorPipe) -> None:
         super().__init__(f"{plan.member.process}{WRITER_SUFFIX}", plan.target, random, plan.member.topics)
         self.plan = plan
         self.pipe = pipe
@@ -165,46 +140,16 @@ class MirrorWriter(ClusterScript):
         return self._pieces
 
 
-class Mirror:
-    """The reader and the writer as one behaviour. Stopping goes to the reader. Once the reader has ended, the writer
-    finishes what is in the pipe."""
+class Mirror(Piped[Record]):
+    """A member of the group and an idempotent producer to the other cluster."""
+
+    writer: MirrorWriter
 
     def __init__(self, plan: MirrorPlan, settings: ClientSettings, random: Chance) -> None:
         self.plan = plan
-        self.pipe = Pipe()
-        self.reader = GroupMember(plan.member, settings, random, sink=self.pipe)
-        self.writer = MirrorWriter(plan, random, self.pipe)
-        self._open = 2
-
-    @property
-    def process(self) -> str:
-        return self.reader.process
-
-    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
-        if isinstance(event, Started):
-            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
-        if isinstance(event, Stopping | Leaving):
-            return self._merged(self.reader.step(now, event), [])
-        if event.lane >= WRITER_LANES:
-            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
-        return self._merged(self.reader.step(now, event), [])
-
-    def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
-        """Merges the actions of both. The mirror is finished when both are."""
-        both = [*read, *(_shifted(each) for each in wrote)]
-        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
-        self._open -= len(both) - len(left)
-        self.pipe.ended = self.pipe.ended or any(isinstance(each, Finished) for each in read)
-        return left if self._open or len(left) == len(both) else [*left, Finished()]
-
-    def close(self, now: Now) -> list[HistoryRow]:
-        return [*self.reader.close(now), *self.writer.close(now)]
-
-
-def _shifted(action: FleetAction) -> FleetAction:
-    if isinstance(action, protocol.Record | Finished):
-        return action
-    return replace(action, lane=action.lane + WRITER_LANES)
+        pipe = MirrorPipe()
+        reader = GroupMember(plan.member, settings, random, sink=pipe)
+        super().__init__(reader, MirrorWriter(plan, random, pipe), pipe)
 
 
 def _runs(pieces: Sequence[Record]) -> list[Run]:
@@ -212,5 +157,5 @@ def _runs(pieces: Sequence[Record]) -> list[Run]:
     return compress(
         Run(piece.offset, 1, -1, value.writer, value.sequence, value.valid)
         for piece in pieces
-        for value in (read_value(piece.value),)
+        for value in (read_record(piece.value, piece.headers),)
     )

@@ -113,6 +113,31 @@ class TransactionalOffsets:
 
 
 @dataclass(slots=True)
+class NoOffsets:
+    """Keeps nothing, so each life begins where the reset policy says."""
+
+    consumer: GroupConsumer
+
+    @property
+    def places(self) -> bool:
+        return False
+
+    @property
+    def busy(self) -> bool:
+        return False
+
+    def place(self) -> None:
+        for where in self.consumer.unplaced:
+            self.consumer.seek_by_policy(where)
+
+    def commit(self, now_us: int, partitions: Iterable[TopicPartition]) -> None:
+        """There is nothing to do."""
+
+    def settle(self, now_us: int) -> None:
+        """There is nothing under way."""
+
+
+@dataclass(slots=True)
 class OutsideOffsets:
     """Keeps offsets in a store, each with its metadata epoch. Nothing is read before the metadata is as new as that
     epoch (spec M-13). ``kept`` holds the stored offset of each partition that is read."""

@@ -6,13 +6,12 @@ request to one partition. An idempotent producer sends a batch again, with its s
 the delivery time is over.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from bench.fleet.behaviours.batch_delivery import BatchDelivery, Slot
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
+from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import ClientSettings, HistoryRow, Now, TopicPartition
 from bench.fleet.behaviours.script import Steps
@@ -27,7 +26,8 @@ class ProducerPlan:
     """What one producer does.
 
     Each slot sends to the next of ``partitions``. With ``interval_us`` 0 every slot is due at once. With ``max_slots``
-    0 only Stopping ends the producer. A value has ``record_bytes``. Each partition has so many ``keys``.
+    0 only Stopping ends the producer. A value has ``record_bytes``. Each partition has so many ``keys``. Of the records
+    ``delete_percent`` are tombstones, which the topic keeps for ``delete_retention_us`` if it is compacted.
     """
 
     process: str
@@ -38,6 +38,8 @@ class ProducerPlan:
     acks: int = -1
     idempotent: bool = True
     keys: int = 16
+    delete_percent: int = 0
+    delete_retention_us: int = NOT_COMPACTED
     max_slots: int = 0
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
@@ -45,22 +47,6 @@ class ProducerPlan:
     metadata_epoch: bool = False
     metadata_interval_us: int = 0
     """These two are ``cluster.EpochHabits``."""
-
-
-def partition_keys(partitions: Sequence[TopicPartition], keys: int) -> dict[TopicPartition, tuple[bytes, ...]]:
-    """Returns ``keys`` keys for each partition. The CRC-32 of a key leads to its partition, so a key never changes its
-    partition."""
-    found: dict[TopicPartition, list[bytes]] = {where: [] for where in partitions}
-    counts: dict[str, int] = {}
-    for where in partitions:
-        counts[where.topic] = max(counts.get(where.topic, 0), where.partition + 1)
-    for topic, count in counts.items():
-        for number in range(count * keys * 8):
-            key = b"k%06d" % number
-            bucket = found.get(TopicPartition(topic, crc32(key) % count))
-            if bucket is not None and len(bucket) < keys:
-                bucket.append(key)
-    return {where: tuple(each) or (b"k",) for where, each in found.items()}
 
 
 class KeyedProducer(ClusterScript):
@@ -74,8 +60,8 @@ class KeyedProducer(ClusterScript):
         super().__init__(plan.process, settings, random, [each.topic for each in plan.partitions], habits)
         self.plan = plan
         self.state = ProducerState(idempotent=plan.idempotent)
-        self.values = ValueMaker(plan.process, plan.record_bytes, random.randbytes(64))
-        self.keys = partition_keys(plan.partitions, plan.keys)
+        values = ValueMaker(plan.process, plan.record_bytes, random.randbytes(64))
+        self.records = KeyedRecords(values, plan.partitions, plan.keys, plan.delete_percent, plan.delete_retention_us)
         self.next_sequence = 0
         self.loop = OpenLoop(self, plan.interval_us, "produce", plan.max_slots)
         self.delivery = BatchDelivery(self, self.state, self._records, self._rows, plan.acks, plan.request_wait_ms)
@@ -104,7 +90,7 @@ class KeyedProducer(ClusterScript):
         """Ends at once. The batch in flight may be written, so its run is recorded too."""
         return [*super().close(now), *self.delivery.rows_in_flight()]
 
-    def _rows(self, slot: Slot, batch: Batch) -> tuple[RunRow]:
+    def _rows(self, slot: Slot, batch: Batch) -> tuple[HistoryRow, ...]:
         run = RunRow(
             self.process,
             slot.operation.index,
@@ -119,11 +105,8 @@ class KeyedProducer(ClusterScript):
             True,
             self.plan.acks,
         )
-        return (run,)
+        keyed = self.records.rows(self.process, slot.operation.index, slot.where, slot.first_sequence, slot.count)
+        return (run, *keyed)
 
     def _records(self, slot: Slot) -> list[Record]:
-        keys, make, wall_ms = self.keys[slot.where], self.values.make, self.now.wall_ms
-        return [
-            Record(timestamp_ms=wall_ms, key=keys[sequence % len(keys)], value=make(sequence))
-            for sequence in range(slot.first_sequence, slot.first_sequence + slot.count)
-        ]
+        return self.records.make(slot.where, slot.first_sequence, slot.count, self.now.wall_ms)

@@ -145,6 +145,7 @@ def test_a_fleet_leaves_a_history_in_which_every_acknowledged_record_was_read(tm
     assert all(each["intended_us"] >= 0 for each in operations)
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path: Path, bootstrap: str) -> None:
     fetchers = [{"behaviour": "incremental", "count": 10, "topic": "hot", "partitions": 3}]
@@ -170,6 +171,7 @@ def test_a_spike_brings_clients_and_takes_them_away_again(tmp_path: Path, bootst
     assert max(each["wanted_permille"] for each in table(tmp_path, "load")) > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_locusts_page_starts_and_stops_the_load_again_and_again(tmp_path: Path, bootstrap: str) -> None:
     with socket.socket() as probe:

@@ -7,7 +7,7 @@ import pytest
 
 from bench.fleet.behaviours.group_plans import MemberPlan, MirrorPlan
 from bench.fleet.behaviours.metadata_sources import ALTERNATING
-from bench.fleet.behaviours.mirror import Mirror, Pipe
+from bench.fleet.behaviours.mirror import Mirror, MirrorPipe
 from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import Address, Behaviour, ClientSettings, Request, TopicPartition
 from bench.fleet.behaviours.target_reader import target_reader
@@ -188,7 +188,7 @@ def read_at(offset: int) -> ConsumerRecord:
 
 
 def test_what_was_dropped_while_it_was_on_its_way_settles_nothing() -> None:
-    pipe = Pipe()
+    pipe = MirrorPipe()
     pipe.put([read_at(7), read_at(8)])
     batch = pipe.take(HOT[0])
     pipe.drop([HOT[0]])

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours.final_reader import FinalReader
+from bench.fleet.behaviours.keyed_records import partition_keys
 from bench.fleet.behaviours.preparer import NewTopic, TopicPreparer, seeder
-from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan, partition_keys
+from bench.fleet.behaviours.producers import KeyedProducer, ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, Request, TopicPartition
 from bench.fleet.runs import BatchReader
 from bench.fleet.tests.conftest import FakeBroker, World

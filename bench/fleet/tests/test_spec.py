@@ -14,6 +14,7 @@ from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import Connect, Connected, Now, Started
 from bench.fleet.behaviours.session_fetcher import REVISIONS, VARIANTS
 from bench.fleet.fleet import Fleet, make_fleet
+from bench.fleet.plans import producer_plans
 from bench.fleet.spec import FleetSpec, SpecError, address_of, parse_spec, write_spec
 from bench.fleet.tests.conftest import FakeBroker, World
 from scenarios.load import Fetchers, Load, Producers, Topic
@@ -43,6 +44,13 @@ def test_shares_are_the_whole_fleet_dealt_out(workers: int) -> None:
     assert sorted(dealt, key=lambda each: each.process) == sorted(
         plans(make_fleet(SPEC)), key=lambda each: each.process
     )
+
+
+@pytest.mark.parametrize(("rate_per_s", "batch_records", "interval_us"), [(200, 10, 50_000), (0.25, 1, 4_000_000)])
+def test_each_producer_keeps_to_its_rate_however_small(rate_per_s: float, batch_records: int, interval_us: int) -> None:
+    slow = Producers(count=3, topic="hot", rate_per_s=rate_per_s, batch_records=batch_records)
+    spec = replace(SPEC, load=Load(seconds=1, topics=SPEC.load.topics, producers=(slow,)))
+    assert [plan.interval_us for plan in producer_plans(spec)] == 3 * [interval_us]
 
 
 def test_each_fetcher_has_an_idle_partition_of_its_own_and_shares_the_hot_ones() -> None:

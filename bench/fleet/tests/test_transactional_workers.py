@@ -4,7 +4,7 @@ import pytest
 
 from bench.fleet.behaviours.group_plans import IN_TRANSACTIONS
 from bench.fleet.behaviours.protocol import Behaviour, TopicPartition
-from bench.fleet.behaviours.transactions.workers import Pipe, _consecutive
+from bench.fleet.behaviours.transactions.workers import WorkerPipe, _consecutive
 from bench.fleet.fleet import Fleet, make_fleet
 from bench.fleet.spec import FleetSpec
 from reference_broker.client.consumer_partitions import ConsumerRecord
@@ -14,12 +14,12 @@ IN0 = TopicPartition("in", 0)
 TOPICS = (Topic("in", 2), Topic("out", 3), Topic("ledger", 4))
 
 
-def read(pipe: Pipe, *offsets: int) -> None:
+def read(pipe: WorkerPipe, *offsets: int) -> None:
     pipe.put([ConsumerRecord("in", 0, each, 0, None, b"v") for each in offsets])
 
 
 def test_what_was_taken_stays_in_the_pipe_until_it_is_committed() -> None:
-    pipe = Pipe()
+    pipe = WorkerPipe()
     read(pipe, 3, 4, 6)
     taken = list(pipe.waiting[IN0])
     read(pipe, 7)
@@ -31,7 +31,7 @@ def test_what_was_taken_stays_in_the_pipe_until_it_is_committed() -> None:
 
 
 def test_what_another_member_reads_now_is_dropped() -> None:
-    pipe = Pipe()
+    pipe = WorkerPipe()
     read(pipe, 3, 4)
     taken = list(pipe.waiting[IN0])
     pipe.drop([IN0])

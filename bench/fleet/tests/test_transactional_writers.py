@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,7 @@ class Driver:
             self.give(protocol.Woken())
 
 
-def driver(level: int, seed: int = 1, **habits: int) -> Driver:
+def driver(level: int, seed: int = 1, **habits: Any) -> Driver:
     plan = WriterPlan(ProducerHabits("tx", ("foo",), TIMEOUT_US, **habits), PARTITIONS, 50_000, 2, 2, 60)
     settings = ClientSettings((Address("one", 9092),))
     made = Driver(TransactionalWriter(plan, settings, Random(seed)), NaiveBroker(level))
@@ -93,7 +94,10 @@ def test_each_transaction_is_recorded_with_its_fate(level: int, seed: int) -> No
     there = Counter(value for _, value in played.broker.committed)
     assert len(there) == sum(there.values()), "a value is there twice"
     for row in (each for each in played.rows if isinstance(each, RunRow)):
-        made = {played.writer.values.make(each) for each in range(row.first_sequence, row.first_sequence + row.count)}
+        made = {
+            played.writer.records.values.make(each)
+            for each in range(row.first_sequence, row.first_sequence + row.count)
+        }
         shown = len({each.decode("latin-1") for each in made} & there.keys())
         expected = {"ok": (row.count,), "fail": (0,), "info": (0, row.count)}[types[row.index]]
         assert shown in expected, (types[row.index], ends[row.index])
@@ -107,3 +111,14 @@ def test_one_that_is_closed_records_what_is_open() -> None:
     (end,) = [row for row in rows if isinstance(row, TransactionRow)]
     assert (end.asked, end.outcome) == ("commit", "failed")
     assert [row.type for row in rows if isinstance(row, OperationRow) and row.f == "transaction"] == ["info"]
+
+
+def test_one_that_never_comes_back_leaves_its_transaction_open() -> None:
+    played = driver(2, die_percent=100, comes_back=False)
+    played.run(5_000_000)
+    ended = [row for row in played.rows if isinstance(row, TransactionRow)]
+    assert [row.asked for row in ended] in ([], ["nothing"]), "it died once"
+    asked = len(played.broker.asked)
+    played.give(protocol.Stopping())
+    played.run(played.now_us + 5_000_000)
+    assert (played.finished, len(played.broker.asked)) == (True, asked)

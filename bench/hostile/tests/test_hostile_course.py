@@ -33,6 +33,7 @@ def test_a_node_outlives_hostile_peers_of_every_kind_and_a_kill_in_their_midst(t
     assert all(outcome.swarm[kind]["lives"] >= PEERS // 2 for kind in KINDS), str(outcome)
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_without_the_bound_of_memory_the_course_is_red(tmp_path: Path) -> None:
     config = {"queued.max.request.bytes": "-1", "fetch.max.bytes": str(50 * MIB)}

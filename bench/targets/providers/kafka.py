@@ -18,6 +18,8 @@ _MISSING = re.compile(
 KAFKA = (("org.apache.kafka", "kafka_2.13"), ("org.apache.kafka", "kafka-tools"))
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl")
 """Kafka's jars come without what writes its log. With this one errors go to stdout."""
+TIERED_STORAGE = ("org.apache.kafka", "kafka-storage")
+"""Its test jar has LocalTieredStorage, the remote tier of Kafka's own tests: a folder."""
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -28,8 +30,12 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 """
 _DEPENDENCY = """
     <dependency>
-      <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+      <groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{kind}
     </dependency>"""
+_TESTS_ALONE = """
+      <classifier>test</classifier>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"""
+"""The jar of an artifact's tests, without what it needs."""
 
 
 def provide(version: str) -> Mapping[str, str]:
@@ -47,6 +53,12 @@ def classpath(version: str) -> str:
     return _fetched(CACHE / f"kafka-{version}", "Apache Kafka", KAFKA, version)
 
 
+def tiered_storage(version: str) -> str:
+    """Returns the class path of LocalTieredStorage, beside that of Kafka. Raises TargetError."""
+    folder = CACHE / f"kafka-storage-tests-{version}"
+    return _fetched(folder, "LocalTieredStorage", (TIERED_STORAGE,), version, _TESTS_ALONE)
+
+
 def _logging(version: str) -> str:
     """Returns the class path of what writes the log of a server, in the version of log4j that this Kafka has."""
     libs = CACHE / f"kafka-{version}" / "libs"
@@ -54,18 +66,18 @@ def _logging(version: str) -> str:
     return _fetched(CACHE / f"log4j-{found[0]}", "log4j", (LOGGING,), found[0]) if found else str(libs)
 
 
-def _fetched(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str) -> str:
+def _fetched(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str, kind: str = "") -> str:
     """Returns the class path of all jars that these need. They are fetched once. Raises TargetError."""
     if not (folder / "complete").exists():
-        _fetch(folder, what, artifacts, version)
+        _fetch(folder, what, artifacts, version, kind)
     return str(folder / "libs" / "*")
 
 
-def _fetch(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str) -> None:
+def _fetch(folder: Path, what: str, artifacts: Sequence[tuple[str, str]], version: str, kind: str) -> None:
     if shutil.which("mvn") is None:
         raise TargetError("Apache Kafka's jars come through Maven: install it (Debian: apt-get install maven).")
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = [_DEPENDENCY.format(group=group, name=name, version=version) for group, name in artifacts]
+    wanted = [_DEPENDENCY.format(group=group, name=name, version=version, kind=kind) for group, name in artifacts]
     (folder / "pom.xml").write_text(_POM.format(dependencies="".join(wanted)))
     command = ["mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies", "-DoutputDirectory=libs"]
     try:

@@ -19,6 +19,7 @@ prepare = ["true"]
 ports = ["admin"]
 peer = "{id}={address}"
 setting = ["--set", "{key}:{value}"]
+feature = ["--feature", "{key}={value}"]
 links = "peers"
 
 [node.files]
@@ -91,7 +92,8 @@ def test_what_is_no_target_is_refused_in_one_sentence(text: str, complaint: str)
         (SMALL.replace("nodes = 2", "nodes = 2\nfoo = 1"), "unknown key foo; allowed here: addresses"),
         (SMALL.replace("[node]", "[node]\nrestart = 'x'"), "unknown key node.restart"),
         (SMALL.replace("{peers}", "{pears}"), r"node.command has the placeholder \{pears\}; known there: address"),
-        (SMALL.replace("{value}", "{worth}"), r"node.setting has the placeholder \{worth\}"),
+        (SMALL.replace(":{value}", ":{worth}"), r"node.setting has the placeholder \{worth\}"),
+        (SMALL.replace("={value}", "={worth}"), r"node.feature has the placeholder \{worth\}"),
         (SMALL.replace('"broker.json"', '"../broker.json"'), "give a name without a folder"),
         (SMALL.replace("nodes = 2", "nodes = 2\nlacks = ['magic']"), "lacks has 'magic'; allowed: topics, replicas"),
         (SMALL.replace("nodes = 2", "provider = 'nobody'"), "provider is 'nobody'; allowed: kafka"),
@@ -174,6 +176,24 @@ def test_kafka_reads_names_from_a_hosts_file_of_each_node(tmp_path: Path, monkey
     assert "CONTROLLER://" not in properties
     assert any(word.startswith("jars of kafka-4.3.1:") for word in nodes[0].command)
     assert "-Xmx400m" in nodes[0].command
+
+
+@pytest.mark.parametrize(
+    ("name", "is_prepared", "words"),
+    [
+        ("kafka", True, ["--feature", "transaction.version=1"]),
+        ("reference", False, ["--config", "crucible.bootstrap.transaction.version=1"]),
+    ],
+)
+def test_features_begin_at_the_levels_of_a_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_prepared: bool, words: list[str]
+) -> None:
+    monkeypatch.setattr("bench.targets.providers.kafka._fetched", lambda *_: "jars")
+    for levels in ({"transaction.version": "1"}, {}):
+        for node in Plan(loader.find(name), tmp_path, features=levels).lay_out():
+            told = [*(node.prepare if is_prepared else node.command)]
+            found = [at for at in range(len(told)) if told[at : at + 2] == words]
+            assert bool(found) == bool(levels)
 
 
 @pytest.mark.live

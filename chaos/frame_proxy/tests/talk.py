@@ -107,11 +107,13 @@ class Talk:
         self.rows: list[FaultRow] = []
         self.house = House(most_frame_bytes)
         self.later = Later()
-        self.front = NodeFront(self.house, 0, Address("node", 9092), rules, SharedClaims())
+        self.front = NodeFront(self.house, 0, Address("node", 9092), SharedClaims())
         self.front.take_powers(
             ProxyPowers(self.front, self.later, lambda: process, self.rows.append),  # type: ignore[arg-type]
             Random(1),
         )
+        for rule in rules:
+            self.front.add(rule)
         self.client, self.node = End(), End()
         self.conversation: Conversation = self.front.begin(self.client)  # type: ignore[arg-type]
 

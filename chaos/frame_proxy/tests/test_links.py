@@ -1,11 +1,15 @@
 """The proxy on links between nodes: which rules strike there, who is the sender, and what is left as it is."""
 
 import asyncio
+import os
+import signal
 import socket
+import time
 
 import pytest
 
 from bench.ports import free_port
+from chaos.frame_proxy.conversation import LARGE_BYTES
 from chaos.frame_proxy.process import Spec, frame_rules
 from chaos.frame_proxy.proxy import Node, Pair, Proxy, ProxyPlan
 from chaos.frame_proxy.rules_file import read_rule, why_not
@@ -21,18 +25,21 @@ LOST: dict[str, object] = {"name": "lost", "kind": "request_dropped", "on": "req
 SCENARIO = "link-faults"
 
 
-async def struck(rule: dict[str, object], *words: object) -> list[FaultRow]:
+KILLED: dict[str, object] = {"name": "killed", "kind": "node_killed", "on": "peer_reply", "node": "any"}
+
+
+async def struck(rule: dict[str, object], *words: object, size: int = 0) -> list[FaultRow]:
     """Sends one request to node 0 from clients, from node 1 and from node 2, and returns what the rule struck. The
-    ``words`` say what nodes are."""
+    ``words`` say what nodes are. The process of each is 100 and its number. The answer has ``size`` bytes more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await reader.read(100):
-            writer.write(answer(1))
+            writer.write(answer(1, bytes(size)))
         writer.close()
 
     node = await asyncio.start_server(serve, "127.0.0.1", 0)
     at = f"127.0.0.1:{node.sockets[0].getsockname()[1]}"
-    proxy = Proxy(ProxyPlan(rules=[read_rule(rule)]))
+    proxy = Proxy(ProxyPlan(rules=[read_rule(rule)], processes={0: 100, 1: 101, 2: 102}))
     shown = proxy.start([Node(0, "127.0.0.1", int(at.rpartition(":")[2]))], [Pair(1, 0, at), Pair(2, 0, at)])
     for number, role in enumerate(words):
         proxy.take_role(number, str(role))
@@ -71,6 +78,42 @@ def test_a_link_may_lead_to_whoever_has_a_role_now() -> None:
     assert senders({**LOST, "link": "all>partition_leader", "total": 1}, "follower partition_leader") != []
 
 
+@pytest.mark.parametrize(
+    ("rule", "words", "killed"),
+    [
+        (KILLED, (), [101, 102]),
+        ({**KILLED, "total": 1}, (), [101]),
+        ({**KILLED, "node": 2}, (), [102]),
+        ({**KILLED, "match": {"from_node": 0}}, (), [101, 102]),
+        ({**KILLED, "match": {"from_node": 1}}, (), []),
+        ({**KILLED, "node": "leader"}, ("follower", "leader"), [101]),
+        ({**KILLED, "match": {"api": "vote"}}, (), []),
+    ],
+)
+def test_an_answer_between_nodes_strikes_who_asked(
+    rule: dict[str, object], words: tuple[str, ...], killed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: sent.append((process, number)))
+    rows = asyncio.run(struck(rule, *words))
+    assert sent == [(process, signal.SIGKILL) for process in killed]
+    assert [row.target for row in rows] == [f"node-{process - 100}" for process in killed]
+    assert {row.detail for row in rows} <= {"from node-0"}
+
+
+def test_a_large_answer_between_nodes_strikes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "kill", lambda *_: None)
+    rows = asyncio.run(struck({**KILLED, "node": 1, "total": 1}, size=2 * LARGE_BYTES))
+    assert [row.target for row in rows] == ["node-1"]
+
+
+def test_an_answer_between_nodes_may_come_late() -> None:
+    late = {**KILLED, "kind": "response_delayed", "delay_ms": 300, "node": 1}
+    began = time.monotonic()
+    assert [row.target for row in asyncio.run(struck(late))] == ["node-1"]
+    assert time.monotonic() - began > 0.3
+
+
 def test_a_link_listens_where_it_is_told() -> None:
     async def play() -> list[str]:
         port = free_port()
@@ -100,6 +143,15 @@ def test_in_front_of_a_target_only_those_are_played_that_can_be() -> None:
     ]
     before = Spec(nodes=[(0, "a", 1)], scenario="coordinator-killed", outside=["killed_after_commit"])
     assert [rule.name for rule in frame_rules(before)] == ["killed_after_commit"]
+
+
+def test_our_own_nodes_strike_at_the_answers_of_others_themselves() -> None:
+    links = [Pair(0, 1, "a:1")]
+    told = frame_rules(Spec(pairs=links, scenario="44", outside=["killed_after_some_markers", "markers_late"], seed=2))
+    assert [rule.name for rule in told] == ["markers_late", "killed_after_some_markers"]
+    assert frame_rules(Spec(pairs=links, scenario="44", seed=3)) == []
+    before = Spec(nodes=[(0, "a", 1)], scenario="44", outside=["killed_after_some_markers", "ends_late"], seed=2)
+    assert [rule.name for rule in frame_rules(before)] == ["ends_late"]
 
 
 def test_what_a_link_says_of_the_sender_stands_in_the_rule() -> None:

@@ -138,6 +138,7 @@ def test_librdkafka_lives_behind_the_proxy_while_faults_strike(target: list[Any]
         assert {"Produce", "Fetch", "JoinGroup", "Metadata"} <= {entry.get("api") for entry in running.log()}
 
 
+@pytest.mark.nightly
 def test_kafka_python_lives_behind_the_proxy(target: list[Any]) -> None:
     from kafka import KafkaConsumer, KafkaProducer
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.targets.errors import TargetError
-from bench.targets.layout import OURS, Plan, Via
+from bench.targets.layout import FIRST_LEVELS, OURS, Plan, Via
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
@@ -81,7 +81,9 @@ class TargetCrew:
             layout.write()
 
     def _made(self, links: Links | None, lead: Lead | None) -> list[TargetNode]:
-        plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self.settings)
+        config = self._cluster.config_of(0)
+        features = {name: config[key] for key, name in FIRST_LEVELS.items() if key in config}
+        plan = Plan(self._chosen, self._folder, self.voters, self._total, settings=self.settings, features=features)
         self._plan, self._via = plan, {} if links is None else via_proxies(plan, links, lead)
         try:
             layouts = plan.lay_out(self._via)
@@ -119,7 +121,8 @@ class TargetCrew:
                 if time.monotonic() - first < DEATH_IS_TOLD_WITHIN_S:
                     continue
             node.look_for_ready()
-            child.check()
+            if node.is_ready:  # One that ends just now, before it is ready, is told as that at the next look.
+                child.check()
 
     def read(self, number: int) -> None:
         """There is no evidence from inside a node."""

@@ -12,6 +12,7 @@ from chaos.live.casting import cast
 from chaos.live.errors import SetupError
 from chaos.live.foreign_target import REFERENCE, look
 from chaos.live.outside.roles import names_a_role
+from chaos.rules import AT_THE_ASKER
 from scenarios.model import Fault, Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
@@ -99,8 +100,10 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
         yield "topics of its own (it has no CreateTopics)"
     if "replicas" in file.lacks and any(topic.replicas > 1 for topic in load.topics):
         yield "replicas"
-    if "groups" in file.lacks and (load.groups or load.mirror is not None):
+    if "groups" in file.lacks and (load.groups or load.workers or load.mirror is not None):
         yield "groups"
+    if "transactions" in file.lacks and (load.transactional or load.workers):
+        yield "transactions"
 
 
 def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
@@ -145,7 +148,7 @@ def _has_links(wanted: Chosen) -> bool:
 
 def _between_nodes(fault: Fault) -> bool:
     is_cut = fault.timed and fault.kind in OF_LINKS
-    return is_cut or (fault.link is not None and fault.link.source != "client")
+    return is_cut or fault.on == AT_THE_ASKER or (fault.link is not None and fault.link.source != "client")
 
 
 def _lacks_process(kind: str, wanted: Chosen) -> str:

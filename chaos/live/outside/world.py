@@ -61,7 +61,7 @@ class Outside:
         crew = self.crew
         if crew.total:
             self._progress(f"{told(self._wanted)}: {crew.total} nodes")
-        lead = self._lead if has_link_faults(self.scenario) else None
+        lead = self._lead if has_link_faults(self.scenario, is_ours=False) else None
         crew.launch(links if needs_links(self.scenario) else None, lead)
         tick_until(lambda: crew.is_ready, float("inf"), "")
         nodes = self._wait_for_all(tick_until)
@@ -130,10 +130,9 @@ class Outside:
     # The course
 
     def tick(self) -> None:
-        if self._before is not None:
-            self._before.has_processes(self.crew.processes())
-        roles = {} if self.crew.seen is None else self.crew.seen.now()
+        roles, processes = {} if self.crew.seen is None else self.crew.seen.now(), self.crew.processes()
         for frames in self.frames:
+            frames.has_processes(processes)
             for node, role in roles.items():
                 frames.role(node, role)
 

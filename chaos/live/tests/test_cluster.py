@@ -187,6 +187,7 @@ def test_three_nodes_lead_on_without_one_and_take_it_back(tmp_path: Path) -> Non
     assert f"node-{leader} ended by SIGKILL" in told
 
 
+@pytest.mark.nightly
 def test_without_restart_a_death_is_told_and_a_second_start_finds_everything(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "c", 3)
     admin = Admin(cluster.bootstrap)

@@ -193,3 +193,17 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     assert len(told) == 1
     assert said in told[0]
     assert not (tmp_path / "c").exists()
+
+
+def test_nodes_with_a_remote_tier_share_one_object_store(tmp_path: Path) -> None:
+    tiered = {"remote.log.storage.system.enable": "true"}
+    stores = {
+        member.config.get("crucible.remote.store.url")
+        for links in (None, fake_links()[0])
+        for member in plan_members(ClusterPlan(tmp_path, 3, config=tiered), "id", links)
+    }
+    assert stores == {str(tmp_path / "remote")}
+    named = ClusterPlan(tmp_path, 3, config={**tiered, "crucible.remote.store.url": "s3://bucket"})
+    assert {each.config["crucible.remote.store.url"] for each in plan_members(named, "id", None)} == {"s3://bucket"}
+    without = plan_members(ClusterPlan(tmp_path, 3), "id", None)
+    assert not any("crucible.remote.store.url" in each.config for each in without)

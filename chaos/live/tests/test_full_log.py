@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.nightly
 def test_three_nodes_whose_logs_cannot_be_written_acknowledge_keep_and_end(tmp_path: Path) -> None:
     data = tmp_path / "c"
     data.mkdir()

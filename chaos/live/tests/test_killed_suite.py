@@ -141,6 +141,7 @@ def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_pause
         writer.assert_kept([address])
 
 
+@pytest.mark.nightly
 def test_a_killed_cluster_leaves_no_process_even_if_a_node_is_stopped_and_starts_again_with_all_records(
     tmp_path: Path,
 ) -> None:

@@ -108,6 +108,7 @@ restart_after_s = 0.1
 """
 
 
+@pytest.mark.nightly
 def test_faults_of_the_disk_and_sigterm_under_load_strike_and_lose_nothing(tmp_path: Path) -> None:
     flushing = LOAD.replace("[load]", '[cluster.config]\n"log.flush.interval.messages" = 1\n\n[load]')
     text = text_of(TITLE, 10, flushing, 100, DISK_FAULTS).replace('"proxy"]', '"proxy", "disk"]')

@@ -98,6 +98,7 @@ def scenario_file(tmp_path: Path) -> Path:
     return written(tmp_path, "quorum", text_of(TITLE, 1, LOAD, 50, OTHERS, FAULTS))
 
 
+@pytest.mark.nightly
 def test_faults_find_their_roles_and_all_nodes_agree_on_the_metadata(scenario_file: Path, tmp_path: Path) -> None:
     folder = play(load(scenario_file), tmp_path / "run", seed=3).path
     assert read_manifest(folder).crash == ""

@@ -33,6 +33,7 @@ def live_hits(folder: Path) -> Counter[tuple[str, str, str, int]]:
     return counted((row["name"], row["kind"], row["client_id"], row["api_key"]) for row in faults_of(folder))
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_the_rules_of_a_file_hit_the_same_in_all_three_places(tmp_path: Path) -> None:
     scenario = loader.find(SCENARIO)
@@ -64,6 +65,7 @@ def test_what_nobody_can_do_in_front_of_a_target_is_refused(tmp_path: Path) -> N
             assert told in str(refused.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.live
 def test_rules_on_links_between_nodes_hit_the_same_outside_the_nodes(tmp_path: Path) -> None:
     scenario = loader.find(ON_LINKS)

@@ -57,7 +57,10 @@ def topic_rows(
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
         own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
-        rows.append(ConfigRow(key, (*own, *_broker_synonyms(config, BROKER_SYNONYMS[name], cluster)), read_only=False))
+        broker_name = BROKER_SYNONYMS.get(name)
+        default = (Synonym(name, key.text(key.default), Source.DEFAULT),)
+        others = default if broker_name is None else _broker_synonyms(config, broker_name, cluster)
+        rows.append(ConfigRow(key, (*own, *others), read_only=False))
     return rows
 
 

@@ -31,9 +31,9 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.listener_scopes import takes_api
 from reference_broker.apis.parts import HasConfig, HasLoader
 from reference_broker.apis.proposing import NO_THROTTLE
-from reference_broker.apis.registry import SERVED
+from reference_broker.apis.registry import SERVED, drafts_of
 from reference_broker.metadata.features import supported_features
-from reference_broker.wire.apis import DRAFTS, FIRST_DRAFT_VERSION, METADATA_EPOCH_DRAFTS, ApiKey
+from reference_broker.wire.apis import FIRST_DRAFT_VERSION, ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 ADVERTISED_MINIMUM = {ApiKey.PRODUCE: 0}
@@ -96,11 +96,7 @@ def _taken_on(broker: HasConfig, listener: str) -> Callable[[int], bool]:
 def _drafts(broker: HasConfig, taken: Callable[[int], bool]) -> list[tuple[str, int, int]]:
     """Each private draft that is served, as a feature with the one level 1."""
     return [
-        (feature, 1, 1)
-        for draft, feature in DRAFTS.items()
-        if draft[0] in SERVED
-        and taken(draft[0])
-        and (broker.config.crucible_metadata_epoch_enable or draft not in METADATA_EPOCH_DRAFTS)
+        (feature, 1, 1) for draft, feature in drafts_of(broker.config).items() if draft[0] in SERVED and taken(draft[0])
     ]
 
 

@@ -9,7 +9,7 @@ from reference_broker.apis.parts import HasController
 from reference_broker.apis.records.leader_endpoints import endpoints_of
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.sessions.fetch_session import FetchSession
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
+from reference_broker.wire.apis import FETCH_TOMBSTONE_HORIZON, FIRST_DRAFT_VERSION
 from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import (
     INCREMENTAL_FETCH,
@@ -49,6 +49,8 @@ class Telling:
         """Topics and partitions come in the answer's order."""
         names_leaders = LEADERS_FROM <= self.api_version < FIRST_DRAFT_VERSION
         uses_topic_ids, topic = self.session.uses_topic_ids, self._topic
+        if self.api_version == FETCH_TOMBSTONE_HORIZON:
+            told = [(cached, _with_horizon(cached, data)) for cached, data in told]
         partitions = [] if topic is None else self._partitions
         for cached, data in told:
             name = ("", cached.topic_id) if uses_topic_ids else (cached.topic, NO_TOPIC_ID)
@@ -65,6 +67,14 @@ class Telling:
             else:
                 partitions.append(replace(data, current_leader=None))
         self._topic, self._partitions = topic, partitions
+
+
+def _with_horizon(cached: CachedPartition, data: PartitionData) -> PartitionData:
+    """The records were read before. A marker that has moved since says more than they lack, never less."""
+    partition = cached.partition
+    if data.error_code or partition is None:
+        return data
+    return replace(data, tombstone_horizon=partition.log.horizon.offset)
 
 
 def response(broker: HasController, call: Call, telling: Telling) -> FetchResponse:

@@ -11,10 +11,11 @@ from typing import Protocol, TypeAlias
 from reference_broker.apis.parts import HasController, HasNodeId, HasPartitions
 from reference_broker.apis.records.preferred_replica import NO_REPLICA, preferred_replica
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.log.partition_log import OffsetOutOfRange, PartitionLog
+from reference_broker.log.partition_log import MovedToRemote, OffsetOutOfRange, PartitionLog
 from reference_broker.metadata.image import TopicImage
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
+from reference_broker.remote_log.reading.remote_records import RemoteRecords
 from reference_broker.replication.partitions import Partition
 from reference_broker.sessions.cached_partition import CachedPartition
 from reference_broker.wire.apis import FIRST_DRAFT_VERSION
@@ -72,6 +73,8 @@ class Look:
 
     ``available_bytes`` is 0 if there is nothing to read, else between 1 and the limit of the partition. ``end_offset``
     is how far the reader may read. ``there_bytes`` is what there is to read, without that limit.
+
+    ``remote`` is what the remote tier gave, or ASK_THE_TIER if the records are there and nobody has asked for them.
     """
 
     problem: PartitionData | None
@@ -79,6 +82,10 @@ class Look:
     available_bytes: int = 0
     end_offset: int = 0
     there_bytes: int = 0
+    remote: RemoteRecords | None = None
+
+
+ASK_THE_TIER = RemoteRecords(b"", None)
 
 
 def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rack: str | None = None) -> Look:
@@ -110,10 +117,23 @@ def look(broker: LooksUpPartitions, cached: CachedPartition, reader: Reader, rac
             return Look(PartitionData(cached.index, 0, *offsets_of(log), diverging_epoch=diverging))
     if cached.fetch_offset > log.log_end_offset:
         return failed(cached.index, _error_beyond_the_end(partition, cached))
+    if cached.fetch_offset < log.local_log_start_offset:
+        return _moved(log, cached, reader)
     try:
         return _readable(log, cached, reader)
     except (DiskError, InvalidRecords) as failure:
         return failed(cached.index, read_error(failure))
+
+
+def _moved(log: PartitionLog, cached: CachedPartition, reader: Reader) -> Look:
+    """A follower begins where the local records begin. It never reads the remote tier."""
+    offsets = offsets_of(log)
+    if reader is Reader.FOLLOWER:
+        return Look(PartitionData(cached.index, int(ErrorCode.offset_moved_to_tiered_storage), *offsets))
+    end_offset = readable_end(log, reader)
+    if cached.fetch_offset >= end_offset:
+        return Look(None, offsets)
+    return Look(None, offsets, end_offset=end_offset, remote=ASK_THE_TIER)
 
 
 def _error_beyond_the_end(partition: Partition, cached: CachedPartition) -> ErrorCode:
@@ -228,13 +248,26 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     if cached.partition is None or not found.available_bytes:
         return told_of(cached, found, reader)
     log = cached.partition.log
+    if found.remote is not None:
+        return _read_remote(cached, found, found.remote, max_bytes, at_least_one)
     try:
         records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
         aborted = list(log.aborted_among(cached.fetch_offset, records)) if reader is Reader.COMMITTED else None
+    except MovedToRemote:  # Since the look. A change of the partition is told, and it is looked at again.
+        return told_of(cached, found, reader)
     except OffsetOutOfRange:
         return _failure(cached.index, ErrorCode.offset_out_of_range)
     except (DiskError, InvalidRecords) as failure:
         return _failure(cached.index, read_error(failure))
+    return PartitionData(cached.index, 0, *found.offsets, aborted, -1, records)
+
+
+def _read_remote(
+    cached: CachedPartition, found: Look, remote: RemoteRecords, max_bytes: int, at_least_one: bool
+) -> PartitionData:
+    """The tier gave whole batches. Those that fit, and lie before the reader's end, are told."""
+    records = remote.fitting(max_bytes, found.end_offset, at_least_one=at_least_one)
+    aborted = None if remote.aborted is None else list(remote.aborted)
     return PartitionData(cached.index, 0, *found.offsets, aborted, -1, records)
 
 

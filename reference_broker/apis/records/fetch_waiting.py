@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from reference_broker.apis.parts import HasConfig, HasFetchSessions, HasNow, HasOutside, HasReplication
+from reference_broker.apis.parts import (
+    HasConfig,
+    HasFetchSessions,
+    HasNow,
+    HasOutside,
+    HasRemoteLog,
+    HasReplication,
+)
 from reference_broker.apis.records.fetch_answer import Telling, refusal, response
 from reference_broker.apis.records.fetch_reading import (
     Look,
@@ -25,11 +32,12 @@ from reference_broker.apis.records.fetch_reading import (
     reader_of,
     told_of,
 )
+from reference_broker.apis.records.fetch_remote import RemoteReads
 from reference_broker.apis.records.fetch_work import FetchWork
 from reference_broker.ports.timing import Slices
 from reference_broker.sessions.cached_partition import CachedPartition, direction
 from reference_broker.sessions.slices import Work, after, in_slices, in_turn, sort
-from reference_broker.wire.errors import known_error
+from reference_broker.wire.errors import ErrorCode, known_error
 from reference_broker.wire.fetch import FetchRequest, PartitionData
 
 MAX_MISSES = 256
@@ -43,7 +51,9 @@ Said: TypeAlias = tuple[CachedPartition, PartitionData]
 """What an answer says of a partition."""
 
 
-class FetchNeeds(LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, Protocol):
+class FetchNeeds(
+    LooksUpPartitions, HasConfig, HasReplication, HasFetchSessions, HasNow, HasOutside, HasRemoteLog, Protocol
+):
     """What a fetch uses of its broker."""
 
 
@@ -62,7 +72,8 @@ class Fetch(FetchWork):
     ``missed`` are those whose next batch was too large; ``misses`` counts those of them that were tried.
 
     ``looking`` says that a partition that changes is looked at: from when the request was taken up until the answer
-    begins. ``listening`` says that all that are looked at are told of changes.
+    begins. ``listening`` says that all that are looked at are told of changes. ``remote`` is what it reads from the
+    remote tier, None if nothing yet.
     """
 
     broker: FetchNeeds
@@ -73,6 +84,7 @@ class Fetch(FetchWork):
     timer: int | None = None
     looking: bool = False
     listening: bool = False
+    remote: RemoteReads | None = None
     reader: Reader = field(init=False)
     rack: str | None = field(init=False)
     max_bytes: int = field(init=False)
@@ -117,7 +129,8 @@ class Fetch(FetchWork):
     def _answer_or_wait(self) -> Work:
         if self.call.closed:
             return ()
-        if self._is_answerable() or self.request.max_wait_ms <= 0 or not self.session.partitions:
+        is_pending = self.remote is not None and self.remote.is_pending
+        if self._is_answerable() or (self.request.max_wait_ms <= 0 and not is_pending) or not self.session.partitions:
             return self._answer()
         self._wait()
         return ()
@@ -180,8 +193,8 @@ class Fetch(FetchWork):
             self.respond()
 
     def abandon(self, error_code: int) -> bool:
-        self._stop_waiting()
         self.gone = True
+        self._stop_waiting()
         if self.call.closed:
             return False
         sessions = self.broker.fetch_sessions
@@ -190,7 +203,25 @@ class Fetch(FetchWork):
         return True
 
     def _look(self, cached: CachedPartition) -> None:
-        self._note(cached, look(self.broker, cached, self.reader, self.rack))
+        found = look(self.broker, cached, self.reader, self.rack)
+        self._note(cached, found if found.remote is None else self._look_in_the_tier(cached, found))
+
+    def _look_in_the_tier(self, cached: CachedPartition, found: Look) -> Look:
+        manager, partition = self.broker.remote_log, cached.partition
+        if manager is None or partition is None:  # The node has no tier any more.
+            return failed(cached.index, ErrorCode.offset_out_of_range)
+        if self.call.closed:
+            return found
+        if self.remote is None:
+            is_committed = self.reader is Reader.COMMITTED
+            self.remote = RemoteReads(manager.reader, is_committed, max(self.max_bytes, 1), self._remote_arrived)
+            if self.timer is None:  # Whoever waits is forgotten as a whole.
+                self.call.on_closed(self._end_remote)
+        return self.remote.look(cached, found, partition.log)
+
+    def _remote_arrived(self, cached: CachedPartition) -> None:
+        self.urgent = True
+        self.partition_marked(cached)
 
     def _note(self, cached: CachedPartition, found: Look) -> None:
         self.session.assess(cached, found.available_bytes)
@@ -202,12 +233,16 @@ class Fetch(FetchWork):
             self.urgent = is_news or cached.named
 
     def _is_answerable(self) -> bool:
+        if self.remote is not None and self.remote.is_pending:
+            return False
         return self.urgent or self.session.available_bytes >= self.min_bytes
 
     def _wait(self) -> None:
         self.session.waiter = self
         self.listen()
         wait_ms = self.request.max_wait_ms
+        if self.remote is not None and self.remote.is_pending:
+            wait_ms = self.broker.config.remote_fetch_max_wait_ms
         if self.reader is Reader.FOLLOWER:
             wait_ms = self.broker.replication.leaders.waits.begin(self.request.replica_id, self, wait_ms)
         self.timer = self.broker.outside.set_timer(self.session.contact_us + wait_ms * 1000, self.respond)
@@ -220,6 +255,8 @@ class Fetch(FetchWork):
                 cached.watch(self.broker.partitions)
 
     def _stop_waiting(self) -> None:
+        if self.gone:
+            self._end_remote()
         if self.timer is not None:
             self.broker.outside.cancel_timer(self.timer)
             self.timer = None
@@ -229,6 +266,7 @@ class Fetch(FetchWork):
 
     def _forget(self) -> None:
         """The connection closed, or the fetch failed because of a bug. Nothing was sent, so every mark stays."""
+        self._end_remote()
         if self.at_work:
             return
         self._stop_waiting()
@@ -246,6 +284,8 @@ class Fetch(FetchWork):
             return in_turn(_ANSWERING, self)
         self.looking = False
         self.marked = marked = session.take_marks()
+        if self.remote is not None:
+            self._leave_the_tier()
         self.answers = answers = Answers()
         if session.available_bytes and (reading := self._read()):
             return after(reading, lambda: in_turn(_AFTER_READING, self))
@@ -277,7 +317,22 @@ class Fetch(FetchWork):
         """Partitions that change from now on are marked for the next answer."""
         self.looking = False
         self.marked, self.answers = self.session.take_marks(), {}
+        if self.remote is not None:
+            self._leave_the_tier()
         return ()
+
+    def _leave_the_tier(self) -> None:
+        """The next fetch looks again at what was in the tier, whether or not this answer tells of it."""
+        assert self.remote is not None, "only called if something was read there"
+        for cached in self.remote.parts:
+            self.session.mark(cached)
+        self._end_remote()
+
+    def _end_remote(self) -> None:
+        """Lets go of it, since it knows this fetch: what it has read should go with the answer."""
+        if self.remote is not None:
+            self.remote.end()
+            self.remote = None
 
     def _read(self) -> Work:
         self.unread_bytes = self.session.available_bytes
@@ -381,7 +436,8 @@ class Fetch(FetchWork):
                 self.missed.append(cached)
                 continue
             found = self.looks.get(cached)
-            if found is None or (session.changed and cached in session.changed):
+            is_remote = found is not None and found.remote is not None
+            if found is None or (session.changed and cached in session.changed and not is_remote):
                 found = look(self.broker, cached, self.reader, self.rack)
                 cached.there_bytes = found.there_bytes
             data = read(cached, found, self.reader, limit, first)

@@ -42,7 +42,9 @@ Version notes:
 * v1000: the first revision of KIP-227, beside the final one and in the same slots. A request that is sent again with
   its sequence number is answered again, with at least the partitions of its first answer. A full request is answered
   in its own order. What a reader may not read yet counts as the log end.
-* v1002: the same for followers, who tell topic IDs and epochs and hear where their logs diverge.
+* v1001: an answer tells below which offset tombstones may be gone (KIP-630's rejected alternative). A fetcher at the
+  end of a partition hears of a new marker with the next records. Its sessions are those of the final revision.
+* v1002: as v1000 for followers, who tell topic IDs and epochs and hear where their logs diverge.
 
 KIPs: 74, 98, 227, 320, 392, 516, 951.
 """
@@ -61,7 +63,7 @@ from reference_broker.quorum.offset_and_epoch import METADATA_TOPIC_ID
 from reference_broker.sessions.fetch_session import FetchSession, Waiter
 from reference_broker.sessions.final_revision import FINAL_EPOCH, FULL_EPOCH
 from reference_broker.sessions.slices import Work, after, in_slices
-from reference_broker.wire.apis import FIRST_DRAFT_VERSION
+from reference_broker.wire.apis import FIRST_REVISIONS
 from reference_broker.wire.errors import DraftError, ErrorCode
 from reference_broker.wire.fetch import (
     FULL_FETCH,
@@ -98,14 +100,14 @@ def handle(broker: Needs, call: Call, body: FetchRequest) -> FetchResponse | Non
     for topic in body.topics:
         named += len(topic.partitions)
     if named > MAX_NAMED_PARTITIONS:
-        if call.api_version < FIRST_DRAFT_VERSION:
+        if call.api_version not in FIRST_REVISIONS:
             return FetchResponse(int(ErrorCode.invalid_request))
         return refusal(ErrorCode.invalid_request, body, _named_first(broker, call, body))
     session = broker.fetch_sessions.sessions.get(body.session_id)
     if session is not None and session.waiter is not None and session.waiter.at_work:
         _after(session.waiter, broker, call, body)
         return None
-    if call.api_version >= FIRST_DRAFT_VERSION:
+    if call.api_version in FIRST_REVISIONS:
         return _fetch_first(broker, call, body)
     if body.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
         _fetch_all(broker, call, body)
@@ -143,7 +145,7 @@ class _Turn:
             answer = handle(self.broker, self.call, self.request)
             if answer is not None:
                 self.call.respond(answer)
-        elif self.call.api_version < FIRST_DRAFT_VERSION and self.request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+        elif self.call.api_version not in FIRST_REVISIONS and self.request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
             _end_session(self.broker, self.request)
 
 
@@ -287,7 +289,7 @@ def _fetch_all_first(
 def _named_first(broker: HasFetchSessions, call: Call, request: FetchRequest) -> FetchSession | None:
     """Returns the session that a request of the first revision names."""
     sessions = broker.fetch_sessions
-    return sessions.find(request.session_id, sessions.first) if call.api_version >= FIRST_DRAFT_VERSION else None
+    return sessions.find(request.session_id, sessions.first) if call.api_version in FIRST_REVISIONS else None
 
 
 def _holds_all(session: FetchSession, request: FetchRequest) -> bool:

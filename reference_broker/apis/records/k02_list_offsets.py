@@ -4,21 +4,23 @@
 * A new leader may not know yet that its high watermark reaches the start of its epoch. It answers OFFSET_NOT_AVAILABLE
   for what lies beyond, since an offset that was told once may not go back.
 * Only the leader answers, also to consumers that read from followers.
-* An answer is never delayed. The timeout of version 10 is for remote reads.
+* An answer is delayed only where the remote tier is asked. The timeout of version 10 is for that.
 * Times are looked for in slices, so that other clients need not wait. A batch counts as its first offset if its records
   cannot be read, do not reach the time in its header, or take more than 16 MiB.
-* Unlike Kafka: nothing is tiered, so the earliest local offset is the earliest one.
+* A time is looked for in the remote tier first, and then among the local records. The largest timestamp is that of the
+  local records, as in Kafka.
 
 Version notes:
 * v5: OFFSET_NOT_AVAILABLE. Older versions get LEADER_NOT_AVAILABLE.
 * v7: the special time -3 asks for the offset of the largest timestamp.
 * v8: the special time -4 asks for the earliest local offset.
-* v9: the special time -5 asks for the last tiered offset, of which there is none.
+* v9: the special time -5 asks for the last tiered offset.
 
 KIPs: 79, 98, 207, 320, 405, 734.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -33,7 +35,7 @@ from kio.static.primitive import i32, i64
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.parts import HasOutside
+from reference_broker.apis.parts import HasConfig, HasNow, HasOutside, HasRemoteLog
 from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.records.fetch_reading import (
     LooksUpPartitions,
@@ -43,8 +45,10 @@ from reference_broker.apis.records.fetch_reading import (
     readable_end,
     reader_of,
 )
+from reference_broker.apis.records.list_offsets_remote import Question, RemoteAnswers, RemoteSearches, Told
 from reference_broker.apis.sliced import answer_in_slices
 from reference_broker.log.lookup import FoundOffset, Overtaken, Search, Work
+from reference_broker.log.partition_log import PartitionLog
 from reference_broker.ports.disk import DiskError
 from reference_broker.records.batch import InvalidRecords
 from reference_broker.replication.partitions import Partition
@@ -62,6 +66,9 @@ SINCE_VERSION = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LA
 
 NOT_AVAILABLE_FROM = 5
 """The version from which clients know OFFSET_NOT_AVAILABLE."""
+
+TIMEOUT_FROM = 10
+"""The version from which a request says how long it waits for the remote tier."""
 
 TOLD_ALREADY = 0
 """Stands for the number of times that a partition is named, once it was answered."""
@@ -85,7 +92,7 @@ class Found:
 Answer: TypeAlias = Search[ListOffsetsPartitionResponse]
 
 
-class Needs(LooksUpPartitions, HasOutside, Protocol):
+class Needs(LooksUpPartitions, HasConfig, HasNow, HasOutside, HasRemoteLog, Protocol):
     """What this API uses of its broker."""
 
 
@@ -93,13 +100,43 @@ def handle(broker: Needs, call: Call, body: ListOffsetsRequest) -> ListOffsetsRe
     """Every partition gets its own error code. A partition that is named twice is an invalid request. Each topic and
     each partition is told once, in the order in which they are named first. What takes more than a slice is answered
     through ``call``."""
-    return answer_in_slices(broker, call, _answered(broker, call, body))
+    remote_log = broker.remote_log
+    questions = [] if remote_log is None else list(_questions(broker, body))
+    if remote_log is None or not questions:
+        return answer_in_slices(broker, call, _answered(broker, call, body, {}))
+
+    def answer(remote: RemoteAnswers) -> None:
+        response = answer_in_slices(broker, call, _answered(broker, call, body, remote))
+        if response is not None:
+            call.respond(response)
+
+    wait_ms = broker.config.remote_list_offsets_request_timeout_ms
+    if call.api_version >= TIMEOUT_FROM:
+        wait_ms = int(body.timeout.total_seconds() * 1000)
+    RemoteSearches(broker, call, answer).begin(remote_log.reader, questions, wait_ms)
+    return None
+
+
+def _questions(broker: Needs, body: ListOffsetsRequest) -> Iterator[Question]:
+    """What the remote tier is asked. A partition that is named twice is refused anyway."""
+    asked: set[tuple[str, int]] = set()
+    for topic in body.topics:
+        for wanted in topic.partitions:
+            where = (str(topic.name), int(wanted.partition_index))
+            partition = broker.partitions.by_name.get(where)
+            if wanted.timestamp < 0 or partition is None or where in asked:
+                continue
+            if partition.log.local_log_start_offset > partition.log.log_start_offset:
+                asked.add(where)
+                yield Question(*where, partition.log, int(wanted.timestamp))
 
 
 API = Api.of(ListOffsetsRequest, handle)
 
 
-def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[ListOffsetsResponse]:
+def _answered(
+    broker: Needs, call: Call, body: ListOffsetsRequest, remote: RemoteAnswers
+) -> Search[ListOffsetsResponse]:
     reader = reader_of(body.replica_id != CONSUMER, body.isolation_level)
     work = Work()
     named: Counter[tuple[str, int]] = Counter()
@@ -121,7 +158,8 @@ def _answered(broker: Needs, call: Call, body: ListOffsetsRequest) -> Search[Lis
                 named[topic.name, wanted.partition_index] = TOLD_ALREADY
                 answers.append(_response(wanted, ErrorCode.invalid_request))
             elif times == 1:
-                answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work)))
+                there = remote.get((topic.name, wanted.partition_index))
+                answers.append((yield from _answer(broker, call.api_version, reader, topic.name, wanted, work, there)))
     told: list[ListOffsetsTopicResponse] = []
     for name, answers in topics.items():
         told.append(ListOffsetsTopicResponse(name=TopicName(name), partitions=tuple(answers)))
@@ -137,6 +175,7 @@ def _answer(
     topic: str,
     wanted: ListOffsetsPartition,
     work: Work,
+    remote: Told | None = None,
 ) -> Answer:
     if wanted.timestamp < 0 and api_version < SINCE_VERSION.get(wanted.timestamp, api_version + 1):
         return _response(wanted, ErrorCode.unsupported_version)
@@ -144,7 +183,7 @@ def _answer(
     if isinstance(partition, Error):
         return _response(wanted, partition)
     try:
-        found = yield from find(partition, wanted.timestamp, reader, work)
+        found = yield from find(partition, wanted.timestamp, reader, work, remote)
     except (DiskError, InvalidRecords) as failure:
         return _response(wanted, read_error(failure))
     if isinstance(found, Error) and found is ErrorCode.offset_not_available and api_version < NOT_AVAILABLE_FROM:
@@ -154,9 +193,12 @@ def _answer(
     return _response(wanted, ErrorCode.none, found)
 
 
-def find(partition: Partition, timestamp_ms: int, reader: Reader, work: Work) -> Search[Found | Error]:
+def find(
+    partition: Partition, timestamp_ms: int, reader: Reader, work: Work, remote: Told | None = None
+) -> Search[Found | Error]:
     """Finds an offset that the reader may read. ``timestamp_ms`` is a time or one of the special ones. An open
-    transaction holds back the last stable offset of each leader alike, so only the high watermark may lag.
+    transaction holds back the last stable offset of each leader alike, so only the high watermark may lag. ``remote``
+    is what the remote tier has of a time. Where records have moved there since it was asked, the client asks again.
 
     Returns OFFSET_NOT_AVAILABLE for what the leader before may have told a consumer already (KIP-207), and where the
     log changes again and again during the search.
@@ -169,10 +211,20 @@ def find(partition: Partition, timestamp_ms: int, reader: Reader, work: Work) ->
         if lags:
             return ErrorCode.offset_not_available
         return Found(end_offset, leader_epoch=log.latest_epoch)
-    if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
-        return Found(log.log_start_offset, leader_epoch=log.epoch_at(log.log_start_offset))
+    if timestamp_ms == EARLIEST:
+        return _at(log, log.log_start_offset)
+    if timestamp_ms == EARLIEST_LOCAL:
+        return _at(log, log.local_log_start_offset)
     if timestamp_ms == LATEST_TIERED:
-        return Found()
+        return _at(log, log.copied_end_offset - 1) if log.copied_end_offset > log.log_start_offset else Found()
+    if timestamp_ms >= 0 and log.local_log_start_offset > log.log_start_offset:
+        if remote is None or remote.end_offset < log.local_log_start_offset:
+            return ErrorCode.offset_not_available
+        there = remote.found
+        if isinstance(there, FoundOffset) and log.log_start_offset <= there.offset < end_offset:
+            return Found(there.offset, there.timestamp_ms, there.leader_epoch)
+        if there is not None:
+            return ErrorCode.offset_not_available if isinstance(there, FoundOffset) else there
     for _ in range(MOST_SEARCHES):
         try:
             found = yield from _search(partition, timestamp_ms, work)
@@ -187,6 +239,10 @@ def find(partition: Partition, timestamp_ms: int, reader: Reader, work: Work) ->
         if found.offset >= log.log_start_offset:
             return Found(found.offset, found.timestamp_ms, found.leader_epoch)
     return ErrorCode.not_leader_or_follower if partition.deleted else ErrorCode.offset_not_available
+
+
+def _at(log: PartitionLog, offset: int) -> Found:
+    return Found(offset, leader_epoch=log.epoch_at(offset))
 
 
 def _search(partition: Partition, timestamp_ms: int, work: Work) -> Search[FoundOffset | None]:

@@ -55,7 +55,13 @@ class FakeLog:
     log_end_offset: int = 0
     high_watermark: int = 0
     lso_hold: int | None = None
+    here_from: int = 0
+    """Records before it are in a remote tier only."""
     touches: int = 0
+
+    @property
+    def local_log_start_offset(self) -> int:
+        return max(self.here_from, self.log_start_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -188,6 +194,7 @@ class World:
         config: Any = SimpleNamespace(
             fetch_max_bytes=self.max_bytes_limit,
             replica_fetch_response_max_bytes=self.follower_bytes_limit,
+            remote_fetch_max_wait_ms=500,
             replica_selector_class="",
         )
         now = Now(1_000_000, 1_700_000_000_000)

@@ -19,7 +19,7 @@ from reference_broker.replication.tests.timed_ports import START_MS
 from reference_broker.transactions.markers.marker import Marker
 from reference_broker.transactions.verification.tests.coordinator_link import CoordinatorLink
 from reference_broker.transactions.verification.verifier import Verifier
-from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode, error_name
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
 
 TV1, TV1_ABORTABLE, TV2 = 10, 11, 12
@@ -93,6 +93,10 @@ def world() -> TransactionWorld:
     return TransactionWorld()
 
 
+@pytest.mark.clause(
+    "ReplicaManagerTest.testTransactionVerificationFlow",
+    "ReplicaManagerTest.testTransactionVerificationGuardOnMultiplePartitions",
+)
 @pytest.mark.parametrize("version", [3, *ANY_VERSION, 13])
 def test_the_first_batch_waits_for_the_coordinator(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
@@ -117,7 +121,7 @@ def test_what_follows_in_the_transaction_is_appended_at_once(world: TransactionW
     assert (errors_of(call), world.ends) == ([0, 0], [3, 1])
 
 
-@pytest.mark.clause("X-9")
+@pytest.mark.clause("X-9", "ReplicaManagerTest.testTransactionVerificationFlow")
 @pytest.mark.parametrize("version", ANY_VERSION)
 def test_a_partition_that_is_not_in_the_transaction_gets_nothing(world: TransactionWorld, version: int) -> None:
     call = world.produce_to(transactional(), transactional(), version=version)
@@ -144,6 +148,22 @@ def test_errors_of_the_coordinator(world: TransactionWorld, version: int, error:
     world.link.answer({A: error})
     assert (errors_of(call), world.ends) == ([told], [0, 0])
     assert (produced(call)[0].log_start_offset, world.led[0].log.log_start_offset) == (-1, 0)
+
+
+@pytest.mark.clause("ReplicaManagerTest.testVerificationErrorConversions")
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ErrorCode.not_coordinator, ErrorCode.concurrent_transactions),
+        *(ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available),
+    ],
+)
+def test_a_coordinator_that_could_not_be_asked_is_told_in_words(world: TransactionWorld, error: ErrorCode) -> None:
+    call = world.produce_to(transactional())
+    world.link.answer({A: error})
+    (refused,) = produced(call)
+    assert (refused.error_code, world.ends) == (ErrorCode.not_enough_replicas, [0, 0])
+    assert refused.error_message == f"the transaction's coordinator could not be asked: {error_name(error)}"
 
 
 def test_a_coordinator_that_is_lost_or_unknown(world: TransactionWorld) -> None:
@@ -240,7 +260,10 @@ def test_a_retry_of_a_written_batch_is_no_new_transaction(world: TransactionWorl
     assert (answer.error_code, answer.base_offset, world.ends) == (0, 0, [2, 0])
 
 
-@pytest.mark.clause("ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck")
+@pytest.mark.clause(
+    "ProducerStateManagerTest.testThrowOutOfOrderSequenceWithVerificationSequenceCheck",
+    "ReplicaManagerTest.testTransactionVerificationBlocksOutOfOrderSequence",
+)
 def test_no_batch_is_written_before_an_earlier_one_that_still_waits(world: TransactionWorld) -> None:
     """KAFKA-14920: else the earlier one would be out of order for ever."""
     first = world.produce_to(transactional(0))
@@ -270,6 +293,15 @@ def test_a_transactional_batch_demands_a_transactional_id(world: TransactionWorl
     assert (world.ends, world.link.asked) == ([0, 1], [])
 
 
+@pytest.mark.clause("ReplicaManagerTest.testVerificationForTransactionalPartitionsOnly")
+def test_only_partitions_of_transactional_batches_are_asked_for(world: TransactionWorld) -> None:
+    call = world.produce_to(transactional(), transactional(is_transactional=False, producer=8))
+    (asked,) = world.link.transactions
+    assert [(topic.name, topic.partitions) for topic in asked.topics] == [("events", (0,))]
+    world.link.answer()
+    assert errors_of(call) == [0, 0]
+
+
 def test_a_plain_batch_may_have_one(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(is_transactional=False), build([Record(timestamp_ms=START_MS, value=b"v")]))
     assert (errors_of(call), world.link.asked) == ([0, 0], [])
@@ -282,6 +314,7 @@ def test_a_plain_batch_of_a_producer_in_a_transaction_is_refused(world: Transact
     assert errors_of(call) == [ErrorCode.invalid_txn_state]
 
 
+@pytest.mark.clause("ReplicaManagerTest.testExceptionWhenUnverifiedTransactionHasMultipleProducerIds")
 def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
     for other in (transactional(producer=8), transactional(epoch=1)):
         call = world.produce_to(transactional(), other)
@@ -289,6 +322,9 @@ def test_the_batches_are_of_one_producer(world: TransactionWorld) -> None:
     assert (world.ends, world.link.asked) == ([0, 0], [])
 
 
+@pytest.mark.clause(
+    "ReplicaManagerTest.testTransactionVerificationWhenNotLeader", "ReplicaManagerTest.testPreVerificationError"
+)
 def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWorld) -> None:
     call = world.produce_to(transactional(), transactional(), transactional())
     (asked,) = world.link.transactions
@@ -309,7 +345,10 @@ def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: Transaction
     assert (errors_of(call), world.ends) == ([ErrorCode.not_leader_or_follower], [0, 0])
 
 
-@pytest.mark.clause("UnifiedLogTest.testDisabledVerificationClearsVerificationGuard")
+@pytest.mark.clause(
+    "UnifiedLogTest.testDisabledVerificationClearsVerificationGuard",
+    "ReplicaManagerTest.testDisabledTransactionVerification",
+)
 def test_verification_can_be_switched_off() -> None:
     world = TransactionWorld(settings={"transaction.partition.verification.enable": "false"})
     assert errors_of(world.produce_to(transactional(), version=TV1)) == [0]

@@ -21,7 +21,7 @@ from typing import Final
 from reference_broker.client.group_coordinator import GroupCoordinator
 from reference_broker.client.group_requests import GroupRequest, MemberIdentity
 from reference_broker.client.metadata_cache import NodeAddress
-from reference_broker.client.offset_requests import OffsetToCommit
+from reference_broker.client.offset_requests import OffsetToCommit, commit_errors
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.client.transactions import requests
 from reference_broker.client.transactions.errors import Asked, Remedy, TransactionError, remedy_of, told
@@ -279,7 +279,7 @@ class TransactionManager:
         elif asked is Asked.ADD_OFFSETS:
             self._offsets_added(now_us, requests.offsets_added(body))
         elif asked is Asked.COMMIT_OFFSETS:
-            self._offsets_committed(now_us, requests.offsets_committed(body))
+            self._offsets_committed(now_us, commit_errors(body))
         else:
             assert asked is not None, "an answer to no request"
             found = requests.ended(body)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
     from kio.schema.end_txn.v5.response import EndTxnResponse
     from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
-    from kio.schema.txn_offset_commit.v5.response import TxnOffsetCommitResponse
 
 TRANSACTION_KEY_TYPE: Final = 1
 """The key type with which FindCoordinator names a transactional ID."""
@@ -141,15 +140,6 @@ def _offset(partition: int, offset: OffsetToCommit) -> TxnOffsetCommitRequestPar
         committed_leader_epoch=i32(offset.leader_epoch),
         committed_metadata=offset.metadata,
     )
-
-
-def offsets_committed(body: object) -> dict[TopicPartition, Error | int]:
-    """The error of each partition in the answer to TxnOffsetCommit."""
-    return {
-        TopicPartition(str(topic.name), int(each.partition_index)): error_of(each.error_code)
-        for topic in cast("TxnOffsetCommitResponse", body).topics
-        for each in topic.partitions
-    }
 
 
 def end_request(transactional_id: str, producer: ProducerIdentity, committed: bool) -> EndTxnRequest:

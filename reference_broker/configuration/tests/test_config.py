@@ -6,6 +6,7 @@ from reference_broker.configuration.broker_config import (
     BROKER_KEYS,
     BROKER_SYNONYMS,
     DIFFERENT_DEFAULTS,
+    TOPICS_ALONE,
     BrokerConfig,
     ConfigError,
 )
@@ -112,7 +113,7 @@ def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:
 
 
 def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default() -> None:
-    assert set(BROKER_SYNONYMS) == set(TOPIC_KEYS)
+    assert {*BROKER_SYNONYMS, *TOPICS_ALONE} == set(TOPIC_KEYS)
     for topic_name, broker_name in BROKER_SYNONYMS.items():
         topic_key, broker_key = TOPIC_KEYS[topic_name], BROKER_KEYS[broker_name]
         assert (topic_key.kind, topic_key.default) == (broker_key.kind, broker_key.default)

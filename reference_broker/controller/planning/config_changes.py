@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
+from reference_broker.configuration.tiering import check_tiering
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
@@ -108,6 +109,8 @@ def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord |
         return ONLY_MIN_ISR if MIN_ISR_KEY in after else MIN_ISR_STAYS
     try:
         after = normalised(after)
+        if wanted.resource[0] == TOPIC_RESOURCE:
+            check_tiering(situation.config, before, after)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
     records: list[ConfigRecord | ClearElrRecord] = [*_difference(wanted.resource, before, after)]

@@ -17,13 +17,13 @@ from reference_broker.controller.planning.replica_placement import placement
 from reference_broker.controller.refusal import UNKNOWN_TOPIC, Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import PartitionRecord
-from reference_broker.metadata.topic_names import is_internal
+from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC, is_internal
 from reference_broker.wire.errors import ErrorCode
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name.")
 FIXED = Refusal(
     ErrorCode.invalid_partitions,
-    "An internal topic keeps its number of partitions. Where something is kept follows from its ID and that number, so "
+    "This topic keeps its number of partitions. Where something is kept follows from its ID and that number, so "
     "with another number nobody would find what is there.",
 )
 
@@ -90,7 +90,7 @@ def _planned(situation: Situation, wanted: WantedGrowth) -> PlannedGrowth | Refu
     if topic is None:
         return UNKNOWN_TOPIC
     current = len(topic.partitions)
-    if is_internal(wanted.name):
+    if is_internal(wanted.name) or wanted.name == REMOTE_LOG_METADATA_TOPIC:
         return FIXED
     if wanted.count == current:
         return Refusal(ErrorCode.invalid_partitions, f"Topic already has {current} partition(s).")

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import ConfigError
+from reference_broker.configuration.tiering import check_tiering
 from reference_broker.configuration.topic_config import normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation, outcomes_by_name
@@ -112,7 +113,7 @@ class _Planner:
         refusal = request_problem(self.situation.config, wanted) or self._name_refusal(wanted.name)
         if refusal is not None:
             return refusal
-        configs = _checked_configs(wanted)
+        configs = _checked_configs(self.situation.config, wanted)
         if isinstance(configs, Refusal):
             return configs
         found = self._replicas(wanted)
@@ -192,15 +193,17 @@ def _unified(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _checked_configs(wanted: WantedTopic) -> Mapping[str, str] | Refusal:
+def _checked_configs(config: BrokerConfig, wanted: WantedTopic) -> Mapping[str, str] | Refusal:
     without = [key for key, value in wanted.configs if value is None]
     if without:
         return Refusal(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(without)}")
     configs = {key: value for key, value in wanted.configs if value is not None}
     try:
-        return normalised(configs)
+        found = normalised(configs)
+        check_tiering(config, {}, found)
     except ConfigError as error:
         return Refusal(ErrorCode.invalid_config, str(error))
+    return found
 
 
 def _manual(image: MetadataImage, wanted: WantedTopic) -> list[tuple[int, ...]] | Refusal:

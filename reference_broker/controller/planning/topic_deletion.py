@@ -10,11 +10,19 @@ from reference_broker.controller.planning.change import Change, Situation
 from reference_broker.controller.refusal import UNKNOWN_TOPIC, Refusal
 from reference_broker.metadata.image import MetadataImage, TopicImage
 from reference_broker.metadata.records import RemoveTopicRecord
+from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
 from reference_broker.wire.errors import ErrorCode
 
 DUPLICATE = Refusal(ErrorCode.invalid_request, "Duplicate topic name or ID.")
 DISABLED = Refusal(
     ErrorCode.topic_deletion_disabled, "This topic cannot be deleted because delete.topic.enable is set to false."
+)
+
+
+KEPT_FOR_THE_TIER = Refusal(
+    ErrorCode.topic_deletion_disabled,
+    f"{REMOTE_LOG_METADATA_TOPIC} says what is in the remote tier. It can be deleted only while "
+    "remote.log.storage.system.enable is false.",
 )
 
 
@@ -44,7 +52,7 @@ class TopicDeletion(Change[DeletionOutcomes]):
             self.found += [DISABLED] * len(self.named)
             return ()
         for entry in self.named:
-            self.found.append(_find(situation.latest, entry))
+            self.found.append(_kept_for_the_tier(situation, _find(situation.latest, entry)))
             if situation.spend(1):
                 yield
         self._refuse_duplicates()
@@ -69,3 +77,11 @@ def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:
     if entry.name is None:
         return Refusal(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
     return image.topics.get(entry.name) or UNKNOWN_TOPIC
+
+
+def _kept_for_the_tier(situation: Situation, found: TopicImage | Refusal) -> TopicImage | Refusal:
+    """Unlike Kafka, where whatever is in the tier is lost with the topic."""
+    is_needed = situation.config.remote_log_storage_system_enable
+    if is_needed and isinstance(found, TopicImage) and found.name == REMOTE_LOG_METADATA_TOPIC:
+        return KEPT_FOR_THE_TIER
+    return found

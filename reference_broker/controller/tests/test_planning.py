@@ -114,16 +114,15 @@ def test_an_entrys_own_refusal_goes_before_the_changes_but_no_verdict_outlives_t
     assert errors(growth.outcome(refused)) == {"t": told["good"], "gone": gone}
 
 
-def test_the_offsets_topic_keeps_its_number_of_partitions() -> None:
-    """A group is in the partition that its ID's hash gives by that number."""
-    growth = PartitionGrowth([WantedGrowth("__consumer_offsets", 2), WantedGrowth("t", 2)], False)
-    records = records_of(growth, situation(with_topics("t", "__consumer_offsets")))
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__remote_log_metadata"])
+def test_a_topic_that_keeps_things_by_their_hash_keeps_its_number_of_partitions(name: str) -> None:
+    """A group, a transactional ID or a tiered partition is in the partition that its hash gives by that number."""
+    growth = PartitionGrowth([WantedGrowth(name, 2), WantedGrowth("t", 2)], False)
+    records = records_of(growth, situation(with_topics("t", name)))
     assert len(records) == 1
     outcomes = growth.outcome(None)
     assert isinstance(outcomes["t"], PlannedGrowth)
-    assert errors({"__consumer_offsets": outcomes["__consumer_offsets"]}) == {
-        "__consumer_offsets": "invalid_partitions"
-    }
+    assert errors({name: outcomes[name]}) == {name: "invalid_partitions"}
 
 
 def test_a_change_whose_turn_never_came_names_every_entry_once() -> None:

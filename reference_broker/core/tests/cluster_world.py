@@ -18,11 +18,22 @@ from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.apis.registry import SERVED
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, Sync
-from reference_broker.core.events import Closed, Event, PeerDown, PeerReply, PeerUp, Request, Synced, TimerFired
+from reference_broker.core.effects import Close, Effect, Note, Reply, Send, SetTimer, StoreCall, Sync
+from reference_broker.core.events import (
+    Closed,
+    Event,
+    PeerDown,
+    PeerReply,
+    PeerUp,
+    Request,
+    Synced,
+    TimerFired,
+)
 from reference_broker.core.node import Node
+from reference_broker.core.store import store_event
 from reference_broker.core.tests.node_world import START_WALL_MS, batch
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.ports.now import Now
 from reference_broker.replication.partition_directories import directory_of
 from reference_broker.replication.partitions import Partition
@@ -36,6 +47,7 @@ from reference_broker.wire.tags import Tag
 LINK_US = 100
 """From one node to another."""
 DISK_US = 50
+STORE_US = 200
 LOCAL = 1 << 20
 """Connections of the test itself have greater numbers."""
 
@@ -63,7 +75,8 @@ class Member:
 
 
 class ClusterWorld:
-    """``replies``: of the test's own requests, by correlation ID. ``sends``: everything that nodes asked of others."""
+    """``replies``: of the test's own requests, by correlation ID. ``sends``: everything that nodes asked of others.
+    ``store``: the object store of all nodes."""
 
     def __init__(self, nodes: int = 3, **config: str) -> None:
         self.mono_us = 0
@@ -71,6 +84,7 @@ class ClusterWorld:
         self.acks: dict[int, int] = {}
         """Of produce requests, by correlation ID."""
         self.sends: list[tuple[int, Send]] = []
+        self.store = MemoryStore()
         self.cut: set[frozenset[int]] = set()
         self.slow: dict[Any, int] = {}
         """Channels on which a way takes so many microseconds."""
@@ -264,11 +278,17 @@ class ClusterWorld:
                     self._closed(effect.connection)
                 case Sync():
                     self._later(DISK_US, lambda token=effect.token: self._give(member, Synced(token)))  # type: ignore[misc]
+                case StoreCall():
+                    self._later(STORE_US, lambda call=effect: self._store(member, call))  # type: ignore[misc]
                 case SetTimer():
                     after_us = max(0, effect.deadline_us - self.mono_us)
                     self._later(after_us, lambda timer=effect.timer: self._give(member, TimerFired(timer)))  # type: ignore[misc]
                 case Note():
                     member.notes.append(effect)
+
+    def _store(self, member: Member, call: StoreCall) -> None:
+        if member.alive:
+            self._give(member, store_event(call.token, self.store.carry_out(call.operation, member.disk)))
 
     def _number_of(self, member: Member) -> int:
         return next(number for number, each in self.members.items() if each is member)

@@ -13,11 +13,13 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from reference_broker.configuration.broker_config import BrokerConfig
-from reference_broker.core.effects import Close, Effect, Reply, SetTimer, Sync
+from reference_broker.core.effects import Close, Effect, Reply, SetTimer, StoreCall, Sync
 from reference_broker.core.events import Closed, Request, Synced, SyncFailed, TimerFired
 from reference_broker.core.node import Node
+from reference_broker.core.store import store_event
 from reference_broker.ports.disk import Disk, DiskError
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.memory_store import MemoryStore
 from reference_broker.ports.now import Now
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
@@ -35,7 +37,8 @@ _SEEDS = count(1000)
 
 
 class NodeWorld:
-    """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all that the node ever asked for."""
+    """``hold_syncs``: syncs complete only by ``complete_syncs``. ``effects``: all that the node ever asked for.
+    ``store`` is the object store, whose calls wait in ``store_calls`` for their turn."""
 
     def __init__(
         self, disk: Disk | None = None, *, node_id: int = 1, seed: int | None = None, start: bool = True, **config: str
@@ -50,6 +53,8 @@ class NodeWorld:
         self.closed: dict[int, str] = {}
         self.syncs: deque[tuple[int, Any]] = deque()
         self.timers: list[tuple[int, int]] = []
+        self.store = MemoryStore()
+        self.store_calls: deque[StoreCall] = deque()
         self.correlation_id = 0
         if start:
             self.start()
@@ -86,9 +91,12 @@ class NodeWorld:
         self.give(Closed(connection))
 
     def step(self) -> bool:
-        """One sync or one due timer; False if there is nothing to do now."""
+        """One sync, one call of the store or one due timer; False if there is nothing to do now."""
         if self.syncs and not self.hold_syncs:
             self.complete_sync()
+            return True
+        if self.store_calls:
+            self.complete_store_call()
             return True
         return self.fire_due()
 
@@ -113,6 +121,10 @@ class NodeWorld:
             self.give(SyncFailed(token, str(failure)))
         else:
             self.give(Synced(token))
+
+    def complete_store_call(self) -> None:
+        call = self.store_calls.popleft()
+        self.give(store_event(call.token, self.store.carry_out(call.operation, self.disk)))
 
     def complete_syncs(self) -> None:
         """Also those that a completed one leads to, and what is due between them."""
@@ -149,6 +161,8 @@ class NodeWorld:
                 case Sync():
                     begin = getattr(self.disk, "begin_sync", None)
                     self.syncs.append((effect.token, None if begin is None else begin(effect.paths)))
+                case StoreCall():
+                    self.store_calls.append(effect)
                 case SetTimer():
                     self.timers.append((effect.deadline_us, effect.timer))
 

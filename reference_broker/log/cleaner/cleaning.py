@@ -118,7 +118,14 @@ class Cleaning:
         yield from self._make_durable()
         transactions = CleanedTransactions()
         last_batches.latest_offset = newest.latest_offset
-        retention = Retention(newest, transactions, last_batches, self.now.wall_ms, log.config.delete_retention_ms)
+        retention = Retention(
+            newest,
+            transactions,
+            last_batches,
+            self.now.wall_ms,
+            log.config.delete_retention_ms,
+            tombstones_below=log.horizon.limit,
+        )
         end = newest.latest_offset + 1
         for group in groups(log, end):
             yield from self._rewrite(group, retention)
@@ -201,14 +208,17 @@ class Cleaning:
         try:
             log.disk.write(cleaned.path, b"")
             yield from self._copy(group, cleaned, retention)
-            yield self._step((cleaned.path,))
+            self._check_tombstones(retention)
+            yield self._step((cleaned.path, *log.horizon.prepare(retention.tombstones_gone)))
             self._check(group)
+            self._check_tombstones(retention)
         except (DiskError, Overtaken, InvalidRecords):
             self.give_up()
             raise
         for aborted in transactions.taken():
             cleaned.aborted.note(aborted)
         self._unfinished = None
+        log.horizon.settle()
         self._swapping = True
         log.swap(group, cleaned)
         self._swapping = False
@@ -275,6 +285,12 @@ class Cleaning:
         step = Step(self._io_bytes, sync)
         self._io_bytes = self._records = 0
         return step
+
+    def _check_tombstones(self, retention: Retention) -> None:
+        """Raises Overtaken if tombstones went that must stay by now (H-2)."""
+        log = self.log
+        if retention.tombstones_gone > log.horizon.limit:
+            raise Overtaken(f"{log.directory} follows a leader that has more tombstones")
 
     def _check(self, relied_on: Sequence[Segment]) -> None:
         """Raises Overtaken if the log has lost records at its end or any of these segments since the pass began."""

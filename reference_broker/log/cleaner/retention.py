@@ -15,14 +15,12 @@ from reference_broker.records.batch import (
     COMPRESSION_MASK,
     CRC_FROM,
     DELETE_HORIZON,
-    HEADER_BYTES,
-    LENGTH_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     InvalidRecords,
     checksum,
-    write_header,
+    sealed,
 )
 from reference_broker.records.compression import Compression, compressed_pieces
 from reference_broker.records.reader import plain_records
@@ -41,7 +39,8 @@ class Retention:
 
     ``now_ms`` is the time at which the pass began. A tombstone stays for ``delete_retention_ms`` after its first
     cleaning. ``group_end`` is one past the last offset of the segments that become one. ``records`` counts the records
-    that were judged, and ``kept`` those of them that stay.
+    that were judged, and ``kept`` those of them that stay. Only tombstones below ``tombstones_below`` may go (H-2).
+    ``tombstones_gone`` is one past the last one that has gone because of its age (H-1).
 
     Beyond Kafka, the last batch of each new segment and the first batch of each leader epoch stay, without records if
     necessary. So a segment shows where it ends, and a hole between two segments is always a lost tail. And recovery
@@ -53,6 +52,8 @@ class Retention:
     last_batches: LastBatches
     now_ms: int
     delete_retention_ms: int
+    tombstones_below: int = INT64_END
+    tombstones_gone: int = 0
     group_end: int = 0
     records: int = 0
     kept: int = 0
@@ -141,7 +142,8 @@ class Retention:
                 key = row[4]
                 if key is None or offsets.get(key if len(key) < 16 else short(key), -1) > offset:
                     continue
-                if tombstones_go and not row[5]:
+                if tombstones_go and not row[5] and offset < self.tombstones_below:
+                    self.tombstones_gone = offset + 1
                     continue
             kept.append(row)
         return kept
@@ -197,16 +199,10 @@ def _rebuilt(
         max_timestamp_ms=header.max_timestamp_ms if header.is_log_append_time else latest_ms,
         record_count=len(kept),
     )
-    return _written(new, b"".join(body))
+    return sealed(new, b"".join(body))
 
 
 def _emptied(header: BatchHeader) -> bytes:
     """Returns the batch without its records. Its offsets, epoch, producer and last sequence stay known."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
-    return _written(header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b"")
-
-
-def _written(header: BatchHeader, body: bytes) -> bytes:
-    header = header._replace(batch_length=HEADER_BYTES + len(body) - LENGTH_OVERHEAD_BYTES)
-    covered = write_header(header)[CRC_FROM:] + body
-    return write_header(header._replace(crc=checksum(covered)))[:CRC_FROM] + covered
+    return sealed(header._replace(attributes=attributes, base_timestamp_ms=NO_TIMESTAMP, record_count=0), b"")

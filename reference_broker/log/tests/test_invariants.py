@@ -54,7 +54,12 @@ def _high_watermark_beyond_the_end(log: PartitionLog) -> None:
 
 @spoils("high watermark .* lies outside")
 def _high_watermark_below_the_start(log: PartitionLog) -> None:
-    log.log_start_offset = log.high_watermark + 1
+    log.local_log_start_offset = log.high_watermark + 1
+
+
+@spoils("local records begin at .* before the log's start")
+def _log_start_beyond_the_local_one(log: PartitionLog) -> None:
+    log.log_start_offset = log.local_log_start_offset + 1
 
 
 @spoils("the log ends at")
@@ -65,7 +70,7 @@ def _log_end_beyond_the_last_segment(log: PartitionLog) -> None:
 @spoils("the log starts at 2, before its first segment")
 def _log_start_before_the_first_segment(log: PartitionLog) -> None:
     log.segments.retire_first()
-    log.log_start_offset = 2
+    log.log_start_offset = log.local_log_start_offset = 2
 
 
 @spoils("base offsets differ")
@@ -131,19 +136,22 @@ def _epoch_beyond_the_end(log: PartitionLog) -> None:
 @spoils("producer 1: its batches at .* overlap")
 def _producer_whose_batches_overlap(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    producer.marks = (*producer.marks[:-1], producer.marks[-1]._replace(first_offset=0))
+    marks = (*producer.marks[:-1], producer.marks[-1]._replace(first_offset=0))
+    log.producers.by_id[1] = producer._replace(marks=marks)
 
 
 @spoils("producer 1: its last batch ends at 1000")
 def _producer_beyond_the_end(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    producer.marks = (*producer.marks[:-1], producer.marks[-1]._replace(last_offset=1000))
+    marks = (*producer.marks[:-1], producer.marks[-1]._replace(last_offset=1000))
+    log.producers.by_id[1] = producer._replace(marks=marks)
 
 
 @spoils("producer 1: 6 batches are remembered")
 def _producer_that_remembers_too_much(log: PartitionLog) -> None:
     producer = log.producers.by_id[1]
-    producer.marks = (producer.marks[0]._replace(first_offset=0, last_offset=1), *producer.marks)
+    marks = (producer.marks[0]._replace(first_offset=0, last_offset=1), *producer.marks)
+    log.producers.by_id[1] = producer._replace(marks=marks)
 
 
 @spoils("the open transactions are")

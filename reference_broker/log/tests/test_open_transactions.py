@@ -76,6 +76,7 @@ def test_a_transaction_begins_with_its_first_batch_and_its_marker_leaves_the_seq
     assert log.producers.first_unstable_offset(log.high_watermark) == 1
     marks = known.marks
     assert producers.end(1, commit=True, coordinator=15) == 14
+    known = log.producers.by_id[1]
     assert (known.current_txn_first_offset, known.marks, known.coordinator_epoch) == (-1, marks, 15)
     assert log.producers.completed == [(1, 14)]
     assert log.segments[-1].aborted.count == 0

@@ -19,6 +19,7 @@ from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.tests.history import Step, replayed_naively
 from reference_broker.log.tests.log_world import DIRECTORY, START_MS, at
+from reference_broker.log.tests.mortal_disk import Died, MortalDisk
 from reference_broker.records.batch import BatchHeader, iterate
 from reference_broker.records.builder import build
 from reference_broker.records.control import ControlType, read_marker
@@ -37,32 +38,6 @@ CONFIG = LogConfig(
 TRANSACTIONAL = 2
 """Producer IDs from here on send transactions."""
 PRODUCERS = st.integers(0, 5)
-
-
-class Died(Exception):  # noqa: N818 - says what happened
-    """The process ended at an operation on the disk."""
-
-
-class MortalDisk:
-    """A disk whose process dies before a change, after ``left`` more of them."""
-
-    def __init__(self, disk: SimDisk) -> None:
-        self.disk = disk
-        self.left: int | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self.disk, name)
-        if name not in ("append", "write", "truncate", "rename", "delete", "make_durable"):
-            return found
-
-        def change(*how: Any) -> Any:
-            if self.left is not None:
-                if self.left == 0:
-                    raise Died
-                self.left -= 1
-            return found(*how)
-
-        return change
 
 
 @pytest.mark.clause(

@@ -1,8 +1,8 @@
-"""Finds out whether a leader serves the first revision of fetch sessions. ApiVersions announces this private draft."""
+"""Finds out which private drafts of Fetch a leader serves. ApiVersions announces them."""
 
 from typing import TYPE_CHECKING
 
-from reference_broker.wire.apis import DRAFTS, FETCH_FIRST_REVISION_REPLICAS, ApiKey
+from reference_broker.wire.apis import DRAFTS, ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -17,9 +17,10 @@ def versions_request() -> "request_schema.ApiVersionsRequest":
     return request_schema.ApiVersionsRequest(client_software_name="crucible", client_software_version="1")
 
 
-def announces_first_revision(answer: object) -> bool:
+def announces(version: int, answer: object) -> bool:
+    """``version`` is that of the draft."""
     assert isinstance(answer, response_schema.ApiVersionsResponse), (
         f"ApiVersions was answered by {type(answer).__name__}"
     )
-    draft = DRAFTS[ApiKey.FETCH, FETCH_FIRST_REVISION_REPLICAS]
+    draft = DRAFTS[ApiKey.FETCH, version]
     return any(feature.name == draft for feature in answer.supported_features)

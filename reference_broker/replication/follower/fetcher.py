@@ -17,13 +17,19 @@ from reference_broker.ports.channels import Channel
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import later
 from reference_broker.replication.durable import must_be_durable, sync_then
-from reference_broker.replication.follower.announced import announces_first_revision, versions_request
+from reference_broker.replication.follower.announced import announces, versions_request
 from reference_broker.replication.follower.delays import Delays, backoff_ms
 from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.followed import NEVER, Followed
 from reference_broker.replication.follower.intake import Intake, Outcome
 from reference_broker.replication.follower.lookups import Lookups, Question
-from reference_broker.wire.apis import VERSIONS, ApiKey
+from reference_broker.replication.follower.tier_starts import Tier, TierStarts
+from reference_broker.wire.apis import (
+    FETCH_FIRST_REVISION_REPLICAS,
+    FETCH_TOMBSTONE_HORIZON,
+    VERSIONS,
+    ApiKey,
+)
 from reference_broker.wire.fetch import FetchResponse, PartitionData
 
 NAMED_PER_FETCH = 300
@@ -52,6 +58,7 @@ class FetcherSetting:
     broker_epoch: Callable[[], int]
     intake: Intake
     lag: FetchLag
+    tier: Callable[[], Tier | None] = lambda: None
 
 
 class Fetcher:
@@ -65,7 +72,9 @@ class Fetcher:
         self.leader_id = leader_id
         self.followed: dict[TopicPartition, Followed] = {}
         self._setting = setting
-        self._asks_revision = setting.config.fetch_session_revision == FIRST
+        self._asks_drafts = self._wanted_draft != 0
+        self._draft = 0
+        """The draft of Fetch that the leader serves and this node wants, or 0."""
         self._handler: SessionHandler = make_session_handler(FINAL)
         self._fetched_as = -1
         """The broker epoch in the last fetch."""
@@ -73,6 +82,14 @@ class Fetcher:
         """Partitions that the leader must be told of: their fetch changed, or they are not wanted any more."""
         self._lookups = Lookups(
             setting.node_id, setting.config.replica_socket_timeout_ms, setting.intake, self._settled, self._delay
+        )
+        self._tier_starts = TierStarts(
+            setting.node_id,
+            setting.config.replica_socket_timeout_ms,
+            setting.intake,
+            setting.tier,
+            self._begun_in_tier,
+            self._delay,
         )
         self._undurable: list[PartitionLog] = []
         """Logs that must be synced before the next fetch: ``flush.messages`` requires it, or they were cut."""
@@ -103,6 +120,7 @@ class Fetcher:
         if self.followed.get(one.name) is one:
             del self.followed[one.name]
             self._lookups.drop(one)
+            self._tier_starts.drop(one)
             self._unsaid[one.name] = None
             self._wake(GATHER_US)
 
@@ -136,15 +154,15 @@ class Fetcher:
             self._busy = True
             self._taken()
             return
-        if self.followed and self._asks_revision:
+        if self.followed and self._asks_drafts:
             self._send(ApiKey.API_VERSIONS, VERSIONS[ApiKey.API_VERSIONS][1], versions_request(), self._versions_told)
             return
-        question = self._lookups.next()
+        question = self._lookups.next() or self._tier_starts.next()
         if question is None:
             self._fetch()
         else:
             told = partial(self._told, question)
-            self._send(ApiKey.LIST_OFFSETS, VERSIONS[ApiKey.LIST_OFFSETS][1], question.body, told)
+            self._send(question.api_key, VERSIONS[question.api_key][1], question.body, told)
 
     def _told(self, question: Question, answer: object) -> None:
         self._busy = False
@@ -165,7 +183,7 @@ class Fetcher:
         self._diverged.clear()
         if self._handler.in_flight is not None:
             self._handler.handle_lost()
-        self._asks_revision = self._setting.config.fetch_session_revision == FIRST
+        self._asks_drafts = self._wanted_draft != 0
         self._pause()
 
     def _pause(self) -> None:
@@ -178,13 +196,23 @@ class Fetcher:
         self._failures += 1
         self._plan(self._setting.ports.now().mono_us + pause_ms * 1000)
 
-    # Which revision
+    # Which draft
+
+    @property
+    def _wanted_draft(self) -> int:
+        """The draft of Fetch with which this node's followers are to ask. 0: a released version."""
+        config = self._setting.config
+        if config.fetch_session_revision == FIRST:
+            return FETCH_FIRST_REVISION_REPLICAS
+        return FETCH_TOMBSTONE_HORIZON if config.crucible_tombstone_horizon_enable else 0
 
     def _versions_told(self, answer: object) -> None:
-        self._busy = self._asks_revision = False
-        revision = FIRST if announces_first_revision(answer) else FINAL
-        if revision == FINAL:
-            self._setting.ports.note("fetch_revision_not_served", ("leader", self.leader_id))
+        self._busy = self._asks_drafts = False
+        wanted = self._wanted_draft
+        self._draft = wanted if announces(wanted, answer) else 0
+        if not self._draft:
+            self._setting.ports.note("fetch_draft_not_served", ("leader", self.leader_id), ("version", wanted))
+        revision = FIRST if self._draft == FETCH_FIRST_REVISION_REPLICAS else FINAL
         if revision != self._handler.revision:
             self._handler = make_session_handler(revision)
             self._unsaid.clear()
@@ -206,7 +234,7 @@ class Fetcher:
         if newcomers or self._unsaid:
             wait_ms = 0 if self._unsaid else min(wait_ms, NEWCOMERS_WAIT_MS)
         wait_ms = self._delays.shortened(wait_ms)
-        version = plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
+        version = self._draft or plan.version(VERSIONS[ApiKey.FETCH][1], of_replica=True)
         request = plan.request(
             version,
             wait_ms,
@@ -316,6 +344,9 @@ class Fetcher:
         elif outcome is Outcome.OUT_OF_RANGE:
             one.asked = None
             self._lookups.want_offsets(one)
+        elif outcome is Outcome.MOVED:
+            one.asked = None
+            self._tier_starts.want(one, data.log_start_offset)
         elif outcome is Outcome.FENCED:
             one.resumes_us = NEVER
             self._unsaid[name] = None
@@ -341,8 +372,13 @@ class Fetcher:
 
     def _begin(self, one: Followed) -> None:
         self._lookups.drop(one)
+        self._tier_starts.drop(one)
         one.asked = None
         self._unsaid[one.name] = None
+
+    def _begun_in_tier(self, one: Followed) -> None:
+        self._settled(one)
+        self._wake(0)
 
     def _settled(self, one: Followed) -> None:
         self._unsaid[one.name] = None

@@ -11,6 +11,7 @@ from reference_broker.replication.follower.fetch_lag import FetchLag
 from reference_broker.replication.follower.fetcher import Fetcher, FetcherSetting
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.intake import Intake
+from reference_broker.replication.follower.tier_starts import Tier
 
 
 class Fetchers:
@@ -32,7 +33,9 @@ class Fetchers:
         changed: Callable[[Followed], None] = lambda _: None,
     ) -> None:
         intake = Intake(ports, high_watermark_moved, changed)
-        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag)
+        self.tier: Tier | None = None
+        """What tells replicas how to begin behind records that are in the remote tier, if there is such a tier."""
+        self._setting = FetcherSetting(node_id, config, ports, broker_epoch, intake, lag, lambda: self.tier)
         self._fetchers: dict[int, Fetcher] = {}
         """By leader. A fetcher without partitions stays and costs nothing."""
         self._followed: dict[tuple[bytes, int], Followed] = {}
@@ -62,6 +65,8 @@ class Fetchers:
         if self._halted:
             return
         log.forget_empty_epochs()
+        if self._setting.config.crucible_tombstone_horizon_enable:
+            log.horizon.follow()
         name = TopicPartition(topic.name, index)
         one = self._followed[key] = Followed(name, topic.topic_id, log, state.leader, state.leader_epoch)
         self._fetcher(state.leader).follow(one)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from reference_broker.log.partition_log import PartitionLog, RecordsRefused, UnexpectedOffset
 from reference_broker.ports.disk import Buffer, DiskError
@@ -12,12 +13,17 @@ from reference_broker.replication.follower.truncation import truncation_offset
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import EpochEndOffset, PartitionData
 
+if TYPE_CHECKING:
+    from reference_broker.replication.follower.tier_starts import TierState
+
 
 class Outcome(Enum):
     TAKEN = 0
     """Fetching continues where the log ends now."""
     OUT_OF_RANGE = 1
     """The follower must ask where the leader's log begins and ends."""
+    MOVED = 4
+    """What the follower asks for is in the remote tier: it begins where the leader has records."""
     RETRY = 2
     """The follower tries again later, by the same metadata or newer."""
     FENCED = 3
@@ -39,6 +45,8 @@ class Intake:
             return self._refused(one, data.error_code)
         if data.diverging_epoch is not None:
             return self.settle(one, lambda: self.diverged(one, data.diverging_epoch))
+        if data.tombstone_horizon >= 0:
+            return self.settle(one, lambda: self._take_what_is_whole(one, data))
         if not data.records and data.log_start_offset <= one.log.log_start_offset:
             self.follow_high_watermark(one, data)
             return Outcome.TAKEN
@@ -86,6 +94,27 @@ class Intake:
         self.ports.note("started_anew", ("partition", one.trace_name), ("offset", offset))
         self.changed(one)
 
+    def _take_what_is_whole(self, one: Followed, data: PartitionData) -> None:
+        """Takes all, or begins anew if the leader has removed tombstones that this log lacks (H-4). The records that
+        they deleted would stay here for ever. Raises DiskError."""
+        log, told = one.log, data.tombstone_horizon
+        where, position = ("partition", one.trace_name), log.log_end_offset
+        if log.horizon.judge(position, told):
+            self.start_anew(one, data.log_start_offset)
+            log.horizon.begin(told)
+            self.ports.note("unsafe_bootstrap", where, ("position", position), ("horizon", told))
+        else:
+            self._take_all(one, data)
+
+    def start_in_tier(self, one: Followed, state: "TierState", log_start_offset: int) -> None:
+        """Begins the log behind records that are in the remote tier. Raises DiskError."""
+        log = one.log
+        now, producers = self.ports.now(), state.producers
+        log.start_from_remote(now, state.offset, log_start_offset, state.epochs, state.snapshot, producers)
+        self.high_watermark_moved(log)
+        self.ports.note("started_in_the_tier", ("partition", one.trace_name), ("offset", state.offset))
+        self.changed(one)
+
     def _take_all(self, one: Followed, data: PartitionData) -> None:
         """Appends the records. High watermark and log start follow the leader's, as far as the log reaches."""
         log = one.log
@@ -124,6 +153,8 @@ class Intake:
     def _refused(self, one: Followed, code: int) -> Outcome:
         if code == ErrorCode.offset_out_of_range:
             return Outcome.OUT_OF_RANGE
+        if code == ErrorCode.offset_moved_to_tiered_storage:
+            return Outcome.MOVED
         if one.errors == 0:
             where = ("partition", one.trace_name)
             self.ports.note("replica_fetch_error", where, ("leader", one.leader_id), ("error", code))

@@ -12,6 +12,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.replication.follower.followed import Followed
 from reference_broker.replication.follower.intake import Intake, Outcome
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.lazy_schema import LazySchema
 
 if TYPE_CHECKING:
@@ -33,8 +34,9 @@ Asked: TypeAlias = list[tuple[Followed, int]]
 class Question(NamedTuple):
     """``told(answer)`` carries out the answer."""
 
-    body: "request_schema.ListOffsetsRequest"
+    body: object
     told: Callable[[object], None]
+    api_key: ApiKey = ApiKey.LIST_OFFSETS
 
 
 @dataclass(slots=True)
@@ -67,31 +69,12 @@ class Lookups:
         ):
             if waiting:
                 asked = _asked(waiting)
-                return Question(self._offsets_request(asked, timestamp), partial(told, asked))
+                return Question(
+                    offsets_request(self._node_id, asked, timestamp, self._timeout_ms), partial(told, asked)
+                )
         return None
 
     # Where the leader's log ends and begins
-
-    def _offsets_request(self, asked: Asked, timestamp: int) -> "request_schema.ListOffsetsRequest":
-        return request_schema.ListOffsetsRequest(
-            replica_id=BrokerId(self._node_id),
-            isolation_level=i8(0),
-            topics=tuple(
-                request_schema.ListOffsetsTopic(
-                    name=TopicName(topic),
-                    partitions=tuple(
-                        request_schema.ListOffsetsPartition(
-                            partition_index=i32(one.name.partition),
-                            current_leader_epoch=i32(epoch),
-                            timestamp=i64(timestamp),
-                        )
-                        for one, epoch in partitions
-                    ),
-                )
-                for topic, partitions in _by_topic(asked)
-            ),
-            timeout=i32Timedelta.parse(timedelta(milliseconds=self._timeout_ms)),
-        )
 
     def _end_told(self, asked: Asked, answer: object) -> None:
         """Truncates if the leader's log ends before the follower's: the leader lost records in an unclean election.
@@ -130,6 +113,28 @@ class Lookups:
                 yield one, answer
 
 
+def offsets_request(node_id: int, asked: Asked, timestamp: int, timeout_ms: int) -> "request_schema.ListOffsetsRequest":
+    return request_schema.ListOffsetsRequest(
+        replica_id=BrokerId(node_id),
+        isolation_level=i8(0),
+        topics=tuple(
+            request_schema.ListOffsetsTopic(
+                name=TopicName(topic),
+                partitions=tuple(
+                    request_schema.ListOffsetsPartition(
+                        partition_index=i32(one.name.partition),
+                        current_leader_epoch=i32(epoch),
+                        timestamp=i64(timestamp),
+                    )
+                    for one, epoch in partitions
+                ),
+            )
+            for topic, partitions in _by_topic(asked)
+        ),
+        timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+    )
+
+
 def _asked(waiting: Mapping[TopicPartition, Followed]) -> Asked:
     return [(one, one.leader_epoch) for one in list(waiting.values())[:PARTITIONS_PER_REQUEST]]
 
@@ -142,12 +147,16 @@ def _by_topic(asked: Asked) -> Iterable[tuple[str, Asked]]:
 
 
 def _offsets(answer: object) -> Mapping[TopicPartition, int]:
-    """The offsets by partition, without partitions whose answer is an error or has no offset."""
+    return {name: int(each.offset) for name, each in offset_answers(answer).items()}
+
+
+def offset_answers(answer: object) -> Mapping[TopicPartition, "response_schema.ListOffsetsPartitionResponse"]:
+    """The answers by partition, without those that are an error or have no offset."""
     assert isinstance(answer, response_schema.ListOffsetsResponse), (
         f"ListOffsets was answered by {type(answer).__name__}"
     )
     return {
-        TopicPartition(topic.name, int(each.partition_index)): int(each.offset)
+        TopicPartition(topic.name, int(each.partition_index)): each
         for topic in answer.topics
         for each in topic.partitions
         if not each.error_code and each.offset >= 0

@@ -45,7 +45,7 @@ def test_the_first_revision_is_spoken_only_to_a_leader_that_announces_it() -> No
     granted(world)
     asked, request = world.fetch()
     assert (asked.api_version, [(topic.topic, topic.topic_id) for topic in request.topics]) == (1002, [("t", TOPIC_ID)])
-    assert not world.told("fetch_revision_not_served")
+    assert not world.told("fetch_draft_not_served")
 
 
 def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_told() -> None:
@@ -54,7 +54,7 @@ def test_any_other_leader_is_followed_in_the_final_revision_and_that_is_told() -
     world.question(ApiKey.API_VERSIONS).replied(versions("metadata.version"))
     asked, _ = world.fetch()
     assert asked.api_version == 18
-    assert world.told("fetch_revision_not_served") == [{"leader": 1}]
+    assert world.told("fetch_draft_not_served") == [{"leader": 1, "version": 1002}]
 
 
 def test_a_leader_is_asked_again_after_its_connection_broke() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -146,12 +147,21 @@ def test_a_wrapper_s_sigstop_is_not_mistaken_for_an_end(broker: "Broker") -> Non
     broker.process.send_signal(signal.SIGCONT)
 
 
+YARDSTICK = "import asyncio, email.mime.text, inspect, json, logging, unittest.mock"
+"""Modules whose import takes some 0.14 s of processor time where a broker starts in 0.5 s."""
+
+
 def test_starts_fast_and_small(start_broker: "Callable[..., Broker]") -> None:
-    """The aim is 0.6 s and 110 MiB; several processes may share this machine's cores, so processor time is judged."""
+    """The aim is 0.6 s and 110 MiB. Several processes may share this machine's cores, and machines differ, so processor
+    time is judged beside that of other imports."""
     start_broker().stop()
     broker = start_broker()
     user, system = (int(each) for each in Path(f"/proc/{broker.process.pid}/stat").read_text().split()[13:15])
-    assert (user + system) / os.sysconf("SC_CLK_TCK") < 0.6
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", YARDSTICK], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yardstick_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert (user + system) / os.sysconf("SC_CLK_TCK") < 5 * yardstick_s
     assert broker.rss_bytes() < 110 << 20
 
 

@@ -3,6 +3,8 @@
 import json
 from io import StringIO
 
+import pytest
+
 from reference_broker.core.effects import Note
 from reference_broker.serve.log_lines import LogLines
 from reference_broker.serve.note_log import ERROR_EVERY_US, NoteLog
@@ -24,3 +26,40 @@ def test_an_error_that_repeats_gets_a_line_now_and_then_that_counts_those_left_o
         ("warn", "truncated_below_high_watermark", 0),
     ]
     assert (lines[0]["end_offset"], lines[0]["why"]) == (7, "a bit")
+
+
+def test_a_snapshot_of_producers_that_was_made_anew_is_told_each_time() -> None:
+    stream = StringIO()
+    notes = NoteLog(LogLines(3, stream))
+    for offset in (10, 20):
+        notes.take(Note("producer_snapshot_recreated", (("offset", offset), ("read_bytes", 5))), offset)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["event"], line["offset"], line["read_bytes"]) for line in lines] == [
+        ("info", "producer_snapshot_recreated", 10, 5),
+        ("info", "producer_snapshot_recreated", 20, 5),
+    ]
+
+
+def test_lost_events_of_the_tier_are_told_for_each_partition() -> None:
+    stream = StringIO()
+    notes = NoteLog(LogLines(3, stream))
+    for partition in ("hot-0", "hot-1"):
+        notes.take(Note("remote_log_events_missing", (("partition", partition), ("log_start_offset", 5))), 0)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["event"], line["partition"], line["log_start_offset"]) for line in lines] == [
+        ("error", "remote_log_events_missing", "hot-0", 5),
+        ("error", "remote_log_events_missing", "hot-1", 5),
+    ]
+
+
+@pytest.mark.parametrize("what", ["copy_failed", "expiring_failed"])
+def test_a_store_that_fails_for_hours_is_told_now_and_then(what: str) -> None:
+    stream = StringIO()
+    notes = NoteLog(LogLines(3, stream))
+    for at_us in (0, 1, ERROR_EVERY_US):
+        notes.take(Note(what, (("partition", "hot-0"), ("reason", "no store"))), at_us)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["level"], line["event"], line["reason"], line.get("left_out", 0)) for line in lines] == [
+        ("error", what, "no store", 0),
+        ("error", what, "no store", 1),
+    ]

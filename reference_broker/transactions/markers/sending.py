@@ -14,6 +14,7 @@ from kio.schema.types import ProducerId, TopicName
 from kio.static.primitive import i8, i16, i32
 
 from reference_broker.coordination.slices import SliceQueue
+from reference_broker.coordination.steps import Steps
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.channels import Channel
@@ -45,8 +46,8 @@ there. Deliberately unlike Kafka, which then leaves the transaction undone until
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One marker on its way. ``missing`` are the partitions that do not have it yet. ``is_wanted`` says whether this
-    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing, in an event of
-    its own."""
+    node still coordinates the transaction. ``delivered`` is called once, when no partition is missing and all else of
+    that event is done."""
 
     marker: Marker
     missing: dict[TopicPartition, None]
@@ -66,9 +67,16 @@ class MarkerSender:
     """``image`` returns the metadata as this node knows it."""
 
     def __init__(
-        self, ports: Ports, node_id: int, image: Callable[[], MetadataImage], writer: MarkerWriter, waiting: Gauge
+        self,
+        ports: Ports,
+        node_id: int,
+        image: Callable[[], MetadataImage],
+        writer: MarkerWriter,
+        steps: Steps,
+        waiting: Gauge,
     ) -> None:
         self._ports = ports
+        self._steps = steps
         self._node_id = node_id
         self._image = image
         self._writer = writer
@@ -198,7 +206,7 @@ class MarkerSender:
     def _look_whether_over(self, delivery: Delivery) -> None:
         if not delivery.missing and delivery.is_wanted():
             delivery.is_wanted = _never
-            later(self._ports, 0, delivery.delivered)
+            self._steps.add(delivery.delivered)
 
     def _ask_again(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:

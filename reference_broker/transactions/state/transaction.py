@@ -4,8 +4,8 @@ A value is never changed. Each function returns the next one, as it is to be wri
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from reference_broker.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from reference_broker.transactions.markers.marker import EPOCH_RAISED_FROM, MAX_PRODUCER_EPOCH, TopicPartition
@@ -18,8 +18,10 @@ LAST_USED_EPOCH: Final = MAX_PRODUCER_EPOCH - 1
 """The greatest epoch that a producer is given. So the coordinator can always fence it with a greater one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+_NONE: Final[Added] = MappingProxyType({})
+
+
+class Transaction(NamedTuple):
     """``producer_id`` and ``producer_epoch`` are those of the one producer that owns the ID (X-1).
 
     ``last_producer_epoch`` is the epoch before, if the producer itself asked for the next one, else -1. So it may ask
@@ -37,7 +39,7 @@ class Transaction:
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    partitions: Added = field(default_factory=dict)
+    partitions: Added = _NONE
     started_ms: int = NO_TIMESTAMP
     client_version: int = 0
 
@@ -68,7 +70,7 @@ class Transaction:
 
 def _step(current: Transaction, state: TransactionState, now_ms: int, **changes: Any) -> Transaction:
     assert state in NEXT[current.state], f"{current.transactional_id}: {current.state.value} -> {state.value}"
-    return replace(current, state=state, previous_producer_id=current.producer_id, updated_ms=now_ms, **changes)
+    return current._replace(state=state, previous_producer_id=current.producer_id, updated_ms=now_ms, **changes)
 
 
 def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -> Transaction:
@@ -77,7 +79,7 @@ def _taken(current: Transaction, timeout_ms: int, now_ms: int, **changes: int) -
         TransactionState.EMPTY,
         now_ms,
         timeout_ms=timeout_ms,
-        partitions={},
+        partitions=_NONE,
         started_ms=NO_TIMESTAMP,
         **changes,
     )
@@ -144,10 +146,10 @@ def fenced(current: Transaction, now_ms: int, *, version: int, next_producer_id:
     """The transaction is aborted with an epoch that no producer has, because it is too old (X-7) or another producer
     takes the ID (X-1). ``version`` is the finalized ``transaction.version``. From 2 on the abort itself raises the
     epoch."""
-    between = replace(current, state=_fence(current))
+    between = current._replace(state=_fence(current))
     if version < EPOCH_RAISED_FROM:
         epoch = min(current.producer_epoch + 1, MAX_PRODUCER_EPOCH)
-        between = replace(between, producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
+        between = between._replace(producer_epoch=epoch, last_producer_epoch=NO_PRODUCER_EPOCH)
         version = 0
     return decided(between, now_ms, commits=False, client_version=version, next_producer_id=next_producer_id)
 
@@ -163,9 +165,9 @@ def completed(current: Transaction, now_ms: int) -> Transaction:
     changes = {}
     if current.raises_epoch and current.next_producer_id != NO_PRODUCER_ID:
         changes = {"producer_id": current.next_producer_id, "producer_epoch": 0}
-    return _step(current, state, now_ms, partitions={}, next_producer_id=NO_PRODUCER_ID, **changes)
+    return _step(current, state, now_ms, partitions=_NONE, next_producer_id=NO_PRODUCER_ID, **changes)
 
 
 def dead(current: Transaction, now_ms: int) -> Transaction:
     """The ID is forgotten (X-10)."""
-    return _step(current, TransactionState.DEAD, now_ms, partitions={})
+    return _step(current, TransactionState.DEAD, now_ms, partitions=_NONE)

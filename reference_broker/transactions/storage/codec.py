@@ -25,6 +25,8 @@ FLEXIBLE_FROM: Final = 1
 _PREVIOUS_ID: Final = 0
 _NEXT_ID: Final = 1
 _CLIENT_VERSION: Final = 2
+_WHO_AND_STATE = Struct(">qhib")
+_TIMES = Struct(">qq")
 _INT16 = Struct(">h")
 _INT64 = Struct(">q")
 _TAGS: Final = {
@@ -51,13 +53,10 @@ def transaction_value(transaction: Transaction, feature_level: int) -> bytes:
     """TransactionLogValue, in the version that the finalized ``transaction.version`` allows."""
     version = FLEXIBLE_VALUE if feature_level >= FLEXIBLE_FROM else PLAIN_VALUE
     out = FieldWriter(version, flexible_from=FLEXIBLE_VALUE)
-    out.int64(transaction.producer_id)
-    out.int16(transaction.producer_epoch)
-    out.int32(transaction.timeout_ms)
-    out.int8(IDS[transaction.state])
+    who = transaction.producer_id, transaction.producer_epoch
+    out.numbers(_WHO_AND_STATE, *who, transaction.timeout_ms, IDS[transaction.state])
     _write_partitions(out, transaction, is_flexible=version == FLEXIBLE_VALUE)
-    out.int64(transaction.updated_ms)
-    out.int64(transaction.started_ms)
+    out.numbers(_TIMES, transaction.updated_ms, transaction.started_ms)
     if version == FLEXIBLE_VALUE:
         out.tagged(_tags_of(transaction))
     return bytes(out.data)

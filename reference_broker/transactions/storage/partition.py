@@ -8,6 +8,7 @@ from reference_broker.coordination.due_times import DueTimes
 from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.led_partition import LedPartition
 from reference_broker.coordination.log import CoordinatorLog, Written
+from reference_broker.coordination.steps import Steps
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import later
 from reference_broker.transactions.markers.marker import TopicPartition
@@ -42,7 +43,9 @@ class Held:
 class TransactionsPartition(LedPartition):
     """``feature_level`` returns the finalized ``transaction.version``."""
 
-    def __init__(self, ports: Ports, log: CoordinatorLog, feature_level: Callable[[], int], expiration_ms: int) -> None:
+    def __init__(
+        self, ports: Ports, log: CoordinatorLog, steps: Steps, feature_level: Callable[[], int], expiration_ms: int
+    ) -> None:
         super().__init__(log.led)
         self.held: dict[str, Held] = {}
         """All transactional IDs of the partition."""
@@ -52,6 +55,7 @@ class TransactionsPartition(LedPartition):
         """When to look whether an ID is idle for too long (X-10)."""
         self._ports = ports
         self._log = log
+        self._steps = steps
         self._feature_level = feature_level
         self._expiration_ms = expiration_ms
         self._is_settled = False
@@ -78,7 +82,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, ASK_AGAIN_US, lambda: self.when_settled(then))
             else:
                 self._is_settled = True
-                later(self._ports, 0, then)
+                self._steps.add(then)
 
         if self.is_led:
             self._log.replicated(self.loaded_end, asked)
@@ -91,8 +95,8 @@ class TransactionsPartition(LedPartition):
         return held
 
     def write(self, held: Held, step: Transaction, told: Written, then: Callable[[], None] = lambda: None) -> None:
-        """Writes the next step. Once it is durable it holds. Then ``told`` hears NONE, and ``then`` is called, both in
-        an event of their own.
+        """Writes the next step. Once it is durable it holds. Then ``told`` hears NONE, and ``then`` is called, both
+        when all else of the event is done.
 
         ``told`` is called exactly once, with NONE or an error of CoordinatorOperationExceptionHelper. With an error the
         step may be in the log. Deliberately unlike Kafka it is not taken back then. Whoever it was written for hears of
@@ -111,19 +115,19 @@ class TransactionsPartition(LedPartition):
 
         def written(error: Error) -> None:
             """It may be called in the midst of a follower's fetch, which is no time to append elsewhere. So all that
-            follows comes in an event of its own."""
+            follows comes when the fetch is done."""
             if not error and self.is_led:
                 self._hold(held, step)
-                later(self._ports, 0, lambda: tell(ErrorCode.none))
+                self._steps.add(tell)
                 return
             if end_offset is None:
                 self._take_back(held)
             elif self.is_led:
                 self._hold_when_replicated(held, step, end_offset, then)
-            later(self._ports, 0, lambda: told(told_as(error) if error else ErrorCode.not_coordinator))
+            self._steps.add(lambda: told(told_as(error) if error else ErrorCode.not_coordinator))
 
-        def tell(error: Error) -> None:
-            told(error)
+        def tell() -> None:
+            told(ErrorCode.none)
             if self.is_led:
                 then()
 
@@ -140,7 +144,7 @@ class TransactionsPartition(LedPartition):
                 later(self._ports, ASK_AGAIN_US, ask)
             else:
                 self._hold(held, step)
-                later(self._ports, 0, lambda: then() if self.is_led else None)
+                self._steps.add(lambda: then() if self.is_led else None)
 
         def ask() -> None:
             if self.is_led:

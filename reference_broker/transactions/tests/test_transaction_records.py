@@ -1,6 +1,5 @@
 """Records of transactions: Kafka's bytes, everything that was written read back, nothing else believed."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +122,7 @@ def test_a_value_that_ends_too_early_is_damage(length: int) -> None:
 def test_what_no_coordinator_writes_is_damage(changes: dict[str, Any]) -> None:
     """A node that believed it would end each time that it loads the partition."""
     with pytest.raises(DamagedRecord):
-        read_transaction("x", transaction_value(replace(ONE, **changes), 2))
+        read_transaction("x", transaction_value(ONE._replace(**changes), 2))
 
 
 @pytest.mark.clause("TransactionLogTest.testDeserializeFutureTransactionLogValue")

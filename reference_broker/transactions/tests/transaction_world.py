@@ -90,6 +90,10 @@ class TransactionWorld(World):
         self.roles = Replication(self.leaders, fetchers, [self.transactions])
         self.transactions.start()
 
+    def at_end(self, step: Any) -> None:
+        """The next ``pass_ms`` ends the event."""
+        self.set_timer(self.mono_us, step)
+
     def sync(self, paths: tuple[str, ...], done: Any) -> None:  # noqa: ARG002 - memory is durable
         done()
 

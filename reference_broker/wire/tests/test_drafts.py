@@ -93,7 +93,7 @@ def test_a_fetch_snapshot_1000_response() -> None:
 
 @pytest.mark.clause("D-1")
 def test_drafts_have_layouts_and_are_never_flexible() -> None:
-    assert set(DRAFTS) - {(ApiKey.FETCH, 1000), (ApiKey.FETCH, 1002)} == set(LAYOUTS)  # Fetch has a codec of its own.
+    assert {draft for draft in DRAFTS if draft[0] != ApiKey.FETCH} == set(LAYOUTS)  # Fetch has a codec of its own.
     for api_key, version in DRAFTS:
         assert version >= FIRST_DRAFT_VERSION
         assert is_known(api_key, version)

@@ -161,7 +161,7 @@ def test_a_huge_length_reserves_nothing(key: ApiKey, version: int, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(1, 3), (1, 19), (1, 1001), (59, 1001), (3, 14), (18, 99), (7, 0), (999, 0), (-1, -1)]
+    ("key", "version"), [(1, 3), (1, 19), (1, 1003), (59, 1001), (3, 14), (18, 99), (7, 0), (999, 0), (-1, -1)]
 )
 def test_an_unknown_api_or_version_carries_its_header(key: int, version: int) -> None:
     frame = (

@@ -199,7 +199,7 @@ def test_a_produce_of_too_many_topics_and_partitions_is_refused(version: int, pa
             decode_request(ApiKey.PRODUCE, version, frame, offset)
 
 
-@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000])
+@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000, 1001])
 def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_read(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,7 +236,7 @@ def test_a_fetch_of_too_many_topics_and_partitions_is_refused_before_they_are_re
                 decode_request(ApiKey.FETCH, version, frame, offset)
 
 
-@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000])
+@pytest.mark.parametrize("version", [4, 5, 9, 12, 13, 17, 1000, 1001])
 @pytest.mark.parametrize(("topics", "partitions"), [(4000, 1), (20, 500), (2, 4500)])
 def test_a_large_fetch_read_in_slices_is_the_same_and_no_slice_is_long(
     version: int, topics: int, partitions: int

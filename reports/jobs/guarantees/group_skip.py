@@ -2,10 +2,11 @@
 
 The owner of a partition goes on at the group's committed offset, so nothing may be left out between owners. Offsets
 below a log start that was seen do not count, because they may be deleted. Neither do offsets over which a reset moved a
-member's position forward (its reset policy is ``latest``).
+member's position forward (its reset policy is ``latest``), and records that a cleaner may have taken before a member
+read on behind them (X-11).
 """
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
@@ -14,6 +15,7 @@ from reports.jobs.shared.evidence import group_reads, log_starts, members, occup
 from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.intervals import merged, subtracted
 from reports.jobs.shared.judging import Judging
+from reports.jobs.shared.keyed import has_keyed, missable
 from reports.read_tables import Tables
 
 
@@ -25,7 +27,13 @@ def transform(tables: Tables) -> DataFrame:
     reach = reach.join(F.broadcast(level), ["run", "group"])
     there = tables.once(occupied).join(reach, [*PARTITION, "isolation"])
     between = there.select(*STORED, F.greatest("first", "low").alias("first"), F.least("last", "high").alias("last"))
-    covered = merged(mine.unionByName(_jumped_over(tables)), STORED, "first", "last")
+    covered = mine.unionByName(_jumped_over(tables))
+    if has_keyed(tables):
+        offset = F.col("offset")
+        covered = covered.unionByName(
+            _taken(tables, reads).select(*STORED, offset.alias("first"), offset.alias("last"))
+        )
+    covered = merged(covered, STORED, "first", "last")
     holes = subtracted(between.where("first <= last"), covered, STORED)
     # greatest() passes over a log start that nobody was told.
     kept = holes.join(log_starts(tables), PARTITION, "left").withColumn("first", F.greatest("first", "start_offset"))
@@ -37,6 +45,17 @@ def transform(tables: Tables) -> DataFrame:
         "Group %s left out offsets %s to %s and read on from %s.", "group", "first", "last", "next_offset"
     )
     return anomalies(found, detail, offset="first")
+
+
+def _taken(tables: Tables, reads: DataFrame) -> DataFrame:
+    """The offsets whose records a cleaner may have taken before the group's first read that began behind them ended.
+    Columns: STORED, offset."""
+    begun = reads.select(*STORED, F.col("first_offset").alias("offset"), "complete_us", F.lit(None).alias("since_us"))
+    records = tables.once(missable).join(F.broadcast(members(tables).select("run", "group").distinct()), "run")
+    records = records.select(*STORED, "offset", F.lit(None).alias("complete_us"), "since_us")
+    behind = Window.partitionBy(*STORED).orderBy(F.desc("offset")).rangeBetween(Window.unboundedPreceding, -1)
+    found = begun.unionByName(records).withColumn("first_us", F.min("complete_us").over(behind))
+    return found.where("since_us is not null and (first_us is null or since_us <= first_us)")
 
 
 def _jumped_over(tables: Tables) -> DataFrame:

@@ -6,7 +6,8 @@ It is a breach if
   and its refusal;
 - an accepted request is answered with the ID of another session, or without its ID while it is there (F-7), or is
   served though there is no such session (G-4);
-- its ID is made twice (F-2);
+- its ID is made again while it is there, or IDs of sessions that have ended are made again more often than chance
+  allows (F-2);
 - a full fetch is answered with a session that is not new, or with one though it wants none (F-4, F-5, F-6, F-8).
 
 A broker that is not ours leaves no trace. Its frames show (``wire_sessions``) another session's ID in an answer, a
@@ -21,9 +22,10 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
+from reports.jobs.shared.expressions import so_far
 from reports.jobs.shared.judging import Judging
 from reports.jobs.shared.sessions import (
-    FIRST_REVISION,
+    FIRST_REVISIONS,
     INCREMENTAL,
     INVALID_FETCH_SESSION,
     INVALID_SESSION_EPOCH,
@@ -32,6 +34,7 @@ from reports.jobs.shared.sessions import (
     SESSION_ID_NOT_FOUND,
     answered_requests,
     full_answers,
+    session_notes,
     session_rows,
 )
 from reports.jobs.shared.wire_sessions import ENDS, created, steps
@@ -53,6 +56,10 @@ _WRONG_ANSWERS = (
 _MAY_BE_EVICTED_AFTER_US = 120_000_000
 """What F-17 calls the minimum time before eviction."""
 
+_REPEATS_BY_CHANCE = 1
+"""IDs are random numbers of 31 bits (F-2). Of n two are equal with a probability of about n^2/2^32, and two pairs are
+with about half the square of that."""
+
 
 def transform(tables: Tables) -> DataFrame:
     found = [_wrongly_answered(tables), _closed_for_an_epoch(tables), _made_twice(tables), _given(tables)]
@@ -63,7 +70,7 @@ def transform(tables: Tables) -> DataFrame:
 
 def _wrongly_answered(tables: Tables) -> DataFrame:
     replies = tables.once(session_rows).where("what = 'reply'").where(INCREMENTAL)
-    replies = replies.withColumn("final", F.col("api_version") < FIRST_REVISION)
+    replies = replies.withColumn("final", ~F.col("api_version").isin(*FIRST_REVISIONS))
     wrong = F.coalesce(*(F.when(F.expr(each), told) for each, told in _WRONG_ANSWERS))
     detail = sentence(
         "Node %s answered %s in session %s (epoch %s): %s.", "node", "client_id", "session", "session_epoch", "wrong"
@@ -92,8 +99,14 @@ def _closed_for_an_epoch(tables: Tables) -> DataFrame:
 
 
 def _made_twice(tables: Tables) -> DataFrame:
-    again = tables.once(session_rows).where("what = 'session_created' and life > 1")
-    return anomalies(again, sentence("Node %s made session %s twice: an ID means one session.", "node", "session"))
+    before = F.lag("what").over(Window.partitionBy(*SESSION).orderBy("seq"))
+    made = session_notes(tables).withColumn("before", before).where("what = 'session_created' and before is not null")
+    in_order = so_far(Window.partitionBy("run").orderBy("at_us", *SESSION, "seq"))
+    repeats = F.count_if(F.expr("before != 'session_created'")).over(in_order)
+    wrong = F.when(F.expr("before = 'session_created'"), "the first one was still there")
+    wrong = wrong.when(repeats > _REPEATS_BY_CHANCE, "more IDs came again than by chance")
+    again = made.withColumn("wrong", wrong).where("wrong is not null")
+    return anomalies(again, sentence("Node %s made session %s twice: %s.", "node", "session", "wrong"))
 
 
 def _given(tables: Tables) -> DataFrame:

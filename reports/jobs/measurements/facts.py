@@ -14,7 +14,7 @@ from reports.jobs.shared.sessions import FETCH
 from reports.read_tables import Tables
 
 _ACKED = "type = 'ok' and first_offset >= 0"
-_REWIND = "reason = 'OFFSET_OUT_OF_RANGE' and to_offset between 0 and from_offset - 1"
+_REWIND = "reason in ('OFFSET_OUT_OF_RANGE', 'tombstones_missed') and to_offset between 0 and from_offset - 1"
 _FACTS: Mapping[str, Mapping[str, str]] = {
     "operations": {
         "operations": "true",
@@ -60,6 +60,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
         "transactions_committed": "asked = 'commit'",
         "transactions_not_committed": "asked != 'commit' or outcome = 'failed'",
     },
+    "views": {"views": "key = ''"},
     "transforms": {"records_transformed": "count"},
     "memberships": {"partitions_given": "event = 'assigned'"},
     "metadata_epochs": {"metadata_epochs": "accepted", "metadata_dropped": "not accepted"},
@@ -72,6 +73,7 @@ _SELDOM = (
     "frame_lines",
     "commits",
     "transactions",
+    "views",
     "transforms",
     "memberships",
     "metadata_epochs",

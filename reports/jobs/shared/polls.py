@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.evidence import occupied
-from reports.jobs.shared.expressions import PARTITION, READER, before, so_far
+from reports.jobs.shared.expressions import PARTITION, READER, before, so_far, without_match
+from reports.jobs.shared.keyed import has_keyed, missable
 from reports.read_tables import Tables
 
 _STEP = (*READER, "isolation", "index", "complete_us", "first_offset", "expected")
@@ -43,7 +44,8 @@ def steps_inside_operations(tables: Tables) -> DataFrame:
 def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     """Steps that jumped over records which others read (``skipped`` many, from ``first_skipped``).
 
-    Offsets below the log start that this very answer named do not count: they may be deleted.
+    Offsets below the log start that this very answer named do not count: they may be deleted. X-11: neither do records
+    that a cleaner may have taken before this read.
     """
     told = tables.positions.select(*READER, "index", "log_start_offset")
     jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
@@ -51,5 +53,20 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     known = jumps.withColumn("low", low).join(tables.once(occupied), [*PARTITION, "isolation"])
     over = known.where("first < first_offset and last >= low and low < first_offset")
     from_offset = F.greatest("first", "low")
-    missed = F.least("last", F.col("first_offset") - 1) - from_offset + 1
-    return over.groupBy(*_STEP).agg(F.sum(missed).alias("skipped"), F.min(from_offset).alias("first_skipped"))
+    until = F.least("last", F.col("first_offset") - 1)
+    missed = over.select(*_STEP, from_offset.alias("from_offset"), until.alias("until"))
+    if has_keyed(tables):
+        missed = _not_taken(tables, missed)
+    count = F.sum(F.expr("until - from_offset + 1"))
+    return missed.groupBy(*_STEP).agg(count.alias("skipped"), F.min("from_offset").alias("first_skipped"))
+
+
+def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:
+    """Splits what was missed of compacted topics into offsets, and leaves out those that a cleaner may have taken."""
+    compacted = F.broadcast(tables.keyed_writes.select(*PARTITION).distinct())
+    offset = F.explode(F.sequence("from_offset", "until")).alias("from_offset")
+    offsets = missed.join(compacted, PARTITION, "left_semi").select(*_STEP, offset)
+    offsets = offsets.withColumn("until", F.col("from_offset"))
+    taken = tables.once(missable).withColumnRenamed("offset", "from_offset")
+    there = without_match(offsets, taken, [*PARTITION, "from_offset"], "other.since_us <= this.complete_us")
+    return missed.join(compacted, PARTITION, "left_anti").unionByName(there)

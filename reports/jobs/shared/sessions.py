@@ -18,10 +18,10 @@ SESSION_ID_NOT_FOUND = 70
 INVALID_SESSION_EPOCH = 71
 INVALID_FETCH_SESSION = 10001
 """The first revision gives this answer to an unknown session and to a wrong number alike."""
-FIRST_REVISION = 1000
-"""The version of Fetch that carries the first revision."""
+FIRST_REVISIONS = (1000, 1002)
+"""The drafts of Fetch that carry the first revision: the page's, and that of followers."""
 SESSION = ("run", "node", "incarnation", "session")
-INCREMENTAL = f"session_epoch != 0 and (session_epoch != -1 or api_version >= {FIRST_REVISION})"
+INCREMENTAL = f"session_epoch != 0 and (session_epoch != -1 or api_version in {FIRST_REVISIONS})"
 """The condition of a request (or its reply) that goes on in a session. All others are full."""
 
 _NOTES = ("session_created", "session_closed", "session_evicted")
@@ -58,7 +58,7 @@ def full_answers(tables: Tables) -> DataFrame:
     """Answers of the final revision to full fetches that carry a session's ID, as rows of that session. ``asked`` is
     the session that the request had named. Other columns are those of ``session_rows``."""
     given = _fetches(tables).where(f"what = 'reply' and not ({INCREMENTAL}) and answered_session_id != 0")
-    given = given.where(f"api_version < {FIRST_REVISION}").withColumn("asked", F.col("session"))
+    given = given.where(f"api_version not in {FIRST_REVISIONS}").withColumn("asked", F.col("session"))
     given = given.withColumn("session", F.col("answered_session_id"))
     noted = session_notes(tables).select(*_ROW).withColumn("asked", F.lit(0).cast("long"))
     return _with_life(noted, given).where("what = 'reply'")
@@ -101,7 +101,7 @@ def answered_requests(tables: Tables) -> DataFrame:
     requests = rows.where("what = 'request'").drop("error", "before", "what", "answered_session_id")
     return (
         requests.join(replies, key, "left")
-        .withColumn("of_first", F.col("api_version") >= FIRST_REVISION)
+        .withColumn("of_first", F.col("api_version").isin(*FIRST_REVISIONS))
         .withColumn("at_once", F.expr("before = seq"))
         .withColumn("ended", F.expr("alive = 1 and (at_reply.alive = 0 or at_reply.life != life)"))
         .drop("api_version", "before", "at_reply")

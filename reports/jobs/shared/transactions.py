@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.shared.evidence import committed_reads, log_starts
 from reports.jobs.shared.expressions import OPERATION, PARTITION
 from reports.jobs.shared.intervals import merged, subtracted
+from reports.jobs.shared.keyed import excused, has_keyed
 from reports.read_tables import Tables
 
 TRANSACTIONS: Final = ("operations", "runs", "transactions")
@@ -58,17 +59,18 @@ def parts(tables: Tables) -> DataFrame:
     sequence, writer.
 
     A value is missing if no reader with read_committed saw it, although one read beyond it, or its partition was read
-    to the end. Values below a log start that was seen do not count.
+    to the end. Values below a log start that was seen do not count. X-11: neither does what a cleaner may have taken.
     """
     runs = tables.once(sent).where("fate != 'fail'")
     wanted = merged(runs, VALUES, "first_sequence", "last_sequence")
     holes = subtracted(wanted, tables.once(seen), VALUES)
-    gone = runs.join(F.broadcast(holes), VALUES).where(OVERLAP)
-    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
-    shift = F.col("first_sequence") - F.col("first_offset")
-    gone = gone.withColumns({"low": low, "high": high, "offset": low - shift, "until": high - shift})
+    gone = _inside(runs, holes)
+    unexcused = gone
+    if has_keyed(tables):
+        taken = merged(excused(tables, VALUES, 1), VALUES, "first_sequence", "last_sequence")
+        unexcused = _inside(runs, subtracted(holes, taken, VALUES))
     judged = (
-        gone.join(_read_until(tables), PARTITION, "left")
+        unexcused.join(_read_until(tables), PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
         .where("offset <= read_until and until >= coalesce(start_offset, 0)")
     )
@@ -80,6 +82,14 @@ def parts(tables: Tables) -> DataFrame:
     )
     found = whole.join(missing, OPERATION).join(unread, OPERATION)
     return found.select("*", (F.col("values") - F.col("unread")).alias("there"), "example.*").drop("example")
+
+
+def _inside(runs: DataFrame, holes: DataFrame) -> DataFrame:
+    """The parts of runs in these intervals of sequences. Adds: low, high (sequences), offset, until (of both)."""
+    parts = runs.join(F.broadcast(holes), VALUES).where(OVERLAP)
+    low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
+    shift = F.col("first_sequence") - F.col("first_offset")
+    return parts.withColumns({"low": low, "high": high, "offset": low - shift, "until": high - shift})
 
 
 def _read_until(tables: Tables) -> DataFrame:

@@ -2,7 +2,8 @@
 
 As with Jepsen, unseen is all of them, and lost-write those that reads overtook. Values of an operation with unknown end
 count if a part of their run was read, because a batch is written whole or not at all. A record that only the leader of
-a replicated partition acknowledged (acks=1) may be lost with that leader, so it does not count.
+a replicated partition acknowledged (acks=1) may be lost with that leader, so it does not count. Neither does one that
+a cleaner may have taken (X-11).
 """
 
 from pyspark.sql import DataFrame
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.shared.evidence import durably_acknowledged, log_starts, ok_reads, ours
 from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.intervals import merged, subtracted
+from reports.jobs.shared.keyed import excused, has_keyed
 from reports.read_tables import Tables
 
 _KEYS = [*PARTITION, "writer"]
@@ -21,7 +23,10 @@ _OVERLAP = "first_sequence <= last and last_sequence >= first"
 def unread(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
     reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown)."""
-    seen = merged(ours(ok_reads(tables)), _KEYS, "first_sequence", "last_sequence")
+    reads = ours(ok_reads(tables)).select(*_KEYS, "first_sequence", "last_sequence")
+    if has_keyed(tables):
+        reads = reads.unionByName(excused(tables, _KEYS, 0))
+    seen = merged(reads, _KEYS, "first_sequence", "last_sequence")
     sends = tables.once(written)
     missing = subtracted(merged(sends, _KEYS, "first_sequence", "last_sequence"), seen, _KEYS)
     # Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.

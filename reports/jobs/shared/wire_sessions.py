@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from reports.jobs.shared.expressions import before
 from reports.jobs.shared.sessions import (
     FETCH,
-    FIRST_REVISION,
+    FIRST_REVISIONS,
     INVALID_SESSION_EPOCH,
     LARGEST_EPOCH,
     SESSION_ID_NOT_FOUND,
@@ -37,7 +37,7 @@ ENDS = (
 def fetches(tables: Tables) -> DataFrame:
     """FRAMES of fetches in the versions that have sessions."""
     return tables.frames.where(
-        f"api_key = {FETCH} and api_version >= {_SESSIONS_SINCE} and api_version < {FIRST_REVISION}"
+        f"api_key = {FETCH} and api_version >= {_SESSIONS_SINCE} and api_version not in {FIRST_REVISIONS}"
     )
 
 

@@ -6,7 +6,7 @@ a transaction is due, what it sends, and what follows from its end.
 Each transaction is one operation. It is ok if its commit is known, fail if it was never asked for or has failed, and
 info if nobody knows. A client that dies inside leaves its transaction open. Its next life has the same transactional
 ID, so the open one is aborted then at the latest. Half of the deaths are between two transactions. A client that is
-dead when the load ends comes back at once.
+dead when the load ends comes back at once, unless its habit is to stay away: then its coordinator must abort.
 """
 
 from abc import ABC, abstractmethod
@@ -52,7 +52,7 @@ IDLE_US: Final = 100_000
 @dataclass(frozen=True, slots=True)
 class ProducerHabits:
     """What a transactional client does with its transactions. ``away_us`` is the longest time until a client that died
-    comes back."""
+    comes back, if it ``comes_back`` at all."""
 
     process: str
     topics: tuple[str, ...]
@@ -60,6 +60,7 @@ class ProducerHabits:
     abort_percent: int = 0
     die_percent: int = 0
     away_us: int = 2_000_000
+    comes_back: bool = True
     delivery_timeout_us: int = 30_000_000
     request_wait_ms: int = 1_000
 
@@ -121,6 +122,7 @@ class TransactionalClient(ABC):
         self._stopping_at_us = -1
         self._woken_at_us = 0
         self._may_lack_markers = False
+        self._is_gone = False
         self._finished = False
 
     # -- what a subclass decides --------------------------------------------------------------------------------
@@ -199,6 +201,10 @@ class TransactionalClient(ABC):
             producer.look_up(topic)
         return Life(producer, ProducerLanes(producer, LaneHistory(), self.journal, settings, self._lane_numbers))
 
+    def _die(self) -> None:
+        self._is_gone = not self.habits.comes_back
+        self._end_life(1 + self.random.randrange(self.habits.away_us))
+
     def _end_life(self, away_us: int) -> None:
         assert self._life is not None, "nobody lives"
         self._life.lanes.close()
@@ -207,7 +213,7 @@ class TransactionalClient(ABC):
 
     def _go_on(self) -> None:
         """Does all that can be done now, and sets the time to look around again."""
-        if self._life is None and not self._is_done and (self.is_stopping or self.now_us >= self._back_at_us):
+        if self._life is None and not (self._is_done or self._is_gone) and self._is_back:
             self._life = self._begin()
         if self._life is not None:
             self._live(self._life)
@@ -217,8 +223,12 @@ class TransactionalClient(ABC):
             self._wake()
 
     @property
+    def _is_back(self) -> bool:
+        return self.is_stopping or self.now_us >= self._back_at_us
+
+    @property
     def _is_done(self) -> bool:
-        return self.is_stopping and not self.has_more and not self._may_lack_markers
+        return self.is_stopping and (self._is_gone or not (self.has_more or self._may_lack_markers))
 
     @property
     def _is_late(self) -> bool:
@@ -285,7 +295,7 @@ class TransactionalClient(ABC):
         if wants == COMMIT and drawn < self.habits.abort_percent + self.habits.die_percent and not self.is_stopping:
             wants = NOTHING
             if self.random.randrange(2):
-                self._end_life(1 + self.random.randrange(self.habits.away_us))
+                self._die()
                 return False
         producer = life.producer
         producer.begin()
@@ -303,7 +313,7 @@ class TransactionalClient(ABC):
         if current.wants == NOTHING:
             current.error = "died"
             self._record_end(life, Outcome.FAILED)
-            self._end_life(1 + self.random.randrange(self.habits.away_us))
+            self._die()
             return False
         current.asked, current.asked_us = current.wants, self.now_us
         if current.wants == COMMIT:
@@ -382,7 +392,7 @@ class TransactionalClient(ABC):
     def _wake(self) -> None:
         due = [self.now_us + IDLE_US]
         if self._life is None:
-            due.append(self._back_at_us)
+            due += [] if self._is_gone else [self._back_at_us]
         else:
             wake_us = self._life.producer.wake_at_us
             due += [] if wake_us is None else [wake_us]

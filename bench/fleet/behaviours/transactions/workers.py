@@ -6,28 +6,16 @@ The pipe between them is the member's sink. What a transaction has taken stays i
 what was aborted is done again with new values. The table ``transforms`` says which value stands for which offset.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from bench.fleet.behaviours import protocol
 from bench.fleet.behaviours.chance import Chance
 from bench.fleet.behaviours.group_member import GroupMember
 from bench.fleet.behaviours.group_plans import MemberPlan
-from bench.fleet.behaviours.protocol import (
-    ClientSettings,
-    Finished,
-    FleetAction,
-    FleetEvent,
-    HistoryRow,
-    Leaving,
-    Now,
-    Started,
-    Stopping,
-    TopicPartition,
-)
+from bench.fleet.behaviours.piped import Pipe, Piped
+from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import NOTHING, Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.consumer_partitions import ConsumerRecord
@@ -36,11 +24,6 @@ from reference_broker.client.transactions.producer import TransactionalProducer
 from reference_broker.records.record import Record
 from reports.rows import CommitRow, TransformRow
 
-WRITER_SUFFIX: Final = "-writer"
-WRITER_LANES: Final = 1_000
-"""The number of the writer's first lane."""
-MAX_WAITING: Final = 5_000
-"""The number of a partition's records in the pipe at which the member stops reading it."""
 RECORDS_PER_TRANSACTION: Final = 500
 
 
@@ -58,30 +41,16 @@ class WorkerPlan:
 
 
 @dataclass(slots=True)
-class Pipe:
-    """The member's sink. ``waiting`` holds the offsets that were read and are not in a committed transaction, by
-    partition. ``ended`` says that the member brings no more."""
+class WorkerPipe(Pipe[int]):
+    """It holds the offsets that were read and are not in a committed transaction."""
 
-    waiting: dict[TopicPartition, deque[int]] = field(default_factory=dict)
-    read_at_us: int = -1
-    ended: bool = False
+    MOST = 5_000
 
-    def put(self, records: Sequence[ConsumerRecord]) -> None:
-        for each in records:
-            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(each.offset)
+    def piece(self, record: ConsumerRecord) -> int:
+        return record.offset
 
     def done(self, where: TopicPartition, read: int, committed: int) -> int:  # noqa: ARG002
         return committed
-
-    def is_full(self, where: TopicPartition) -> bool:
-        return len(self.waiting.get(where, ())) >= MAX_WAITING
-
-    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
-        return any(self.waiting.get(each) for each in partitions)
-
-    def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        for where in partitions:
-            self.waiting.pop(where, None)
 
     @property
     def is_empty(self) -> bool:
@@ -97,7 +66,9 @@ class Pipe:
 class WorkerWriter(TransactionalClient):
     """Ends when the pipe has ended and is empty, or time is over."""
 
-    def __init__(self, plan: WorkerPlan, settings: ClientSettings, random: Chance, pipe: Pipe, reader: GroupMember):
+    def __init__(
+        self, plan: WorkerPlan, settings: ClientSettings, random: Chance, pipe: WorkerPipe, reader: GroupMember
+    ):
         super().__init__(plan.habits, settings, random)
         self.plan = plan
         self.pipe = pipe
@@ -189,45 +160,13 @@ def _consecutive(offsets: Sequence[int]) -> list[tuple[int, int]]:
     return [(start, end - start) for start, end in zip(starts, [*starts[1:], len(offsets)], strict=True)]
 
 
-class Worker:
-    """The member and the producer as one behaviour. Stopping goes to the member. Once it has caught up and everything
-    is committed, the producer ends too."""
+class Worker(Piped[int]):
+    """A member of the group and a transactional producer, which ends once everything is committed."""
+
+    writer_hears_of_stopping = True
 
     def __init__(self, plan: WorkerPlan, settings: ClientSettings, random: Chance) -> None:
         self.plan = plan
-        self.pipe = Pipe()
-        self.reader = GroupMember(plan.member, settings, random, sink=self.pipe)
-        self.writer = WorkerWriter(plan, settings, random, self.pipe, self.reader)
-        self._reads = self._writes = True
-
-    @property
-    def process(self) -> str:
-        return self.reader.process
-
-    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
-        if isinstance(event, Started):
-            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
-        if isinstance(event, Stopping | Leaving):
-            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
-        if event.lane >= WRITER_LANES:
-            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
-        return self._merged(self.reader.step(now, event), [])
-
-    def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
-        """Merges the actions of both. The worker is finished when both are."""
-        both = [*read, *(_shifted(each) for each in wrote)]
-        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
-        was_open = self._reads or self._writes
-        self._reads = self._reads and not any(isinstance(each, Finished) for each in read)
-        self._writes = self._writes and not any(isinstance(each, Finished) for each in wrote)
-        self.pipe.ended = not self._reads
-        return [*left, Finished()] if was_open and not (self._reads or self._writes) else left
-
-    def close(self, now: Now) -> list[HistoryRow]:
-        return [*self.reader.close(now), *self.writer.close(now)]
-
-
-def _shifted(action: FleetAction) -> FleetAction:
-    if isinstance(action, protocol.Record | Finished):
-        return action
-    return replace(action, lane=action.lane + WRITER_LANES)
+        pipe = WorkerPipe()
+        reader = GroupMember(plan.member, settings, random, sink=pipe)
+        super().__init__(reader, WorkerWriter(plan, settings, random, pipe, reader), pipe)

@@ -3,20 +3,18 @@
 from dataclasses import dataclass
 
 from bench.fleet.behaviours.chance import Chance
-from bench.fleet.behaviours.producers import partition_keys
+from bench.fleet.behaviours.keyed_records import NOT_COMPACTED, KeyedRecords
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.transactions.client import Open, ProducerHabits, TransactionalClient
 from bench.fleet.values import ValueMaker
 from reference_broker.client.transactions.producer import TransactionalProducer
-from reference_broker.records.record import Record
-
-KEYS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class WriterPlan:
     """A transaction begins every ``interval_us``, or as soon as the one before has ended. It sends
-    ``records_per_partition`` records to each of the next ``partitions_at_once`` of ``partitions``."""
+    ``records_per_partition`` records to each of the next ``partitions_at_once`` of ``partitions``. ``keys`` and what
+    follows are as in ``KeyedRecords``."""
 
     habits: ProducerHabits
     partitions: tuple[TopicPartition, ...]
@@ -24,6 +22,9 @@ class WriterPlan:
     partitions_at_once: int = 2
     records_per_partition: int = 5
     record_bytes: int = 100
+    keys: int = 16
+    delete_percent: int = 0
+    delete_retention_us: int = NOT_COMPACTED
 
 
 class TransactionalWriter(TransactionalClient):
@@ -32,8 +33,8 @@ class TransactionalWriter(TransactionalClient):
     def __init__(self, plan: WriterPlan, settings: ClientSettings, random: Chance) -> None:
         super().__init__(plan.habits, settings, random)
         self.plan = plan
-        self.values = ValueMaker(plan.habits.process, plan.record_bytes)
-        self.keys = partition_keys(plan.partitions, KEYS)
+        values = ValueMaker(plan.habits.process, plan.record_bytes)
+        self.records = KeyedRecords(values, plan.partitions, plan.keys, plan.delete_percent, plan.delete_retention_us)
         self.next_sequence = 0
         self._next_partition = 0
         self._due_us = -1
@@ -53,16 +54,11 @@ class TransactionalWriter(TransactionalClient):
         for _ in range(plan.partitions_at_once):
             where = plan.partitions[self._next_partition % len(plan.partitions)]
             self._next_partition += 1
-            first = self.next_sequence
-            self.next_sequence += plan.records_per_partition
-            self.send(producer, current, where, self._records(where, first), first)
+            first, count = self.next_sequence, plan.records_per_partition
+            self.next_sequence += count
+            records = self.records.make(where, first, count, self.journal.now.wall_ms)
+            self.send(producer, current, where, records, first)
+            current.rows += self.records.rows(self.process, current.operation.index, where, first, count)
 
     def ended(self, current: Open) -> None:
         """Values are never sent again, whatever has become of them."""
-
-    def _records(self, where: TopicPartition, first: int) -> list[Record]:
-        keys, make, wall_ms = self.keys[where], self.values.make, self.journal.now.wall_ms
-        return [
-            Record(timestamp_ms=wall_ms, key=keys[sequence % len(keys)], value=make(sequence))
-            for sequence in range(first, first + self.plan.records_per_partition)
-        ]

@@ -7,6 +7,7 @@ import pytest
 from bench.targets.model import Chosen
 from chaos.live.errors import SetupError
 from chaos.live.outside import needs
+from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import chosen, needs_links, playable
 from chaos.live.tests.small_scenario import text_of, written
 from scenarios.loader import find, load
@@ -16,6 +17,7 @@ from scenarios.revisions import in_revision
 
 NOT_REFUSED = (
     "1", "2", "3", "4", "27", "kill-under-load", "leader-killed-under-acks-all", "coordinator-killed", "mirror",
+    "44", "45", "47", "48",
 )  # fmt: skip
 
 
@@ -57,6 +59,8 @@ def test_rules_of_links_and_of_roles_are_played_where_we_stand_between_nodes(tmp
     assert linked.expected_faults == find("link-faults").expected_faults
     assert needs_links(linked)
     assert not needs_links(playable(asking(tmp_path, 'node = "leader"'), chosen("kafka")))
+    heard = asking(tmp_path, 'node = "any"', kind="node_killed", on='on = "peer_reply"')
+    assert needs_links(playable(heard, chosen("kafka")))
 
 
 def asking(folder: Path, *words: str, kind: str = "response_dropped", on: str = 'on = "reply"') -> Scenario:
@@ -79,6 +83,7 @@ partitions = 1
 OF_ONE = '[node]\ncommand = ["x"]\none_process = true\nlinks = "peers"'
 ELSEWHERE = 'addresses = ["a:1", "b:2", "c:3"]\n[commands]\nstart = "x"\nstop = "x"\nkill = "x"'
 LOST = ("response_dropped", 'on = "reply"')
+HEARD = ("node_killed", 'on = "peer_reply"')
 BOUNCED = ("rolling_bounce", "at_s = 0")
 EMPTIED = ("directory_missing", "at_s = 0")
 
@@ -98,6 +103,9 @@ EMPTIED = ("directory_missing", "at_s = 0")
         (EMPTIED, "duration_s = 1", ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (EMPTIED, "duration_s = 1", "", ""),
         (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control: commands.alive"),
+        (HEARD, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
+        (HEARD, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),
+        (("response_duplicated", 'on = "peer_reply"'), "", "", "carries the answer to a request once"),
     ],
 )
 def test_what_such_faults_need_is_named(
@@ -139,6 +147,10 @@ resume = "x"
         ("13", 'addresses = ["a:1"]', "directed links between nodes"),
         ("rebalance-storm", BY_HAND, r"nodes \(it has 1\)"),
         ("coordinator-killed", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
+        ("48", 'nodes = 3\nlacks = ["groups"]\n[node]\ncommand = ["x"]', "needs: groups"),
+        ("48", 'nodes = 3\nlacks = ["transactions"]\n[node]\ncommand = ["x"]', "needs: transactions"),
+        ("45", 'nodes = 3\nlacks = ["transactions"]\n[node]\ncommand = ["x"]', "needs: transactions"),
+        ("44", 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
         ("mirror", 'nodes = 3\n[node]\ncommand = ["x"]\nlinks = "peers"', "nodes without a vote"),
         ("19", 'addresses = ["a:1", "b:2", "c:3", "d:4"]', "directed links between nodes"),
         ("30", 'nodes = 3\n[node]\ncommand = ["x"]', "there is no clock to step"),
@@ -162,3 +174,11 @@ def test_with_all_commands_a_node_elsewhere_can_be_struck(tmp_path: Path) -> Non
 def test_a_target_that_is_none_is_refused() -> None:
     with pytest.raises(SetupError, match="--target: 'nobody' is no target: give HOST:PORT"):
         chosen("nobody")
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("45", True), ("44", False)])
+def test_the_level_at_which_transactions_begin_reaches_each_node(tmp_path: Path, name: str, is_told: bool) -> None:
+    crew = TargetCrew(chosen("reference.toml"), find(name).cluster, tmp_path, tmp_path, 1)
+    for node in crew._made(None, None):
+        assert node.layout is not None
+        assert ("crucible.bootstrap.transaction.version=1" in node.layout.command) == is_told

@@ -130,6 +130,7 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
     assert not children()
 
 
+@pytest.mark.nightly
 def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> None:
     text = text_of("Between nodes", 10, THREE, 50, BETWEEN)
     prepared = 'prepare = ["sh", "-c", "echo made >> {folder}/made"]\nsetting = ["--config", "{key}={value}"]\n'
@@ -149,6 +150,7 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     assert not children()
 
 
+@pytest.mark.nightly
 def test_a_target_that_ends_by_itself_breaks_a_guarantee_with_its_last_words(tmp_path: Path) -> None:
     appended = "ls '{data}'/*hot-0/*.log > /dev/null 2>&1"
     then = f" & until {appended}; do sleep 0.2; done; kill -9 $!; echo 'no memory is left'; exit 9"

@@ -92,6 +92,7 @@ STEPS = "1:ab 2:bc 1:cd 1! 2! 1:bc 1- 2:de roll 1:ef 1! 2- 2:fg 2! 0:ab 1:xy rol
 
 
 @pytest.mark.clause(
+    "X-11",
     "LogCleanerTest.testMultiPassSegmentCleaningWithAbortedTransactions",
     "LogCleanerTest.testBasicTransactionAwareCleaning",
 )
@@ -148,7 +149,9 @@ def test_transactions_over_several_segments_are_cleaned_once_all_are_over() -> N
         assert world.offsets == [2, 3, 8, 9, 10], "of each transaction there is a batch, empty or not"
 
 
-@pytest.mark.clause("LogCleanerTest.testCommitMarkerRemoval", "LogCleanerTest.testDeletedBatchesWithNoMessagesRead")
+@pytest.mark.clause(
+    "X-11", "LogCleanerTest.testCommitMarkerRemoval", "LogCleanerTest.testDeletedBatchesWithNoMessagesRead"
+)
 def test_a_commit_marker_goes_once_no_batch_of_its_transaction_is_left() -> None:
     world = World()
     world.put(0, "z")

@@ -1,0 +1,106 @@
+"""A reader and a writer as one behaviour: a member of a group, a pipe, and whoever writes what comes out of the pipe.
+
+The pipe is the member's sink. Lanes of the writer have numbers from WRITER_LANES on.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from bench.fleet.behaviours import protocol
+from bench.fleet.behaviours.group_member import GroupMember
+from bench.fleet.behaviours.protocol import (
+    Finished,
+    FleetAction,
+    FleetEvent,
+    HistoryRow,
+    Leaving,
+    Now,
+    Started,
+    Stopping,
+    TopicPartition,
+)
+from reference_broker.client.consumer_partitions import ConsumerRecord
+
+WRITER_SUFFIX: Final = "-writer"
+WRITER_LANES: Final = 1_000
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Pipe(Generic[Item]):
+    """A sink. ``waiting`` holds what was read and not yet dealt with, by partition. A partition of which ``MOST`` are
+    waiting is read no further. ``ended`` says that the reader brings no more."""
+
+    MOST: ClassVar[int]
+
+    waiting: dict[TopicPartition, deque[Item]] = field(default_factory=dict)
+    ended: bool = False
+
+    def piece(self, record: ConsumerRecord) -> Item:
+        """Returns what is kept of a record."""
+        raise NotImplementedError
+
+    def put(self, records: Sequence[ConsumerRecord]) -> None:
+        for each in records:
+            self.waiting.setdefault(TopicPartition(each.topic, each.partition), deque()).append(self.piece(each))
+
+    def is_full(self, where: TopicPartition) -> bool:
+        return len(self.waiting.get(where, ())) >= self.MOST
+
+    def holds(self, partitions: Iterable[TopicPartition]) -> bool:
+        return any(self.waiting.get(each) for each in partitions)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self.waiting.pop(where, None)
+
+
+class Writer(Protocol):
+    """Takes what comes out of the pipe. It ends once the pipe has ended and is empty, or time is over."""
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]: ...
+
+    def close(self, now: Now) -> list[HistoryRow]: ...
+
+
+class Piped(Generic[Item]):
+    """Stopping goes to the reader, and to a writer that ``writer_hears_of_stopping``. Once the reader has ended, the
+    writer finishes what is in the pipe."""
+
+    writer_hears_of_stopping: ClassVar[bool] = False
+
+    def __init__(self, reader: GroupMember, writer: Writer, pipe: Pipe[Item]) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.pipe = pipe
+        self._open = 2
+
+    @property
+    def process(self) -> str:
+        return self.reader.process
+
+    def step(self, now: Now, event: FleetEvent) -> list[FleetAction]:
+        if isinstance(event, Started) or (isinstance(event, Stopping | Leaving) and self.writer_hears_of_stopping):
+            return self._merged(self.reader.step(now, event), self.writer.step(now, event))
+        if not isinstance(event, Stopping | Leaving) and event.lane >= WRITER_LANES:
+            return self._merged([], self.writer.step(now, replace(event, lane=event.lane - WRITER_LANES)))
+        return self._merged(self.reader.step(now, event), [])
+
+    def _merged(self, read: list[FleetAction], wrote: list[FleetAction]) -> list[FleetAction]:
+        """Merges the actions of both. The whole is finished when both are."""
+        both = [*read, *(_shifted(each) for each in wrote)]
+        left: list[FleetAction] = [each for each in both if not isinstance(each, Finished)]
+        self._open -= len(both) - len(left)
+        self.pipe.ended = self.pipe.ended or any(isinstance(each, Finished) for each in read)
+        return left if self._open or len(left) == len(both) else [*left, Finished()]
+
+    def close(self, now: Now) -> list[HistoryRow]:
+        return [*self.reader.close(now), *self.writer.close(now)]
+
+
+def _shifted(action: FleetAction) -> FleetAction:
+    if isinstance(action, protocol.Record | Finished):
+        return action
+    return replace(action, lane=action.lane + WRITER_LANES)

@@ -1,0 +1,85 @@
+"""Measures a restart with a log of many producers: with its snapshots of producers, and without."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from bench.alternation import Samples, alternate
+from bench.options import Options
+from bench.peers.cluster import Cluster, System
+from bench.peers.node import end
+from bench.peers.raw_client import PRODUCE_VERSION, RawConnection, base_offset, produce_request
+from bench.peers.retrying_client import RetryingClient, batch_of
+from bench.results import Results
+from bench.rows.context import LIMIT_S, Progress, make_topic
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.messages import decode_response
+
+TOPIC = "crowded"
+BATCH_BYTES = 10_000
+IN_FLIGHT = 16
+SEGMENTS = 10
+KINDS = ("with its snapshots of producers", "without them")
+
+
+def measure(results: Results, systems: Sequence[System], folder: Path, options: Options, progress: Progress) -> None:
+    """Every stop is a clean one, and the files are in the page cache."""
+    sizes, names = options.sizes, [system.name for system in systems]
+    taken = {kind: Samples(names, "s") for kind in KINDS}
+    with ExitStack() as stack:
+        logs = [_Log.of(system, folder / system.name.replace(" ", "-"), stack) for system in systems]
+        for log in logs:
+            log.fill(sizes.restart_bytes // BATCH_BYTES, sizes.restart_producers)
+            progress(f"restart: {log.cluster.name} has {sizes.restart_producers:,} producers")
+        for _, log in alternate(logs, sizes.restart_pairs):
+            for kind in KINDS:
+                taken_s = log.restart_s(keeps_snapshots=kind == KINDS[0])
+                taken[kind].add(log.cluster.name, taken_s)
+                progress(f"restart {kind}: {log.cluster.name} {taken_s:.2f} s")
+    what = f"{sizes.restart_bytes / 1e6:,.0f} MB and {sizes.restart_producers:,} producers"
+    for kind, samples in taken.items():
+        work = f"clean restart to the next acknowledged record, a log of {what}, {kind}"
+        results.beside(work, samples.figures(), less_is_better=True)
+
+
+@dataclass(slots=True)
+class _Log:
+    cluster: Cluster
+    folder: Path
+
+    @classmethod
+    def of(cls, system: System, folder: Path, stack: ExitStack) -> "_Log":
+        return cls(stack.enter_context(system.launched(folder, 1, {})), folder)
+
+    def fill(self, batches: int, producers: int) -> None:
+        """The producers take turns. Raises PeerError."""
+        segment_bytes = max(batches * BATCH_BYTES // SEGMENTS, 1_000_000)
+        make_topic(self.cluster, TOPIC, config={"segment.bytes": str(segment_bytes)})
+        value = bytes(BATCH_BYTES)
+        with RawConnection(self.cluster.ports[0]) as connection:
+            for number in range(batches + IN_FLIGHT):
+                if number < batches:
+                    turn, producer_id = divmod(number, producers)
+                    records = [Record(timestamp_ms=0, value=value)]
+                    batch = build(records, producer_id=producer_id, producer_epoch=0, base_sequence=turn)
+                    request = produce_request(TOPIC, 0, batch)
+                    connection.send(connection.encode(ApiKey.PRODUCE, PRODUCE_VERSION, request))
+                if number >= IN_FLIGHT:
+                    answer = decode_response(ApiKey.PRODUCE, PRODUCE_VERSION, memoryview(connection.receive()))[1]
+                    base_offset(answer, self.cluster.name)
+
+    def restart_s(self, *, keeps_snapshots: bool) -> float:
+        """Returns the seconds from exec to the next acknowledged record. Raises PeerError."""
+        end(self.cluster.members)
+        if not keeps_snapshots:
+            for path in self.folder.glob(f"**/{TOPIC}-0/*.snapshot"):
+                path.unlink()
+        began = perf_counter()
+        self.cluster.launch()
+        with RetryingClient(self.cluster.ports) as client:
+            client.acknowledged(TOPIC, 0, batch_of(100), LIMIT_S)
+        return perf_counter() - began

@@ -1,0 +1,152 @@
+"""What a snapshot of producers costs and how wrong it is, if all is replayed, the last segment only, or what P-9 says.
+
+The broker's own replay reads logs that are made by hand, from different places. A full replay of the files judges each
+snapshot (``full_replay``). There is no snapshot at first. What a way makes is there for its next snapshots, but for the
+last segment alone, which would need none.
+"""
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from bench.upgrade.full_replay import Differences, Told, differences, replayed
+from bench.upgrade.kafka_files import snapshot_rows
+from bench.upgrade.old_directory import HOUR_MS, TOPIC, Wanted, make
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import open_log, run_to_end
+from reference_broker.log.recreating import Recreated, recreated, recreated_from
+from reference_broker.log.segments import Segments
+from reference_broker.ports.now import Now
+from reference_broker.serve.disk import FileDisk
+
+MIB = 1 << 20
+BASE = Wanted(size_bytes=64 * MIB, segment_bytes=2 * MIB, batch_bytes=16 << 10, producers_per_hour=8.0, snapshots=0)
+"""Some 3 hours are in a segment."""
+LENGTHS_MIB = (16, 32, 64, 128, 256)
+EXPIRATIONS_HOURS = (1.0, 6.0, 24.0, 48.0, 96.0)
+RATES_PER_HOUR = (1.0, 8.0, 64.0, 512.0)
+REPEATS = 3
+MAX_OPEN_FILES = 64
+
+Making = Generator[None, None, Recreated]
+Way = Callable[[Segments, int, int, int], Making]
+
+
+def everything(segments: Segments, offset: int, now_ms: int, expiration_ms: int) -> Making:
+    """From the newest snapshot, or from the beginning of the log."""
+    return recreated_from(segments, segments.bases[0], offset, now_ms, expiration_ms)
+
+
+def last_segment(segments: Segments, offset: int, now_ms: int, expiration_ms: int) -> Making:
+    """Only the segment that is to be uploaded."""
+    begin = segments.bases[segments.bases.index(offset) - 1]
+    return recreated_from(segments, begin, offset, now_ms, expiration_ms)
+
+
+WAYS: dict[str, tuple[Way, bool]] = {
+    "everything": (everything, True),
+    "last segment": (last_segment, False),
+    "P-9": (recreated, True),
+}
+"""By name. The second says whether a snapshot that was made is kept for the next ones."""
+
+
+class Figures(NamedTuple):
+    """Of one way on one log. First for the newest closed segment, without any snapshot before it: the bytes that were
+    read, the seconds (the best of three), and the producers that the snapshot lacks or tells wrongly. Then for all
+    closed segments in turn, and how many of their snapshots are not those of the full replay."""
+
+    read_bytes: int
+    took_s: float
+    missing: int
+    wrong: int
+    all_bytes: int
+    all_s: float
+    all_missing: int
+    all_wrong: int
+    all_unequal: int
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``known`` producers are unexpired at the newest closed segment's end, or have an open transaction."""
+
+    wanted: Wanted
+    log_bytes: int
+    segments: int
+    known: int
+    figures: dict[str, Figures]
+
+
+def cases() -> dict[str, list[Wanted]]:
+    """The logs by what differs in them: their length, the expiration, and how many producers come in an hour. A longer
+    log has more hours."""
+    hours = BASE.hours * MIB / BASE.size_bytes
+    return {
+        "length": [replace(BASE, size_bytes=mib * MIB, hours=mib * hours) for mib in LENGTHS_MIB],
+        "expiration": [replace(BASE, expiration_hours=each) for each in EXPIRATIONS_HOURS],
+        "rate": [replace(BASE, producers_per_hour=each) for each in RATES_PER_HOUR],
+    }
+
+
+def measured(wanted: Wanted, root: Path, now_ms: int) -> Case:
+    """Makes the log below ``root``, and lets each way work on it. ``now_ms`` is the time of its last record and of the
+    uploads."""
+    make(root, wanted, now_ms)
+    told = replayed(root / f"{TOPIC}-0")
+    log = run_to_end(
+        open_log(FileDisk(root, MAX_OPEN_FILES), f"{TOPIC}-0", LogConfig(retention_ms=-1), Now(0, now_ms), clean=True)
+    )
+    expiration_ms = int(wanted.expiration_hours * HOUR_MS)
+    figures = {
+        name: _figures(way, keeps, log.segments, told, now_ms, expiration_ms) for name, (way, keeps) in WAYS.items()
+    }
+    known = differences({}, told[-2].known, now_ms, expiration_ms).missing
+    return Case(wanted, sum(each.size_bytes for each in told), len(told), known, figures)
+
+
+def _figures(
+    way: Way, keeps: bool, segments: Segments, told: Sequence[Told], now_ms: int, expiration_ms: int
+) -> Figures:
+    def made(each: Told) -> tuple[Recreated, float, Differences]:
+        began = time.perf_counter()
+        found = _to_end(way(segments, each.next_offset, now_ms, expiration_ms))
+        took_s = time.perf_counter() - began
+        return found, took_s, differences(snapshot_rows(found.snapshot), each.known, now_ms, expiration_ms)
+
+    _forget(segments)
+    newest = [made(told[-2]) for _ in range(REPEATS)]
+    in_turn = []
+    for each in told[:-1]:
+        in_turn.append(made(each))
+        if keeps:
+            segments.snapshots.put(each.next_offset, in_turn[-1][0].snapshot)
+    _forget(segments)
+    found, _, differing = newest[0]
+    return Figures(
+        found.read_bytes,
+        min(took_s for _, took_s, _ in newest),
+        differing.missing,
+        differing.wrong,
+        sum(one.read_bytes for one, _, _ in in_turn),
+        sum(took_s for _, took_s, _ in in_turn),
+        sum(one.missing for _, _, one in in_turn),
+        sum(one.wrong for _, _, one in in_turn),
+        sum(not one.is_equal for _, _, one in in_turn),
+    )
+
+
+def _forget(segments: Segments) -> None:
+    for offset in segments.snapshots.offsets[:]:
+        segments.snapshots.delete(offset)
+
+
+def _to_end(making: Making) -> Recreated:
+    while True:
+        try:
+            next(making)
+        except StopIteration as stop:
+            made: Recreated = stop.value
+            return made

@@ -1,0 +1,89 @@
+"""What an upgrade asks of a broker, ours or Apache Kafka: topics with their IDs, their settings, and offsets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bench.fleet.behaviours.bodies import (
+    LATEST,
+    create_topics_request,
+    list_offsets_request,
+    metadata_request,
+    new_topic,
+    set_topic_configs_request,
+)
+from bench.fleet.behaviours.protocol import TopicPartition
+from bench.peers.raw_client import RawConnection
+from bench.upgrade.errors import UpgradeError
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode, error_name
+
+CREATE_VERSION = 7
+METADATA_VERSION = 12
+ALTER_VERSION = 1
+OFFSETS_VERSION = 9
+"""The first with LATEST_TIERED (KIP-1005)."""
+LATEST_TIERED = -5
+TIMEOUT_MS = 10_000
+UNLIMITED = {"retention.ms": "-1", "retention.bytes": "-1"}
+"""A topic's settings stay behind in ZooKeeper. With the defaults a broker would delete old segments at once."""
+SOON = (ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition)
+
+
+def create_topics(port: int, topics: Mapping[str, int]) -> dict[str, bytes]:
+    """Creates topics with these numbers of partitions, one replica each. Returns their IDs. Raises UpgradeError."""
+    wanted = [new_topic(name, partitions, 1, UNLIMITED) for name, partitions in topics.items()]
+    answer = _asked(port, ApiKey.CREATE_TOPICS, CREATE_VERSION, create_topics_request(wanted, TIMEOUT_MS))
+    for each in answer.topics:
+        _check(each.error_code, f"topic {each.name} was not created", each.error_message)
+    return {str(each.name): each.topic_id.bytes for each in answer.topics}
+
+
+def make_tiered(port: int, topics: Sequence[str]) -> None:
+    """Raises UpgradeError."""
+    asked = set_topic_configs_request(topics, {"remote.storage.enable": "true"})
+    for each in _asked(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, asked).responses:
+        _check(each.error_code, f"topic {each.resource_name} was not made tiered", each.error_message)
+
+
+def are_led(port: int, topics: Mapping[str, int]) -> bool:
+    """Whether all partitions have a leader. Raises UpgradeError."""
+    found = _asked(port, ApiKey.METADATA, METADATA_VERSION, metadata_request(list(topics))).topics
+    return all(
+        each.error_code == 0
+        and len(each.partitions) == topics[str(each.name)]
+        and all(one.error_code == 0 and one.leader_id >= 0 for one in each.partitions)
+        for each in found
+    )
+
+
+def end_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """One past the last record of each. One without a leader yet is left out. Raises UpgradeError."""
+    return _offsets(port, partitions, LATEST)
+
+
+def tiered_offsets(port: int, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """The last offset of each in the remote tier, or -1. Raises UpgradeError."""
+    return _offsets(port, partitions, LATEST_TIERED)
+
+
+def _offsets(port: int, partitions: Sequence[tuple[str, int]], at: int) -> dict[tuple[str, int], int]:
+    named = [TopicPartition(*each) for each in partitions]
+    answer = _asked(port, ApiKey.LIST_OFFSETS, OFFSETS_VERSION, list_offsets_request(named, at))
+    told = {(str(topic.name), int(each.partition_index)): each for topic in answer.topics for each in topic.partitions}
+    for (topic, index), each in told.items():
+        if each.error_code not in SOON:
+            _check(each.error_code, f"{topic}-{index} tells no offset", None)
+    return {name: int(each.offset) for name, each in told.items() if each.error_code == 0}
+
+
+def _asked(port: int, api_key: ApiKey, version: int, body: object) -> Any:
+    try:
+        with RawConnection(port) as connection:
+            return connection.call(api_key, version, body)
+    except OSError as failure:
+        raise UpgradeError(f"The broker at 127.0.0.1:{port} did not answer: {failure}.") from failure
+
+
+def _check(code: int, what: str, why: str | None) -> None:
+    if code:
+        raise UpgradeError(f"{what}: {error_name(code)}{f' ({why})' if why else ''}.")

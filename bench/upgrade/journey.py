@@ -1,0 +1,201 @@
+"""Takes an old directory over on the reference broker, makes its topics tiered, and waits until all is uploaded."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.peers.node import BrokerNode, end
+from bench.peers.reference import ReferenceNode
+from bench.ports import free_ports
+from bench.upgrade import client
+from bench.upgrade.errors import UpgradeError
+from bench.upgrade.full_replay import Told, replayed, stable_end
+from bench.upgrade.kafka_files import UnknownFormat, whole_snapshots
+from bench.upgrade.taking_over import OldDirectory, OldPartition, bind
+from reference_broker.metadata.uuids import uuid_text
+
+STARTED_LIMIT_S = 60.0
+LOOK_EVERY_S = 0.2
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "500",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+}
+EXPIRATION = "producer.id.expiration.ms"
+DAY_MS = 86_400_000
+RECREATED = "producer_snapshot_recreated"
+
+
+@dataclass(frozen=True, slots=True)
+class Recreated:
+    """What the broker logged of one snapshot that it made: where the replay began, how much it read, and its time."""
+
+    from_offset: int
+    read_bytes: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Journey:
+    """One partition after its upload. ``told`` is the full replay of the old files. ``eligible`` are closed segments
+    below the earliest open transaction. ``there`` are the offsets of the whole snapshots with which the broker began.
+    ``uploads`` is the folder of the partition's objects. ``recreated`` has what was made, by offset. The broker ran
+    from ``began_ms`` on, and the last upload was listed at ``ended_ms``."""
+
+    old: OldPartition
+    told: Sequence[Told]
+    eligible: Sequence[Told]
+    there: frozenset[int]
+    uploads: Path
+    recreated: Mapping[int, Recreated]
+    epochs_changed: bool
+    expiration_ms: int
+    began_ms: int
+    ended_ms: int
+
+
+def eligible_segments(told: Sequence[Told]) -> list[Told]:
+    """Those that may be uploaded: closed, and with nothing undecided in them or before them."""
+    return [each for each in told[:-1] if each.next_offset <= stable_end(told)]
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Where it happens: ``data`` becomes the broker's folder and ``tier`` its store. ``settings`` go to the broker, by
+    Kafka's names."""
+
+    old: OldDirectory
+    data: Path
+    tier: Path
+    settings: Mapping[str, str]
+    limit_s: float
+    say: Callable[[str], None]
+
+    def replayed(self) -> dict[str, list[Told]]:
+        """The full replay of each partition's old files. Raises UpgradeError, also if nothing may be uploaded."""
+        told = {each.name: _replayed(each) for each in self.old.partitions}
+        if not any(map(eligible_segments, told.values())):
+            raise UpgradeError(
+                f"{self.old.path} has no closed segment that ends before the first open transaction, so nothing would "
+                "be uploaded."
+            )
+        self.say(f"{sum(map(len, told.values()))} segments replayed in full, for the judge")
+        return told
+
+    def run(self, told: Mapping[str, Sequence[Told]]) -> list[Journey]:
+        """Raises UpgradeError and PeerError."""
+        began_ms = _now_ms()
+        self.say("the reference broker makes the topics and their IDs")
+        with self._broker() as port:
+            ids = client.create_topics(port, self.old.topics)
+        changed = {each.name: bind(each, self.data / each.name, ids[each.topic]) for each in self.old.partitions}
+        os.sync()  # A start after a clean stop trusts the files.
+        with self._broker() as port:
+            self._await_start(port, told)
+            there = {each.name: self._whole_snapshots(each) for each in self.old.partitions}
+            client.make_tiered(port, list(self.old.topics))
+            self.say("the topics are tiered now; each closed segment is uploaded")
+            self._await_uploads(port, told)
+            ended_ms = _now_ms()
+        recreated = self._recreated()
+        expiration_ms = int(self.settings.get(EXPIRATION, DAY_MS))
+        return [
+            Journey(
+                each,
+                told[each.name],
+                eligible_segments(told[each.name]),
+                there[each.name],
+                self.tier / f"{each.name}-{uuid_text(ids[each.topic])}",
+                recreated.get(each.name, {}),
+                changed[each.name],
+                expiration_ms,
+                began_ms,
+                ended_ms,
+            )
+            for each in self.old.partitions
+        ]
+
+    @contextmanager
+    def _broker(self) -> Iterator[int]:
+        """A node of our own until the block ends. It stops cleanly. Yields its port."""
+        (port,) = free_ports(1)
+        cluster = {"crucible.cluster.id": self.old.cluster_id} if self.old.cluster_id else {}
+        settings = {**SETTINGS, "crucible.remote.store.url": str(self.tier), **cluster, **self.settings}
+        node = ReferenceNode(self.old.broker_id, port, self.data, settings)
+        try:
+            node.launch()
+            node.await_ready()
+            yield port
+            _stop_cleanly(node)
+        finally:
+            end([node])
+
+    def _await_start(self, port: int, told: Mapping[str, Sequence[Told]]) -> None:
+        names = [(each.topic, each.index) for each in self.old.partitions]
+        _until(lambda: client.are_led(port, self.old.topics), STARTED_LIMIT_S, "a leader for each partition")
+        ends = client.end_offsets(port, names)
+        for each in self.old.partitions:
+            wanted, found = told[each.name][-1].next_offset, ends.get((each.topic, each.index), -1)
+            if found != wanted:
+                raise UpgradeError(f"{each.name} ends at offset {wanted}, but the broker made {found} of it.")
+
+    def _whole_snapshots(self, partition: OldPartition) -> frozenset[int]:
+        return whole_snapshots(self.data / partition.name)
+
+    def _await_uploads(self, port: int, told: Mapping[str, Sequence[Told]]) -> None:
+        """Returns when the last eligible segment of each partition is listed, or when time is up: the judge tells."""
+        wanted = {
+            (each.topic, each.index): [one.next_offset for one in eligible_segments(told[each.name])]
+            for each in self.old.partitions
+        }
+        total, deadline, told_last = sum(map(len, wanted.values())), time.monotonic() + self.limit_s, -1
+        while time.monotonic() < deadline:
+            listed = client.tiered_offsets(port, list(wanted))
+            done = sum(end - 1 <= listed.get(name, -1) for name, ends in wanted.items() for end in ends)
+            if done != told_last:
+                self.say(f"{done} of {total} eligible segments are listed in the tier")
+                told_last = done
+            if done == total:
+                return
+            time.sleep(LOOK_EVERY_S)
+
+    def _recreated(self) -> dict[str, dict[int, Recreated]]:
+        """What the broker's log tells of the snapshots that it made, by partition and offset."""
+        found: dict[str, dict[int, Recreated]] = {}
+        for line in self.data.with_name(f"{self.data.name}.log").read_text(errors="replace").splitlines():
+            if RECREATED in line:
+                told = json.loads(line)
+                made = Recreated(told["from_offset"], told["read_bytes"], told["now_ms"])
+                found.setdefault(told["partition"], {})[told["offset"]] = made
+        return found
+
+
+def _replayed(partition: OldPartition) -> list[Told]:
+    try:
+        return replayed(partition.folder)
+    except (UnknownFormat, OSError) as wrong:
+        raise UpgradeError(f"{partition.folder} cannot be read: {wrong}") from wrong
+
+
+def _stop_cleanly(node: BrokerNode) -> None:
+    """The start that follows trusts the files then."""
+    end([node])
+    assert node.process is not None, "it ran"
+    if node.process.returncode:
+        raise UpgradeError(f"The reference broker ended with status {node.process.returncode} when it was to stop.")
+
+
+def _until(condition: Callable[[], bool], limit_s: float, what: str) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise UpgradeError(f"There was no sign of {what} within {limit_s:g} s.")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,168 @@
+"""Takes over a log directory of a broker before 2.8: reads what is there, and copies its partitions to a new folder.
+
+Nothing of the old directory is changed. See the README for what a topic keeps and what it gets anew.
+"""
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.upgrade.errors import UpgradeError
+from bench.upgrade.kafka_files import (
+    EPOCH_AT,
+    UnknownFormat,
+    batches,
+    checkpoint,
+    checkpoint_rows,
+    file_name,
+    offsets_of,
+    properties,
+    whole_snapshots,
+)
+from reference_broker.metadata.uuids import uuid_text
+
+COPIED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+EPOCHS = "leader-epoch-checkpoint"
+LOG_START = "log-start-offset-checkpoint"
+FIRST_EPOCH = 0
+"""The leader epoch with which a new topic begins."""
+_PARTITION = re.compile(r"(?P<topic>[A-Za-z0-9._-]{1,249})-(?P<index>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class OldPartition:
+    """``bases`` are those of its segments, and ``snapshots`` the offsets of its whole snapshots. ``log_start`` is the
+    first offset that clients may read."""
+
+    topic: str
+    index: int
+    folder: Path
+    bases: Sequence[int]
+    snapshots: frozenset[int]
+    log_start: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class OldDirectory:
+    """``cluster_id`` is empty if nobody wrote it down."""
+
+    path: Path
+    broker_id: int
+    cluster_id: str
+    partitions: Sequence[OldPartition]
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Topics with their numbers of partitions."""
+        found: dict[str, int] = {}
+        for each in self.partitions:
+            found[each.topic] = max(found.get(each.topic, 0), each.index + 1)
+        return found
+
+
+def read(path: Path, topics: Sequence[str]) -> OldDirectory:
+    """Reads what is there of these topics, or of all but internal ones. Raises UpgradeError."""
+    about = properties(path / "meta.properties")
+    version, broker_id = about.get("version", ""), about.get("broker.id", "")
+    if version != "0" or not broker_id.isdecimal():
+        raise UpgradeError(
+            f"{path} is no log directory from before KRaft: its meta.properties must have version=0 and a broker.id."
+        )
+    try:
+        starts = {(row[0], int(row[1])): int(row[2]) for row in checkpoint_rows(path / LOG_START)}
+        found = [_partition(folder, starts) for folder in sorted(path.iterdir()) if folder.is_dir()]
+    except (UnknownFormat, IndexError, ValueError, OSError) as wrong:
+        raise UpgradeError(f"{path} cannot be read: {wrong}") from wrong
+    chosen = [each for each in found if each is not None and _is_wanted(each.topic, topics)]
+    for topic in topics:
+        if all(each.topic != topic for each in chosen):
+            raise UpgradeError(f"{path} has no partition of topic {topic}.")
+    if not chosen:
+        raise UpgradeError(f"{path} has no partition with a segment.")
+    directory = OldDirectory(path, int(broker_id), about.get("cluster.id", ""), chosen)
+    _check_whole(directory)
+    return directory
+
+
+def _is_wanted(topic: str, topics: Sequence[str]) -> bool:
+    return topic in topics if topics else not topic.startswith("__")
+
+
+def _check_whole(directory: OldDirectory) -> None:
+    there = {(each.topic, each.index) for each in directory.partitions}
+    for topic, count in directory.topics.items():
+        missing = [index for index in range(count) if (topic, index) not in there]
+        if missing:
+            raise UpgradeError(
+                f"{directory.path} lacks partition {missing[0]} of {topic}: give a folder with all of its partitions, "
+                "or name other topics with --topic."
+            )
+
+
+def _partition(folder: Path, starts: dict[tuple[str, int], int]) -> OldPartition | None:
+    """None for a folder that is no partition, or has no records."""
+    named = _PARTITION.fullmatch(folder.name)
+    bases = offsets_of(folder, ".log")
+    if named is None or not bases:
+        return None
+    topic, index = named["topic"], int(named["index"])
+    return OldPartition(
+        topic, index, folder, bases, whole_snapshots(folder), max(starts.get((topic, index), 0), bases[0])
+    )
+
+
+def newest_epoch(partition: OldPartition) -> int:
+    """The leader epoch of the last batch, or that of the checkpoint if it is newer. Raises UnknownFormat."""
+    rows = checkpoint_rows(partition.folder / EPOCHS)
+    told = max((int(epoch) for epoch, _ in rows), default=FIRST_EPOCH)
+    last = partition.folder / file_name(partition.bases[-1], ".log")
+    return max([told, *(each.leader_epoch for each in batches(last))])
+
+
+def put(partition: OldPartition, target: Path) -> bool:
+    """Copies the partition's files to the folder ``target``. Returns whether their leader epochs had to be changed.
+
+    A new topic begins with leader epoch 0, and a log never goes back. So if the old log has later ones, all of its
+    batches get that one; their CRC does not cover it. Raises UpgradeError.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        for suffix in COPIED:
+            for path in sorted(partition.folder.glob(f"*{suffix}")):
+                shutil.copyfile(path, target / path.name)
+        changes = newest_epoch(partition) > FIRST_EPOCH
+        if changes:
+            for base in partition.bases:
+                _set_epochs(target / file_name(base, ".log"))
+        epochs = target / EPOCHS
+        if changes or not (partition.folder / EPOCHS).exists():
+            epochs.write_text(checkpoint([f"{FIRST_EPOCH} {partition.log_start}"]))
+        else:
+            shutil.copyfile(partition.folder / EPOCHS, epochs)
+    except (OSError, UnknownFormat, ValueError) as wrong:
+        raise UpgradeError(f"{partition.folder} cannot be copied to {target}: {wrong}") from wrong
+    return changes
+
+
+def bind(partition: OldPartition, target: Path, topic_id: bytes) -> bool:
+    """The same for the reference broker: ``partition.metadata`` binds the records to the new topic, and the log start
+    is told beside them. Raises UpgradeError."""
+    changes = put(partition, target)
+    (target / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuid_text(topic_id)}")
+    if partition.log_start > 0:
+        (target / LOG_START).write_text(checkpoint([f"{partition.topic} {partition.index} {partition.log_start}"]))
+    return changes
+
+
+def _set_epochs(path: Path) -> None:
+    places = [each.position for each in batches(path)]
+    with path.open("r+b") as file:
+        for position in places:
+            file.seek(position + EPOCH_AT)
+            file.write(FIRST_EPOCH.to_bytes(4, "big"))

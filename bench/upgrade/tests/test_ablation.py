@@ -1,0 +1,56 @@
+"""The three ways on small logs: the last segment alone is wrong, and P-9 is right and reads no more than it must."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.upgrade.ablation import WAYS, Case, measured
+from bench.upgrade.command import ABLATION_HEADINGS, ablation_rows
+from bench.upgrade.drawing import COLOURS, LABELS, drawn
+from bench.upgrade.old_directory import Wanted
+
+NOW_MS = 1_700_000_000_000
+SMALL = Wanted(size_bytes=400_000, segment_bytes=20_000, batch_bytes=1_000, producers_per_hour=2.0, snapshots=0)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return measured(SMALL, tmp_path_factory.mktemp("ablation") / "old", NOW_MS)
+
+
+def test_the_last_segment_alone_is_cheap_and_wrong(case: Case) -> None:
+    last = case.figures["last segment"]
+    assert last.read_bytes < case.log_bytes / 15
+    assert 0 < last.missing < case.known
+    assert last.all_wrong > 0, "it takes a transaction to begin where it does not"
+    assert 0 < last.all_unequal < case.segments - 1, "where all are expired nothing is missing"
+
+
+@pytest.mark.clause("P-9", "P-10")
+def test_p9_is_right_and_reads_what_is_unexpired(case: Case) -> None:
+    p9, everything = case.figures["P-9"], case.figures["everything"]
+    for each in (p9, everything):
+        assert (each.missing, each.wrong, each.all_missing, each.all_wrong, each.all_unequal) == (0, 0, 0, 0, 0)
+    assert everything.read_bytes > case.log_bytes * 0.9
+    share = SMALL.expiration_hours * 5 / 4 / SMALL.hours
+    assert p9.read_bytes < case.log_bytes * (share + 0.1)
+    assert p9.all_bytes < case.log_bytes * (share + 0.1), "each snapshot begins where the one before it ended"
+
+
+def test_with_an_expiration_as_long_as_the_log_p9_reads_all_of_it(tmp_path: Path) -> None:
+    case = measured(replace(SMALL, expiration_hours=200.0), tmp_path / "old", NOW_MS)
+    assert case.figures["P-9"].read_bytes == case.figures["everything"].read_bytes
+
+
+def test_it_is_told_and_drawn(case: Case) -> None:
+    found = {"length": [case], "expiration": [case], "rate": [case]}
+    rows = ablation_rows(found)
+    assert [row[3] for row in rows] == ["everything", "last segment", "P-9"]
+    assert {len(row) for row in rows} == {len(ABLATION_HEADINGS)}
+    picture = drawn(found)
+    assert picture == drawn(found)
+    for words in ("MiB read for one snapshot", "producers missing or wrong, %", *LABELS.values(), *WAYS):
+        assert f"<!-- {words} -->" in picture, "the writer of SVG draws letters, and names what they say"
+    for colour in COLOURS.values():
+        assert picture.count(f"stroke: {colour}; stroke-width: 1.4") == 2 * len(found) + 1, "the legend has one, too"

@@ -1,0 +1,185 @@
+"""What was written to compacted topics, under which keys, and from when on a reader may miss a record because a cleaner
+has taken it (X-11).
+
+``OperationRow.type`` says of a write what is known: ok (it took effect), fail (it never did, or was aborted), info.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chaos.checks.check import History, once
+from chaos.checks.values import Place, expanded, grouped, place
+from reports.rows import KeyedWriteRow, RunRow
+
+NEVER_US = 2**62
+UNKNOWN_OFFSET = 2**62
+"""Where a record stands whose offset nobody was told."""
+Value: TypeAlias = tuple[Place, str, int]
+"""Where it was written, its writer, and the writer's number of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedWrite:
+    """One record of a compacted topic. ``from_us`` is when its writer began to send it, and ``effective_us`` when it
+    may have taken effect at the earliest: at the end of its transaction, if it has one."""
+
+    row: KeyedWriteRow
+    offset: int
+    fate: str
+    from_us: int
+    effective_us: int
+
+    @property
+    def removable_us(self) -> int:
+        """Kafka: a tombstone stays for delete.retention.ms. Other records are never too old."""
+        return self.from_us + self.row.delete_retention_us if self.row.is_tombstone else NEVER_US
+
+
+@once
+def keyed_writes(history: History) -> dict[Value, KeyedWrite]:
+    """Returns all records that were sent to compacted topics."""
+    if not history.keyed_writes:
+        return {}
+    read = _read(history)
+    ended_us = {(row.process, row.index): row.at_us for row in history.transactions}
+    keyed = grouped(history.keyed_writes, lambda row: (row.process, row.index, place(row)))
+    found: dict[Value, KeyedWrite] = {}
+    for run in history.runs:
+        of_run = keyed.get((run.process, run.index, place(run)), ()) if run.kind == "send" else ()
+        if of_run:
+            operation = history.operation_of.get((run.process, run.index))
+            from_us = 0 if operation is None else operation.invoke_us
+            effective_us = ended_us.get((run.process, run.index))
+            told = "info" if operation is None or (operation.type == "ok" and run.acks == 1) else operation.type
+            first, fate = _found(run, told, effective_us is not None, read)
+            for row in of_run:
+                step = row.sequence - run.first_sequence
+                if 0 <= step < run.count:
+                    offset = UNKNOWN_OFFSET if first < 0 else first + step
+                    effects_us = from_us if effective_us is None else effective_us
+                    found[place(row), row.process, row.sequence] = KeyedWrite(row, offset, fate, from_us, effects_us)
+    return found
+
+
+def _read(history: History) -> dict[Value, tuple[int, int]]:
+    """Returns the offset at which each value was read, and the greatest isolation level of its readers."""
+    found: dict[Value, tuple[int, int]] = {}
+    for run in history.runs:
+        operation = history.operation_of.get((run.process, run.index))
+        if run.kind == "read" and run.writer and operation is not None and operation.type == "ok":
+            for value in expanded(run):
+                key = (place(run), value.writer, value.sequence)
+                found[key] = value.offset, max(run.isolation, found.get(key, (0, 0))[1])
+    return found
+
+
+def _found(run: RunRow, told: str, in_transaction: bool, read: dict[Value, tuple[int, int]]) -> tuple[int, str]:
+    """Returns the first offset of a run that was sent (-1 if unknown), and its fate. A batch is written whole, so what
+    was read of it tells of all of it."""
+    first = run.first_offset
+    seen = [
+        (read[key][0] - step, read[key][1])
+        for step, value in enumerate(expanded(run))
+        if (key := (place(run), value.writer, value.sequence)) in read
+    ]
+    if first < 0 and seen:
+        first = min(offset for offset, _ in seen)
+    if told == "info" and any(isolation or not in_transaction for _, isolation in seen):
+        told = "ok"
+    return first, told
+
+
+@once
+def by_key(history: History) -> dict[tuple[Place, str], list[KeyedWrite]]:
+    """Returns the writes of each key, in the order of their offsets."""
+    found = grouped(keyed_writes(history).values(), lambda each: (place(each.row), each.row.key))
+    for writes in found.values():
+        writes.sort(key=lambda each: each.offset)
+    return found
+
+
+@once
+def missable(history: History) -> dict[Value, int]:
+    """Returns since when a reader may miss each record: since a newer one of its key may have taken effect, since it is
+    a tombstone past its time, or always if it was not committed. One that must be there to the end is not in the
+    result."""
+    found: dict[Value, int] = {}
+    last_us = max((each.complete_us for each in history.operations), default=0)
+    for (where, _), writes in by_key(history).items():
+        newer_us = NEVER_US
+        for each in reversed(writes):
+            since_us = min(newer_us, each.removable_us) if each.fate == "ok" else 0
+            if since_us <= last_us:
+                found[where, each.row.process, each.row.sequence] = since_us
+            if each.fate != "fail":
+                newer_us = min(newer_us, each.effective_us)
+    return found
+
+
+@once
+def excused(history: History) -> dict[int, dict[Value, None]]:
+    """Returns by isolation level the records that need not have been read, whoever read their partition.
+
+    A cleaner may have taken them before the first reader got past them. At level 1 only readers with read_committed
+    count. A reader gets all records that are there between its positions before and after an answer (F-16, X-4), so one
+    that passed while the record had to be there should have read it.
+    """
+    missing = missable(history)
+    writes = keyed_writes(history)
+    offsets: dict[Place, dict[int, None]] = {}
+    for key, since_us in missing.items():
+        if since_us > 0 and writes[key].offset != UNKNOWN_OFFSET:
+            offsets.setdefault(key[0], {})[writes[key].offset] = None
+    found: dict[int, dict[Value, None]] = {}
+    for level in (0, 1):
+        passed_us = _passed_us(history, offsets, level)
+        found[level] = {
+            key: None
+            for key, since_us in missing.items()
+            if passed_us[key[0]].get(writes[key].offset, NEVER_US) >= since_us
+        }
+    return found
+
+
+def _passed_us(history: History, offsets: dict[Place, dict[int, None]], level: int) -> dict[Place, dict[int, int]]:
+    """Returns when the first reader of at least this isolation level had got past each of these offsets."""
+    levels: dict[str, int] = {}
+    for run in history.runs:
+        if run.kind == "read":
+            levels[run.process] = max(levels.get(run.process, 0), run.isolation)
+    moves = [
+        (operation.complete_us, place(row), row.fetch_offset, row.next_offset)
+        for row in history.positions
+        if row.error is None
+        and levels.get(row.process, 0) >= level
+        and (operation := history.operation_of.get((row.process, row.index))) is not None
+        and operation.type == "ok"
+    ]
+    left = {where: sorted(each) for where, each in offsets.items()}
+    found: dict[Place, dict[int, int]] = defaultdict(dict)
+    for at_us, where, first, end in sorted(moves):
+        ahead = left.get(where, [])
+        passed = slice(bisect_left(ahead, first), bisect_left(ahead, end))
+        found[where].update(dict.fromkeys(ahead[passed], at_us))
+        del ahead[passed]
+    return found
+
+
+@once
+def missable_offsets(history: History) -> dict[Place, dict[int, int]]:
+    """Returns the same by partition and offset. Partitions of other topics are not in the result."""
+    found: dict[Place, dict[int, int]] = {}
+    missing = missable(history)
+    for key, each in keyed_writes(history).items():
+        since_us = found.setdefault(key[0], {})
+        if key in missing:
+            since_us[each.offset] = missing[key]
+    return found
+
+
+def newest_below(writes: list[KeyedWrite], position: int) -> KeyedWrite | None:
+    """Returns the last of a key's writes that took effect below this position."""
+    below = writes[: bisect_right(writes, position - 1, key=lambda each: each.offset)]
+    return next((each for each in reversed(below) if each.fate == "ok"), None)

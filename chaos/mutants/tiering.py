@@ -1,0 +1,124 @@
+"""Mutants of tiered storage (KIP-405) and of the snapshots of producers that are uploaded with it (KAFKA-15195)."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import Any, cast
+
+from chaos.mutants.mutant import Function, mutant
+from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.producer_state import ProducerStates
+from reference_broker.log.recreating import Recreated
+from reference_broker.log.segments import Segments
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.store import Put
+from reference_broker.remote_log.copying.copy import Stage
+from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, update_of
+from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.objects import ObjectKind
+from reference_broker.wire.errors import Error, ErrorCode
+
+SEGMENTS = "reference_broker.remote_log.metadata.partition_segments:PartitionSegments"
+PREPARATION = "reference_broker.remote_log.copying.preparing:preparation"
+SNAPSHOT = f".{ObjectKind.PRODUCER_SNAPSHOT}"
+
+
+def _nobody(log: Any) -> bytes:
+    """A snapshot that holds no producer."""
+    return encoded(ProducerStates(log.config.producer_id_expiration_ms, reject_unknown=False))
+
+
+@mutant("reference_broker.remote_log.copying.copier:Copier._written")
+def segment_listed_first(original: Function, self: Any, copy: Any, error: Error) -> None:
+    """A segment is listed before any of its objects is stored (P-11)."""
+    if error is not ErrorCode.none or copy.stage is not Stage.BEGINNING:
+        original(self, copy, error)
+        return
+    around = self._around
+    finished, wall_ms = SegmentState.COPY_SEGMENT_FINISHED, around.ports.now().wall_ms
+    listed = update_of(copy.segment, finished, around.node_id, copy.leader_epoch, wall_ms)
+    around.metadata.write(listed, lambda error: original(self, copy, error))
+
+
+@mutant(PREPARATION)
+def uploaded_without_snapshot(
+    original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
+) -> Generator[None, None, Any]:
+    """A segment is uploaded without a snapshot of producers (P-8)."""
+    prepared = yield from original(partition, local, now, node_id, segment_id)
+    return replace(prepared, objects=tuple(each for each in prepared.objects if not each.key.endswith(SNAPSHOT)))
+
+
+@mutant(PREPARATION)
+def uploaded_with_empty_snapshot(
+    original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
+) -> Generator[None, None, Any]:
+    """A segment is uploaded with a snapshot that holds nobody (P-8, P-10)."""
+    prepared = yield from original(partition, local, now, node_id, segment_id)
+    empty = _nobody(partition.log)
+    objects = tuple(Put(each.key, empty) if each.key.endswith(SNAPSHOT) else each for each in prepared.objects)
+    return replace(prepared, objects=objects)
+
+
+@mutant("reference_broker.remote_log.expiring.removal:Removal.remove")
+def nothing_removed(original: Function, self: Any, segment: RemoteSegment, ended: Callable[[str], None]) -> None:
+    """Copies that were given up stay (P-11)."""
+    ended("")
+
+
+@mutant(f"{SEGMENTS}.apply", partner=nothing_removed)
+def older_upload_counts(original: Function, self: Any, event: RemoteLogEvent) -> Error:
+    """What a leader uploads that has lost the partition counts (P-11)."""
+    if isinstance(event, PartitionDelete) or event.uploader_epoch >= self.newest_epoch:
+        return cast(Error, original(self, event))
+    return cast(Error, self._begin(event) if isinstance(event, RemoteSegment) else self._update(event))
+
+
+@mutant(PREPARATION)
+def unsnapshotted_segments_stay(
+    original: Function, partition: Any, local: Any, now: Any, node_id: int, segment_id: bytes
+) -> Generator[None, None, Any]:
+    """A segment without a snapshot of producers is not uploaded: its copy fails again and again (P-8, P-14)."""
+    if local.next_offset not in partition.log.segments.snapshots.offsets:
+        raise DiskError(f"there is no snapshot of producers at offset {local.next_offset}")
+    return (yield from original(partition, local, now, node_id, segment_id))
+
+
+@mutant("reference_broker.log.recreating:replay_start")
+def only_last_segment_replayed(original: Function, segments: Segments, offset: int, expired_ms: int) -> int:
+    """A snapshot is made anew from the last segment before it only (P-9)."""
+    return int(segments.bases[segments.index_of(offset) - 1])
+
+
+@mutant("reference_broker.log.recreating:recreated")
+def forgotten_a_millisecond_early(
+    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int
+) -> Generator[None, None, Recreated]:
+    """A snapshot that is made anew lacks producers that expire within a millisecond (P-7, P-10)."""
+    recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms)
+    return recreated
+
+
+@mutant("reference_broker.log.shrinking_log:ShrinkingLog.delete_local")
+def deleted_before_listed(original: Function, self: Any, end_offset: int) -> int:
+    """Local records go before their copy is listed (P-11)."""
+    listed, self.copied_end_offset = self.copied_end_offset, self.high_watermark
+    deleted = int(original(self, end_offset))
+    self.copied_end_offset = listed
+    return deleted
+
+
+@mutant("reference_broker.log.shrinking_log:ShrinkingLog.start_from_remote")
+def remote_state_not_restored(
+    original: Function,
+    self: Any,
+    now: Any,
+    offset: int,
+    log_start_offset: int,
+    epochs: Any,
+    snapshot: bytes,
+    producers: ProducerStates,
+) -> None:
+    """A replica that begins behind what is in the remote tier knows no producers of those records (P-6, P-11)."""
+    original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())

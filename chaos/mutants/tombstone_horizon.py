@@ -1,0 +1,92 @@
+"""Mutants of the tombstone horizon (KIP-630's rejected alternative) in leaders, followers and consumers."""
+
+# ruff: noqa: ARG001 - a replacement takes all parameters of its target.
+
+from dataclasses import replace
+from typing import Any
+
+from chaos.mutants.mutant import Function, mutant
+from reference_broker.log.tombstone_horizon import NO_LIMIT
+
+STARTS_OVER = "reference_broker.client.consumer_partitions:HeldPartitions.starts_over"
+JUDGE = "reference_broker.log.tombstone_horizon:TombstoneHorizon.judge"
+
+
+@mutant("reference_broker.log.tombstone_horizon:TombstoneHorizon.settle")
+def marker_not_moved(original: Function, self: Any) -> None:
+    """Tombstones go, and the marker stays where it is (H-1)."""
+    marker = self.offset
+    original(self)
+    self.offset = marker
+
+
+@mutant("reference_broker.apis.records.fetch_answer:_with_horizon")
+def marker_not_told(original: Function, cached: Any, data: Any) -> Any:
+    """Fetch answers tell the marker 0, whatever it is (H-1)."""
+    told = original(cached, data)
+    return replace(told, tombstone_horizon=min(told.tombstone_horizon, 0))
+
+
+@mutant(JUDGE)
+def follower_overtakes_marker(original: Function, self: Any, position: int, told: int) -> bool:
+    """A follower's cleaner removes tombstones that its leader still has (H-2)."""
+    begins_again: bool = original(self, position, told)
+    self.limit = NO_LIMIT
+    return begins_again
+
+
+@mutant(STARTS_OVER, side="client")
+def consumer_reads_on(
+    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+) -> bool:
+    """A consumer below the marker reads on (H-3)."""
+    return False
+
+
+@mutant(JUDGE)
+def follower_keeps_its_log(original: Function, self: Any, position: int, told: int) -> bool:
+    """A follower below the marker keeps its log (H-4)."""
+    self.limit = told
+    return False
+
+
+@mutant(STARTS_OVER, side="client")
+def consumer_begins_for_ever(
+    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+) -> bool:
+    """A consumer remembers no marker, and begins again for the same one (H-5)."""
+    self.held[where].remembered_horizon = 0
+    begins_again: bool = original(self, where, horizon, log_start_offset, metadata_epoch)
+    return begins_again
+
+
+@mutant(JUDGE)
+def follower_begins_for_ever(original: Function, self: Any, position: int, told: int) -> bool:
+    """A follower remembers no marker, and empties its log again for the same one (H-5)."""
+    self.remembered = 0
+    begins_again: bool = original(self, position, told)
+    return begins_again
+
+
+@mutant(STARTS_OVER, side="client")
+def consumer_ignores_moved_marker(
+    original: Function, self: Any, where: Any, horizon: int, log_start_offset: int, metadata_epoch: int
+) -> bool:
+    """A consumer in an unsafe bootstrap goes on, although the marker has moved (H-6)."""
+    remembered = self.held[where].remembered_horizon
+    told = min(horizon, remembered) if remembered else horizon
+    begins_again: bool = original(self, where, told, log_start_offset, metadata_epoch)
+    return begins_again
+
+
+@mutant(JUDGE)
+def follower_ignores_moved_marker(original: Function, self: Any, position: int, told: int) -> bool:
+    """A follower in an unsafe bootstrap goes on, although the marker has moved (H-6)."""
+    begins_again: bool = original(self, position, min(told, self.remembered) if self.remembered else told)
+    return begins_again
+
+
+@mutant("reference_broker.client.tombstone_horizon:remembered_after", side="client")
+def unsafe_for_ever(original: Function, position: int, horizon: int) -> int:
+    """A fetcher stays unsafe beyond the marker, so each move of it lets the fetcher begin again (H-7)."""
+    return horizon

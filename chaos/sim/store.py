@@ -1,0 +1,98 @@
+"""The object store of all nodes of a simulated run. It outlives their processes and their disks.
+
+A request that has left its node is carried out even if the node dies meanwhile. A file is sent in parts, from the disk
+as it is then; if its node dies before the last part is sent, a half-written upload is left behind. No node sees that
+one.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from chaos.sim.agenda import Agenda
+from chaos.sim.machine import Machine
+from reference_broker.core.effects import StoreCall
+from reference_broker.core.store import store_event
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.memory_store import MemoryStore
+from reference_broker.ports.store import FailureKind, Put, PutFile, StoreAnswer, StoreFailure, refused_key
+
+REQUEST_US = (300, 8_000)
+"""The range from which each way is drawn, of a request and of its answer."""
+PART_BYTES = 16 * 1024
+
+
+@dataclass(slots=True)
+class Upload:
+    """A file that is being sent: the parts that have arrived."""
+
+    call: StoreCall
+    put: PutFile
+    machine: Machine
+    incarnation: int
+    content: bytearray = field(default_factory=bytearray)
+
+
+class SimStore:
+    """``content`` holds the objects. ``uploads`` are those under way, and those that their nodes have left."""
+
+    def __init__(self, agenda: Agenda, random: Random, content: MemoryStore | None = None) -> None:
+        self.content = MemoryStore() if content is None else content
+        self.uploads: list[Upload] = []
+        self._agenda = agenda
+        self._random = random
+
+    @property
+    def half_written(self) -> list[str]:
+        """The keys of the uploads whose nodes are gone."""
+        return [each.put.key for each in self.uploads if each.machine.incarnation_alive != each.incarnation]
+
+    def call(self, machine: Machine, call: StoreCall) -> None:
+        refusal = refused_key(call.operation)
+        if refusal is not None:
+            self._answer(machine, machine.incarnation, call, refusal)
+        elif isinstance(call.operation, PutFile):
+            upload = Upload(call, call.operation, machine, machine.incarnation)
+            self.uploads.append(upload)
+            self._agenda.after(self._way_us(), self._send_part, upload)
+        else:
+            self._agenda.after(self._way_us(), self._arrived, machine, machine.incarnation, call)
+
+    def _arrived(self, machine: Machine, incarnation: int, call: StoreCall) -> None:
+        self._answer(machine, incarnation, call, self.content.carry_out(call.operation, machine.disk))
+
+    def _send_part(self, upload: Upload) -> None:
+        machine, put = upload.machine, upload.put
+        if machine.incarnation_alive != upload.incarnation:
+            return
+        if machine.paused:  # Whoever is stopped reads no file, and goes on later.
+            self._agenda.at(machine.paused_until_us + 1, self._send_part, upload)
+            return
+        wanted = min(PART_BYTES, put.size_bytes - len(upload.content))
+        try:
+            part = machine.disk.read(put.path, len(upload.content), wanted)
+        except DiskError as failure:
+            self._give_up(upload, str(failure))
+            return
+        if len(part) < wanted:
+            self._give_up(upload, f"{put.path} has fewer than {put.size_bytes} bytes")
+            return
+        upload.content += part
+        follows = self._finish if len(upload.content) == put.size_bytes else self._send_part
+        self._agenda.after(self._way_us(), follows, upload)
+
+    def _give_up(self, upload: Upload, reason: str) -> None:
+        self.uploads.remove(upload)
+        self._answer(upload.machine, upload.incarnation, upload.call, StoreFailure(FailureKind.MISSING, reason))
+
+    def _finish(self, upload: Upload) -> None:
+        self.uploads.remove(upload)
+        whole = Put(upload.put.key, bytes(upload.content))
+        answer = self.content.carry_out(whole, upload.machine.disk)
+        self._answer(upload.machine, upload.incarnation, upload.call, answer)
+
+    def _answer(self, machine: Machine, incarnation: int, call: StoreCall, answer: StoreAnswer | StoreFailure) -> None:
+        self._agenda.after(self._way_us(), machine.give, incarnation, store_event(call.token, answer))
+
+    def _way_us(self) -> int:
+        low, high = REQUEST_US
+        return low + int(self._random.random() * (high - low + 1))

@@ -1,0 +1,31 @@
+"""The simulator's checks say of the planted histories of compacted topics what the jobs must say of them."""
+
+import pytest
+
+from chaos.checks.all_checks import all_checks
+from chaos.tests.surroundings import around
+from chaos.tests.test_transaction_checks import history_of
+from reports.tests.test_compaction_judged import OF_COMPACTION, PLANTED, VIEW, Table
+
+
+def looked_at(name: str) -> tuple[dict[str, list[str]], set[str]]:
+    """Returns what each check says of a planted history, and the guarantees that had something to judge."""
+    history = Table().play()
+    PLANTED[name][0](history)
+    rows = history_of(history)
+    checks = all_checks(around())
+    for check in checks:
+        check.end(rows)
+    said = {check.guarantee: [each.story for each in check.violations] for check in checks if check.violations}
+    return said, {check.guarantee for check in checks if check.looked_at}
+
+
+@pytest.mark.parametrize("name", list(PLANTED))
+def test_exactly_the_planted_guarantee_breaks(name: str) -> None:
+    said, _ = looked_at(name)
+    assert set(said) & {*OF_COMPACTION, VIEW} == PLANTED[name][1], said
+
+
+def test_each_check_had_something_to_look_at() -> None:
+    _, judged = looked_at("nothing")
+    assert judged >= {*OF_COMPACTION, VIEW} - {"group-skip"}  # Its histories are those with a group.

@@ -1,0 +1,233 @@
+"""What the checks of the tombstone horizon say: of markers, of replicas that were away, and of who begins again."""
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.checks.check import History
+from chaos.checks.one_bootstrap_per_marker import OneBootstrapPerMarker
+from chaos.checks.tombstones_marked import TombstonesMarked
+from chaos.tests.replicated import Cluster
+from chaos.tests.surroundings import around
+from chaos.tests.test_compacted_replica_checks import CompactedLog, keyed
+from reference_broker.core.effects import Note
+from reports.rows import OperationRow, PositionRow, ResetRow, ViewRow
+
+MARKED, DELETED = "tombstones-marked", "deleted-stays-deleted"
+
+
+@dataclass
+class MarkedLog(CompactedLog):
+    """Tombstones below ``horizon.offset`` may be gone."""
+
+    horizon: Any = field(default_factory=lambda: SimpleNamespace(offset=0))
+
+    def clean(self, *gone: int, marker: int = 0) -> None:
+        super().clean(*gone)
+        self.horizon.offset = marker
+
+
+def cluster(heeded: bool = True, committed: int = 5) -> Cluster:
+    """Keys a, b, a, b (deleted), and c in the active segment; all committed everywhere below ``committed``."""
+    made = Cluster(tombstone_horizon=heeded)
+    made.logs = [MarkedLog() for _ in range(3)]
+    made.append(keyed(0, b"a"), keyed(1, b"b"), keyed(2, b"a"), keyed(3, b"b", None), keyed(4, b"c"))
+    for log in made.logs:
+        log.bases = [0, 4]
+    made.commit(committed)
+    made.now_us += 2_000_000  # Tombstones may go by now.
+    return made
+
+
+def log_of(made: Cluster, number: int) -> MarkedLog:
+    log = made.logs[number]
+    assert isinstance(log, MarkedLog)
+    return log
+
+
+@pytest.mark.parametrize(("marker", "broken"), [(4, []), (3, [MARKED]), (0, [MARKED])])
+def test_a_tombstone_goes_below_the_marker_only(marker: int, broken: list[str]) -> None:
+    made = cluster()
+    log_of(made, 0).clean(0, 1, 3, marker=marker)
+    made.look(0)
+    assert made.broken() == broken
+
+
+def test_where_no_replica_heeds_markers_they_promise_nothing() -> None:
+    made = cluster(heeded=False)
+    log_of(made, 0).clean(0, 1, 3, marker=0)
+    log_of(made, 1).gone[3] = None
+    made.look(0, 1)
+    assert made.broken() == []
+
+
+@pytest.mark.parametrize(("newer_at", "broken"), [(5, []), (None, [MARKED])])
+def test_a_tombstone_that_was_superseded_beyond_this_log_may_be_gone(newer_at: int | None, broken: list[str]) -> None:
+    """Two newer records of its key follow each other, and this replica copied a log that had only the last of them."""
+    made = cluster()
+    made.append(keyed(5, b"b" if newer_at else b"d"), keyed(6, b"b" if newer_at else b"e"), to=(0, 1))
+    made.commit(7, 0, 1)
+    late = log_of(made, 2)
+    late.gone.update({0: None, 1: None, 3: None})
+    late.cleaned_offset = 4
+    made.look(2)
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
+@pytest.mark.parametrize(("follower", "leader", "broken"), [(4, 4, []), (4, 5, []), (4, 3, [MARKED]), (4, 0, [MARKED])])
+def test_a_follower_does_not_overtake_its_leader(follower: int, leader: int, broken: list[str]) -> None:
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    for number, marker in ((0, leader), (1, 0), (1, follower)):
+        log_of(made, number).horizon.offset = marker
+        made.look(number)
+        judge.viewed(made.now_us, made.node(number))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
+@pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
+def test_another_follower_is_no_measure(follower: int, broken: list[str]) -> None:
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    for number, marker in ((2, 5), (0, 3), (1, 0), (1, follower)):
+        log_of(made, number).horizon.offset = marker
+        made.look(number)
+        judge.viewed(made.now_us, made.node(number))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
+@pytest.mark.parametrize(("follower", "broken"), [(3, []), (4, [MARKED])])
+def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) -> None:
+    """Node 2 led before the process of node 1 began that follows now."""
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    for lead, number, marker in ((2, 2, 5), (2, 1, 0), (0, 2, 5), (0, 0, 3), (0, 1, 0), (0, 1, follower)):
+        if (lead, number) == (0, 0):
+            made.restart(1)
+        made.lead(lead, 2 - lead)
+        log_of(made, number).horizon.offset = marker
+        made.look(number)
+        judge.viewed(made.now_us, made.node(number))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
+def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    log_of(made, 0).horizon.offset = 4
+    for lead in (0, 1):
+        made.lead(lead, lead)
+        for number in (0, 1):
+            made.look(number)
+            judge.viewed(made.now_us, made.node(number))
+    assert not judge.violations
+
+
+@pytest.mark.parametrize(("gone", "broken"), [((0, 3), [DELETED]), ((0, 1, 3), []), ((0, 1), []), ((0,), [])])
+def test_a_replica_that_missed_a_tombstone_holds_what_it_deleted(gone: tuple[int, ...], broken: list[str]) -> None:
+    made = cluster()
+    made.look()
+    log = log_of(made, 2)  # It copied offset 1 before, and the rest later, where the tombstone was gone.
+    log.gone.update(dict.fromkeys(gone))
+    log.horizon.offset = 4
+    assert made.broken() == broken
+
+
+def test_a_replica_that_has_not_reached_what_comes_after_the_tombstone_is_no_breach() -> None:
+    made = cluster()
+    made.append(keyed(5, b"b"), to=(0, 1))
+    made.commit(6, 0, 1)
+    log = log_of(made, 2)
+    log.gone.update({0: None, 3: None})
+    log.horizon.offset = 4
+    assert DELETED not in made.broken()
+
+
+@pytest.mark.parametrize(
+    ("heeded", "left", "marker", "broken"),
+    [(True, 0, 6, 0), (True, 0, 5, 1), (True, 0, 0, 1), (True, 2, 6, 1), (False, 0, 6, 1)],
+)
+def test_only_a_log_that_was_emptied_for_the_marker_loses_its_high_watermark(
+    heeded: bool, left: int, marker: int, broken: int
+) -> None:
+    """The log ended at offset 5. A marker there asks for nothing before it (H-4)."""
+    made = cluster(heeded)
+    log = log_of(made, 2)
+    log.held, log.high_watermark, log.horizon.offset = log.held[:left], left, marker
+    made.look(2)
+    assert made.broken().count("high-watermark-monotonic") == broken
+
+
+# Who begins again
+
+
+def begun(check: OneBootstrapPerMarker, position: int, marker: int) -> None:
+    fields: Any = (("partition", "t-0"), ("position", position), ("horizon", marker))
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=2))
+    check.acted(1, node, None, [Note("unsafe_bootstrap", fields)])
+
+
+@pytest.mark.parametrize(
+    ("told", "wrong"),
+    [
+        ([(3, 5), (0, 6)], 0),  # The marker moved (H-6).
+        ([(3, 5), (0, 5)], 1),  # It did not (H-5).
+        ([(5, 5)], 1),  # It is not below it (H-7).
+        ([(4, 5)], 0),
+    ],
+)
+def test_a_follower_begins_again_once_for_a_marker(told: list[tuple[int, int]], wrong: int) -> None:
+    check = OneBootstrapPerMarker(around())
+    for position, marker in told:
+        begun(check, position, marker)
+    assert len(check.violations) == wrong
+
+
+def heard(*told: tuple[int, int, bool], ends: tuple[int, ...] = (99,)) -> History:
+    """A reader's answers: position, marker, and whether it began again. Its lives end after so many answers."""
+    history = History()
+    for index, (position, marker, begins) in enumerate(told):
+        at_us = 10 * index + 5
+        row = PositionRow("f", index, "t", 0, position, position, 9, 0, None, tombstone_horizon=marker)
+        history.add([OperationRow("f", index, "fetch", "ok", at_us - 1, at_us - 1, at_us), row])
+        if begins:
+            history.add([ResetRow("f", index, "t", 0, position, 0, "tombstones_missed", -1, at_us)])
+    history.add([ViewRow("f", "t", 0, 0, 0, 10 * each, 9, "", -1, "", -1) for each in ends])
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "wrong"),
+    [
+        (heard((3, 5, True), (0, 5, False), (4, 5, False), (5, 5, False), (7, 6, False)), 0),
+        (heard((3, 5, False)), 1),  # H-3
+        (heard((5, 5, False)), 0),
+        (heard((3, 5, True), (0, 5, True)), 1),  # H-5
+        (heard((3, 5, True), (0, 6, True)), 0),
+        (heard((3, 5, True), (0, 6, False)), 1),  # H-6
+        (heard((3, 5, True), (5, 5, False), (5, 6, True)), 0),
+        (heard((3, 5, True), (5, 5, False), (8, 6, True)), 1),  # H-7
+        (heard((3, 5, True), (0, 4, False)), 0),  # another leader has a smaller marker
+        (heard((3, 5, True), (0, 4, True)), 1),
+        (heard((3, 5, True), (0, 4, False), (1, 5, True)), 0),
+        (heard((3, 5, True), (0, 5, True), ends=(1, 9)), 0),  # The next life knows nothing.
+        (heard((3, 5, True), (0, 5, False), ends=(1, 9)), 1),
+    ],
+)
+def test_a_reader_begins_again_when_it_must_and_only_then(history: History, wrong: int) -> None:
+    check = OneBootstrapPerMarker(around())
+    check.end(history)
+    assert len(check.violations) == wrong, [each.story for each in check.violations]
+
+
+def test_an_answer_that_shows_a_truncation_says_nothing_of_the_marker() -> None:
+    history = heard((3, 5, False))
+    history.add([ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 5)])
+    check = OneBootstrapPerMarker(around())
+    check.end(history)
+    assert not check.violations
+    check.end(replace(heard((3, 5, False)), resets=[ResetRow("f", 0, "t", 0, 3, 2, "truncated", -1, 6)]))
+    assert len(check.violations) == 1

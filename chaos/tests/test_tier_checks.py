@@ -1,0 +1,386 @@
+"""The checks of the remote tier find what is missing in it, what differs from the log, and producers that are wrong."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from struct import pack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from chaos.checks.check import Check
+from chaos.checks.closed_segments_stored import ClosedSegmentsStored
+from chaos.checks.kept_until_stored import KeptUntilStored
+from chaos.checks.listed_when_stored import ListedWhenStored
+from chaos.checks.newer_upload_counts import NewerUploadCounts
+from chaos.checks.producer_replay import read_snapshot
+from chaos.checks.surroundings import Surroundings
+from chaos.checks.tier import NEEDED
+from chaos.checks.uploaded_producers import UploadedProducers
+from chaos.tests.surroundings import around
+from reference_broker.core.effects import Note
+from reference_broker.records.builder import build
+from reference_broker.records.control import build_marker
+from reference_broker.records.record import Record
+from reference_broker.remote_log.metadata.states import SegmentState
+
+EXPIRES_MS = 1000
+FOLDER = "hot-0-AAAAAAAAAAAAAAAAAAAAAA"
+IDS = {number: f"{number:022d}" for number in range(10)}
+
+
+@dataclass
+class Tiered:
+    """A node with one tiered partition, and the store. ``ms`` is the wall clock."""
+
+    ms: int = 1_000_000
+    node_id: int = 0
+    batches: list[bytes] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    local_start: int = 0
+    log_start: int = 0
+    around: Surroundings = field(default_factory=around)
+
+    def __post_init__(self) -> None:
+        self.tier: dict[str, bytes] = {}
+        self.around = replace(self.around, tier=self.tier)
+
+    @property
+    def end(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def write(self, producer: int = -1, sequence: int = -1, count: int = 1, epoch: int = 0, **how: Any) -> None:
+        records = [Record(timestamp_ms=self.ms, value=b"v") for _ in range(count)]
+        who: Any = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+        self._append(build(records, leader_epoch=0, **who, **how), count)
+
+    def mark(self, producer: int, epoch: int = 0, *, commit: bool = True) -> None:
+        marker = build_marker(
+            commit=commit, producer_id=producer, producer_epoch=epoch, coordinator_epoch=5, timestamp_ms=self.ms
+        )
+        self._append(marker, 1)
+
+    def _append(self, batch: bytes, count: int) -> None:
+        self.batches.append(pack(">q", self.end) + bytes(batch)[8:])
+        self.ends.append(self.end + count)
+
+    def store(self, copy: int, base: int, end: int, snapshot: bytes = b"", epochs: str = "0\n1\n0 0\n") -> None:
+        content = {"log": self.read(base, 0, end), "snapshot": snapshot, "leader-epoch-checkpoint": epochs.encode()}
+        for kind in NEEDED:
+            self.tier[f"{FOLDER}/{base:020d}-{IDS[copy]}.{kind}"] = content.get(kind, b"")
+
+    def read(self, offset: int, _max_bytes: int, end_offset: int) -> bytes:
+        return b"".join(data for data, end in zip(self.batches, self.ends, strict=True) if offset < end <= end_offset)
+
+    @property
+    def node(self) -> Any:
+        log = SimpleNamespace(
+            directory="hot-0",
+            log_start_offset=self.log_start,
+            local_log_start_offset=self.local_start,
+            read=self.read,
+            config=SimpleNamespace(remote_storage_enable=True, producer_id_expiration_ms=EXPIRES_MS),
+        )
+        partitions = SimpleNamespace(by_name={("hot", 0): SimpleNamespace(log=log)}, followed={})
+        config = SimpleNamespace(remote_log_storage_system_enable=True)
+        now = SimpleNamespace(wall_ms=self.ms)
+        broker = SimpleNamespace(node_id=self.node_id, now=now, config=config, partitions=partitions)
+        return SimpleNamespace(broker=broker, logs=lambda: [log])
+
+    def copied(self, check: Check, copy: int, base: int, end: int) -> list[str]:
+        told: Sequence[tuple[str, int | str]] = (
+            ("partition", "hot-0"),
+            ("base_offset", base),
+            ("next_offset", end),
+            ("segment_id", IDS[copy]),
+            ("began_ms", self.ms),
+        )
+        before = len(check.violations)
+        check.acted(0, self.node, None, [Note("segment_copied", tuple(told))])
+        return [each.story for each in check.violations[before:]]
+
+
+def snapshot(*rows: tuple[int, int, int, int, int]) -> bytes:
+    """Producer ID, epoch, last sequence, last offset, first offset of the open transaction."""
+    body = pack(">i", len(rows)) + b"".join(
+        pack(">qhiqiqiq", producer, epoch, sequence, offset, 0, 0, -1, first)
+        for producer, epoch, sequence, offset, first in rows
+    )
+    return pack(">hI", 1, crc32c(body)) + body
+
+
+def test_a_segment_with_all_its_objects_is_well() -> None:
+    world = Tiered()
+    check = ListedWhenStored(world.around)
+    world.write(count=2)
+    world.write(count=3)
+    world.store(1, 0, 5)
+    assert not world.copied(check, 1, 0, 5)
+    assert check.looked_at == 1
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+def test_a_segment_without_one_of_its_objects_is_found(kind: str) -> None:
+    world = Tiered()
+    check = ListedWhenStored(world.around)
+    world.write()
+    world.store(1, 0, 1)
+    world.store(2, 0, 1)
+    del world.tier[f"{FOLDER}/{0:020d}-{IDS[2]}.{kind}"]
+    (story,) = world.copied(check, 2, 0, 1)
+    assert f"without its {kind}" in story
+    assert not world.copied(check, 1, 0, 1)
+
+
+def test_other_bytes_and_other_leader_epochs_than_the_log_has_are_found() -> None:
+    world = Tiered()
+    check = ListedWhenStored(world.around)
+    world.write(count=2)
+    world.write()
+    world.store(1, 0, 2)
+    (story,) = world.copied(check, 1, 0, 3)
+    assert "not those of the log" in story
+    for epochs in ("0\n1\n7 0\n", "0\n2\n0 0\n1 2\n", "0\n0\n"):
+        world.store(2, 0, 3, epochs=epochs)
+        (story,) = world.copied(check, 2, 0, 3)
+        assert "do not fit batch" in story
+
+
+def test_a_copy_is_compared_only_with_records_that_are_still_here() -> None:
+    world = Tiered()
+    check = ListedWhenStored(world.around)
+    world.write(count=2)
+    world.store(1, 0, 2, epochs="0\n1\n7 0\n")
+    world.local_start = 2
+    assert not world.copied(check, 1, 0, 2)
+    world.local_start = 0
+    assert world.copied(check, 1, 0, 2)
+
+
+def deleted(world: Tiered, check: KeptUntilStored, local_start: int) -> int:
+    world.local_start = local_start
+    before = len(check.violations)
+    check.node(0, 0, world.node, None, False)
+    return len(check.violations) - before
+
+
+def test_local_records_may_go_once_they_are_whole_in_the_tier() -> None:
+    world = Tiered()
+    check = KeptUntilStored(world.around)
+    for _ in range(6):
+        world.write()
+    world.store(1, 0, 2)
+    world.store(2, 1, 4)
+    assert deleted(world, check, 4) == 0
+    assert deleted(world, check, 5) == 1
+    world.store(3, 4, 6)
+    del world.tier[f"{FOLDER}/{4:020d}-{IDS[3]}.snapshot"]
+    assert deleted(world, check, 6) == 1
+    del world.tier[f"{FOLDER}/{0:020d}-{IDS[1]}.log"]
+    assert deleted(world, check, 3) == 1
+    world.log_start = 1
+    assert deleted(world, check, 4) == 0
+
+
+def test_what_was_deleted_locally_is_looked_for_again_once_all_is_quiet() -> None:
+    world = Tiered()
+    check = KeptUntilStored(world.around)
+    for _ in range(4):
+        world.write()
+    world.store(1, 0, 2)
+    world.store(2, 2, 4)
+    assert deleted(world, check, 4) == 0
+    check.quiet(0)
+    assert not check.violations
+    for kind in NEEDED:
+        del world.tier[f"{FOLDER}/{0:020d}-{IDS[1]}.{kind}"]
+    assert deleted(world, check, 4) == 0, "it looks only where the local start moved"
+    check.quiet(0)
+    (violation,) = check.violations
+    assert violation.story == "hot-0 on node 0 has no records below 4; the tier has none from 0"
+
+
+def test_what_another_replica_knows_to_be_deleted_need_not_be_in_the_tier() -> None:
+    world = Tiered()
+    check = KeptUntilStored(world.around)
+    for _ in range(4):
+        world.write()
+    world.store(1, 0, 2)
+    world.store(2, 2, 4)
+    assert deleted(world, check, 4) == 0
+    del world.tier[f"{FOLDER}/{0:020d}-{IDS[1]}.log"]
+    leader = Tiered(node_id=1, log_start=2, local_start=2)
+    check.node(0, 0, leader.node, None, False)
+    check.quiet(0)
+    assert not check.violations
+
+
+def test_a_snapshot_that_equals_the_replay_is_well_and_any_difference_is_found() -> None:
+    world = Tiered()
+    check = UploadedProducers(world.around)
+    world.write(producer=1, sequence=0, count=3)
+    world.write(producer=2, sequence=0, is_transactional=True)
+    world.write(producer=1, sequence=3)
+    right = [(1, 0, 3, 4, -1), (2, 0, 0, 3, 3)]
+    wrong = [
+        right[:1],
+        [(1, 0, 2, 4, -1), right[1]],
+        [(1, 1, 3, 4, -1), right[1]],
+        [(1, 0, 3, 2, -1), right[1]],
+        [right[0], (2, 0, 0, 3, -1)],
+        [*right, (9, 0, 0, 0, -1)],
+    ]
+    for rows in wrong:
+        world.store(1, 0, 5, snapshot(*rows))
+        assert len(world.copied(check, 1, 0, 5)) == 1, rows
+    world.store(1, 0, 5, snapshot(*right)[:-1])
+    assert "damaged" in world.copied(check, 1, 0, 5)[0]
+    world.store(1, 0, 5, snapshot(*right))
+    assert not world.copied(check, 1, 0, 5)
+
+
+def test_a_marker_ends_the_transaction_and_a_new_epoch_forgets_the_old_batches() -> None:
+    world = Tiered()
+    check = UploadedProducers(world.around)
+    world.write(producer=1, sequence=0, is_transactional=True)
+    world.mark(1)
+    world.store(1, 0, 2, snapshot((1, 0, 0, 0, -1)))
+    assert not world.copied(check, 1, 0, 2)
+    world.write(producer=1, sequence=0, epoch=1, is_transactional=True)
+    world.mark(1, epoch=2, commit=False)
+    world.store(2, 2, 4, snapshot((1, 2, -1, -1, -1)))
+    assert not world.copied(check, 2, 2, 4)
+    world.store(2, 2, 4, snapshot((1, 2, 0, 2, -1)))
+    assert world.copied(check, 2, 2, 4)
+
+
+def test_an_expired_producer_may_be_missing_but_not_one_a_moment_younger_nor_an_open_transaction() -> None:
+    world = Tiered()
+    check = UploadedProducers(world.around)
+    world.write(producer=1, sequence=0)
+    world.ms += 1
+    world.write(producer=2, sequence=0)
+    world.write(producer=3, sequence=0)
+    world.store(1, 0, 3, snapshot((2, 0, 0, 1, -1), (3, 0, 0, 2, -1)))
+    world.ms += EXPIRES_MS - 1
+    assert not world.copied(check, 1, 0, 3)
+    world.ms -= EXPIRES_MS
+    younger = UploadedProducers(world.around)
+    assert world.copied(younger, 1, 0, 3)
+    world.write(producer=4, sequence=0, is_transactional=True)
+    world.ms += 10 * EXPIRES_MS
+    world.store(2, 3, 4, snapshot())
+    (story,) = world.copied(check, 2, 3, 4)
+    assert "producer 4" in story
+
+
+def test_the_clock_of_another_node_excuses_only_a_log_without_its_first_records() -> None:
+    world = Tiered()
+    check = UploadedProducers(world.around)
+    world.write(producer=1, sequence=0)
+    world.store(1, 0, 1, snapshot())
+    world.ms += EXPIRES_MS
+    assert not world.copied(check, 1, 0, 1)
+    world.node_id, world.ms = 1, world.ms - 1
+    assert world.copied(check, 1, 0, 1)
+    world.local_start = 1
+    assert not world.copied(check, 1, 0, 1)
+
+
+class Listing:
+    """What a node knows of a partition's segments, each with the leader epoch of its upload: ``listed`` and not."""
+
+    def __init__(self) -> None:
+        self.check = NewerUploadCounts(around())
+
+    def knows(self, *listed: tuple[int, int], others: Sequence[tuple[int, int, SegmentState]] = ()) -> list[str]:
+        known = SimpleNamespace(
+            listed=lambda: [_segment(*each, SegmentState.COPY_SEGMENT_FINISHED) for each in listed],
+            unfinished=lambda: tuple(_segment(*each) for each in others),
+        )
+        metadata = SimpleNamespace(is_ready=lambda *_: True, of=lambda *_: known)
+        partition = SimpleNamespace(topic_id=b"t" * 16, index=0)
+        partitions = SimpleNamespace(by_name={("hot", 0): partition}, followed={})
+        broker = SimpleNamespace(remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
+        before = len(self.check.violations)
+        self.check.node(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+        return [each.story for each in self.check.violations[before:]]
+
+
+def _segment(copy: int, epoch: int, state: SegmentState) -> SimpleNamespace:
+    return SimpleNamespace(
+        segment_id=bytes([copy]) * 16,
+        uploader_epoch=epoch,
+        state=state,
+        topic="hot",
+        partition=0,
+        start_offset=10 * copy,
+        end_offset=10 * copy + 9,
+    )
+
+
+STARTED, FINISHED = SegmentState.COPY_SEGMENT_STARTED, SegmentState.COPY_SEGMENT_FINISHED
+
+
+def test_an_older_upload_may_not_be_listed_once_a_newer_one_is_known() -> None:
+    for newer in ((2, 5, STARTED), (2, 5, FINISHED)):
+        listing = Listing()
+        assert not listing.knows((1, 4))
+        assert not listing.knows((1, 4), others=(newer, (3, 4, STARTED)))
+        (story,) = listing.knows((1, 4), (3, 4), others=(newer,))
+        assert story.startswith("hot-0 from 30 to 40")
+        assert story.endswith("epoch 4, and listed after an upload of epoch 5 was known")
+
+
+def test_what_was_listed_before_may_be_heard_of_late_and_again() -> None:
+    listing = Listing()
+    assert not listing.knows((1, 4), others=((2, 5, STARTED), (3, 4, FINISHED))), "both may be told by one event"
+    assert not listing.knows((1, 4), (3, 4)), "a node that starts reads it again"
+    assert not listing.knows((1, 4), (3, 4), (2, 5), (4, 5))
+
+
+def left_out(*listed: tuple[int, int], is_copied: bool = True, stable_end: int = 25, log_start: int = 0) -> list[str]:
+    """What the check says of a leader whose segments begin at 0, 10, 20 and 30, of which ``listed`` offsets are."""
+    log = SimpleNamespace(
+        directory="hot-0",
+        bases=[0, 10, 20, 30],
+        log_start_offset=log_start,
+        high_watermark=40,
+        last_stable_offset=stable_end,
+        config=SimpleNamespace(is_copied=is_copied),
+    )
+    segments = [SimpleNamespace(start_offset=first, end_offset=after - 1) for first, after in listed]
+    metadata = SimpleNamespace(of=lambda *_: SimpleNamespace(listed=lambda: segments))
+    partition = SimpleNamespace(log=log, topic_id=b"t" * 16, index=0)
+    partitions = SimpleNamespace(by_name={("hot", 0): partition})
+    broker = SimpleNamespace(node_id=0, remote_log=SimpleNamespace(metadata=metadata), partitions=partitions)
+    check = ClosedSegmentsStored(around())
+    check.node(0, 0, SimpleNamespace(broker=broker), None, False)  # type: ignore[arg-type]
+    if not check.reached():
+        check.overdue(0, 60_000_000)
+    return [each.story.partition(" on ")[0] for each in check.violations]
+
+
+@pytest.mark.clause("P-14")
+def test_each_closed_segment_below_the_last_stable_offset_must_be_in_the_tier() -> None:
+    assert left_out((0, 10), (10, 20)) == []
+    assert left_out((5, 20), (0, 7)) == [], "copies may overlap"
+    assert left_out((0, 10)) == ["hot-0 from 10 to 20"]
+    assert left_out((0, 10), (11, 20)) == ["hot-0 from 10 to 20"]
+    assert left_out((0, 10), (10, 20), stable_end=30) == ["hot-0 from 20 to 30"]
+    assert left_out() == ["hot-0 from 0 to 10", "hot-0 from 10 to 20"]
+
+
+@pytest.mark.clause("P-14")
+def test_what_nobody_copies_or_reads_need_not_be_in_the_tier() -> None:
+    assert left_out(is_copied=False) == []
+    assert left_out((15, 20), log_start=15) == []
+    assert left_out((16, 20), log_start=15) == ["hot-0 from 10 to 20"]
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    good = snapshot((1, 0, 0, 0, -1))
+    for bad in (b"", good[:5], good + b"x", pack(">h", 2) + good[2:], good[:-1] + b"x"):
+        with pytest.raises(ValueError, match=r"bytes"):
+            read_snapshot(bad)

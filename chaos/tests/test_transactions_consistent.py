@@ -1,0 +1,25 @@
+"""A coordinator of transactions that contradicts itself is seen after the event."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from chaos.checks.transactions_consistent import TransactionsConsistent
+from chaos.tests.surroundings import around
+from reference_broker.transactions.tests.transaction_world import TransactionWorld
+
+
+def test_a_coordinator_that_contradicts_itself() -> None:
+    world = TransactionWorld()
+    target = world.coordinate(0)
+    assert target is not None
+    id_ = world.id_in(0)
+    world.taken(id_)
+    node: Any = SimpleNamespace(broker=SimpleNamespace(node_id=1, transactions=world.transactions))
+    check = TransactionsConsistent(around())
+    check.node(7, 0, node, None, False)
+    assert not check.violations
+    held = target.held[id_]
+    held.current = held.current._replace(transactional_id="other")
+    check.node(9, 0, node, None, False)
+    (found,) = check.violations
+    assert (found.at_us, found.story.endswith(f"stands under {id_}")) == (9, True)

@@ -1,0 +1,268 @@
+"""Fetches of records that are in the remote tier only: what waits, what is told, what goes on meanwhile."""
+
+import gc
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reference_broker.apis.records.fetch_reading import Look
+from reference_broker.apis.records.fetch_remote import RemoteReads
+from reference_broker.apis.tests.fetch_world import LARGE, World, told, two_topics
+from reference_broker.apis.tests.sliced_fetches import slices_of_one
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import AbortedTransaction, FetchPartition
+
+HERE_FROM = 50
+
+
+class FakeReader:
+    """``asked`` has what is being read: offset, limit, whether of committed records, and what is told when it is there.
+    ``abandoned`` has the offsets that nobody waits for any more."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, bool, Callable[[Any], None]]] = []
+        self.abandoned: list[int] = []
+
+    def read(
+        self, _log: object, _index: int, offset: int, limit: int, done: Callable[[Any], None], *, is_committed: bool
+    ) -> Callable[[], None]:
+        self.asked.append((offset, limit, is_committed, done))
+        return lambda: self.abandoned.append(offset)
+
+    def tell(self, found: RemoteRecords | ErrorCode, at: int = 0) -> None:
+        self.asked.pop(at)[3](found)
+
+
+def tiered() -> tuple[World, FakeReader]:
+    """Partition a-0 has its records before 50 in the tier. Partition b-0 is a plain one."""
+    world, reader = two_topics(), FakeReader()
+    remote_log: Any = SimpleNamespace(reader=reader)
+    world.broker.remote_log = remote_log
+    world.append("a", records=100)
+    world.log("a").here_from = HERE_FROM
+    return world, reader
+
+
+def batches(offset: int, count: int = 1, aborted: list[AbortedTransaction] | None = None) -> RemoteRecords:
+    data = [build([Record(timestamp_ms=0, key=b"k", value=b"v")], base_offset=offset + at) for at in range(count)]
+    return RemoteRecords(b"".join(data), aborted)
+
+
+def test_a_fetch_waits_for_the_tier_whatever_else_it_could_tell() -> None:
+    world, reader = tiered()
+    world.append("b")
+    call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0}, max_wait_ms=0)
+    world.pass_ms(400)
+    assert call.waiting
+    assert reader.asked[0][:3] == (10, LARGE, False)
+    reader.tell(batches(10))
+    answer = told(call.answer)
+    assert answer["a", 0].records == batches(10).records
+    assert answer["b", 0].records
+    assert (answer["a", 0].high_watermark, answer["a", 0].error_code) == (100, 0)
+
+
+def test_every_partition_is_read_and_told_together() -> None:
+    world, reader = tiered()
+    world.append("a", 1, records=100)
+    world.log("a", 1).here_from = HERE_FROM
+    call = world.fetch(wanted={("a", 0): 10, ("a", 1): 20}, max_wait_ms=9000)
+    reader.tell(batches(20), at=1)
+    assert call.waiting
+    reader.tell(batches(10))
+    assert [data.records for data in told(call.answer).values()] == [batches(10).records, batches(20).records]
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_slow_tier_is_waited_for_so_long_and_asked_again(session: bool) -> None:
+    world, reader = tiered()
+    session_id = world.open_session({("a", 0): 60}) if session else 0
+    wanted: Any = {("a", 0): 10}
+    call = world.fetch(session_id, 1 if session else -1, wanted, max_wait_ms=9000)
+    world.pass_ms(499)
+    assert call.waiting
+    world.pass_ms(1)
+    assert all(not data.records and not data.error_code for data in told(call.answer).values())
+    assert reader.abandoned == [10]
+    reader.tell(batches(10))  # It comes too late, and harms nobody.
+    again = world.fetch(session_id, 2 if session else -1, {} if session else wanted, max_wait_ms=9000)
+    assert again.waiting
+    reader.tell(batches(10))
+    assert told(again.answer)["a", 0].records == batches(10).records
+
+
+def test_a_session_goes_on_in_the_tier_and_then_in_the_log() -> None:
+    world, reader = tiered()
+    session_id = world.open_session({("a", 0): 60})
+    for number, offset in enumerate((10, 11), 1):
+        call = world.fetch(session_id, number, {("a", 0): offset}, max_wait_ms=9000)
+        reader.tell(batches(offset))
+        assert told(call.answer)["a", 0].records == batches(offset).records
+    call = world.fetch(session_id, 3, {("a", 0): HERE_FROM})
+    assert told(call.answer)["a", 0].records
+    assert not reader.asked
+
+
+def test_what_was_not_told_is_asked_for_again() -> None:
+    """The limit of the answer leaves no room for the second partition. The session's next request names neither."""
+    world, reader = tiered()
+    world.append("a", 1, records=100)
+    world.log("a", 1).here_from = HERE_FROM
+    session_id = world.open_session({("a", 0): 60, ("a", 1): 60}, max_bytes=0)
+    size = len(batches(10).records)
+    call = world.fetch(session_id, 1, {("a", 0): 10, ("a", 1): 20}, max_bytes=size, max_wait_ms=100)
+    reader.tell(batches(10))
+    reader.tell(batches(20))
+    found = told(call.answer)
+    assert sum(bool(data.records) for data in found.values()) == 1
+    world.fetch(session_id, 2, max_bytes=size, max_wait_ms=100)
+    assert sorted(asked[0] for asked in reader.asked) == [10, 20]
+
+
+def test_only_whole_batches_that_fit_are_told() -> None:
+    world, reader = tiered()
+    size = len(batches(10).records)
+    call = world.fetch(wanted={("a", 0): FetchPartition(0, 10, 2 * size + 1)}, max_bytes=2 * size + 1)
+    reader.tell(batches(10, 3))
+    assert told(call.answer)["a", 0].records == batches(10, 2).records
+
+
+@pytest.mark.clause("X-4", "X-5")
+def test_a_reader_of_committed_records_gets_aborted_transactions_and_nothing_undecided() -> None:
+    world, reader = tiered()
+    world.log("a").lso_hold = 11
+    aborted = [AbortedTransaction(7, 3)]
+    call = world.fetch(wanted={("a", 0): 10}, isolation_level=1)
+    assert reader.asked[0][2] is True
+    reader.tell(batches(10, 2, aborted))
+    data = told(call.answer)["a", 0]
+    assert (data.records, data.aborted_transactions) == (batches(10).records, aborted)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.unknown_server_error, ErrorCode.offset_out_of_range])
+def test_an_error_of_the_tier_costs_its_partition_alone(error: ErrorCode) -> None:
+    world, reader = tiered()
+    world.append("b")
+    call = world.fetch(wanted={("a", 0): 10, ("b", 0): 0})
+    reader.tell(error)
+    found = told(call.answer)
+    assert found["a", 0].error_code == error
+    assert found["b", 0].records
+
+
+def test_a_follower_is_sent_to_the_tier() -> None:
+    world, reader = tiered()
+    call = world.fetch(wanted={("a", 0): 10}, replica_id=8)
+    data = told(call.answer)["a", 0]
+    assert data.error_code == ErrorCode.offset_moved_to_tiered_storage
+    assert (data.log_start_offset, data.records or b"") == (0, b"")
+    assert not reader.asked
+
+
+def test_a_node_whose_tier_is_switched_off_has_no_such_offset() -> None:
+    world, _ = tiered()
+    world.broker.remote_log = None
+    assert told(world.fetch(wanted={("a", 0): 10}).answer)["a", 0].error_code == ErrorCode.offset_out_of_range
+
+
+def test_a_connection_that_closes_waits_for_nothing() -> None:
+    world, reader = tiered()
+    call = world.fetch(wanted={("a", 0): 10}, max_wait_ms=9000)
+    call.hang_up()
+    assert reader.abandoned == [10]
+    reader.tell(batches(10))
+    assert not call.answers
+
+
+def test_records_that_move_while_a_fetch_waits_are_read_there() -> None:
+    world, reader = tiered()
+    call = world.fetch(wanted={("a", 0): 99}, min_bytes=LARGE, max_wait_ms=9000)
+    assert call.waiting
+    world.log("a").here_from = 100
+    world.partition("a").changed()
+    assert reader.asked[0][0] == 99
+    reader.tell(batches(99))
+    assert told(call.answer)["a", 0].records == batches(99).records
+
+
+def test_a_waiting_fetch_whose_records_move_is_forgotten_when_its_connection_closes() -> None:
+    """Its session goes too, since nobody can ever name it."""
+    world, reader = tiered()
+    call = world.fetch(wanted={("a", 0): 60, ("b", 0): 0}, min_bytes=LARGE, max_wait_ms=9000)
+    assert call.waiting
+    assert world.partition("b").watchers
+    world.log("a").here_from = 70
+    world.partition("a").changed()
+    call.hang_up()
+    world.pass_ms(10_000)
+    assert reader.abandoned == [60]
+    assert not world.partition("a").watchers
+    assert not world.partition("b").watchers
+    assert not world.outside.timers
+
+
+class Named:
+    """A cached partition, as far as a reading needs it."""
+
+    index, fetch_offset, max_bytes = 0, 10, LARGE
+
+
+class Held(list[AbortedTransaction]):
+    """A list whose end shows, unlike that of bytes."""
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_what_was_read_goes_with_its_fetch_and_waits_for_no_collector(is_told: bool) -> None:
+    """Whoever abandons a reading knows the reading, which knows whom it tells. Records of many MiB would stay until
+    Python looks for such circles, which is seldom in a large process."""
+    held = Held()
+    end = weakref.ref(held)
+    reader: Any = SimpleNamespace(done=None, holds=None if is_told else held)
+
+    def read(*asked: Any, is_committed: bool) -> Callable[[], None]:
+        done = reader.done = asked[-1]
+        holds = reader.holds
+        return lambda: done(holds or is_committed)
+
+    reader.read = read
+    cached: Any = Named()
+    log: Any = object()
+    gc.collect()
+    gc.disable()
+    try:
+        reads = RemoteReads(reader, False, LARGE, lambda _: None)
+        reads.look(cached, Look(None), log)
+        if is_told:
+            reader.done(batches(10)._replace(aborted=held))
+        reads.end()
+        reader.done = reader.read = reader.holds = None
+        del held, read
+        assert end() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("session", [False, True])
+def test_a_connection_that_closes_before_all_is_looked_at_ends_its_readings(session: bool) -> None:
+    """The first slices have begun to read, and the fetch does not wait yet. A session takes up the rest."""
+    world, reader = tiered()
+    world.append("a", 1, records=100)
+    world.log("a", 1).here_from = HERE_FROM
+    session_id = world.open_session({("a", 0): 60, ("a", 1): 60, ("b", 0): 0}) if session else 0
+    with slices_of_one():
+        wanted: Any = {("a", 0): 10, ("a", 1): 20, ("b", 0): 0}
+        call = world.fetch(session_id, 1 if session else -1, wanted, max_wait_ms=9000)
+        while not reader.asked:
+            world.outside.timers.pop(min(world.outside.timers))[1]()
+        call.hang_up()
+        world.pass_ms(100)
+    assert reader.abandoned == [asked[0] for asked in reader.asked]
+    if session:
+        world.fetch(session_id, 2, max_wait_ms=9000)
+        assert {10, 20} <= {asked[0] for asked in reader.asked}

@@ -1,0 +1,159 @@
+"""ListOffsets of a partition whose first records are in the remote tier only."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from reference_broker.apis.records import k02_list_offsets
+from reference_broker.apis.tests.fetch_world import FakeCall, World, real_log, real_records
+from reference_broker.log.lookup import FoundOffset
+from reference_broker.log.producer_snapshots import encoded
+from reference_broker.wire.errors import Error, ErrorCode
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+T = 1_700_000_000_000
+Said = FoundOffset | Error | None
+
+
+class FakeReader:
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Callable[[Said], None]]] = []
+        self.abandoned = 0
+
+    def first_of_time(
+        self, _log: object, _partition: int, timestamp_ms: int, done: Callable[[Said], None]
+    ) -> Callable[[], None]:
+        self.asked.append((timestamp_ms, done))
+
+        def abandon() -> None:
+            self.abandoned += 1
+
+        return abandon
+
+
+def tiered() -> tuple[World, FakeReader]:
+    """Offsets 10 to 39 of epochs 0 and 1 are in the tier, 40 and 41 of epoch 2 are here, at T + 10 and T + 20."""
+    world, reader = World(log_of=real_log), FakeReader()
+    (partition,) = world.create("a")
+    log = partition.log
+    log.start_from_remote(world.broker.now, 40, 10, [(0, 0), (1, 30)], encoded(log.producers), log.producers)
+    log.append(world.broker.now, real_records([T + 10, T + 20]), 2)
+    log.advance_high_watermark(42)
+    log.copied_end_offset = 40
+    remote_log: Any = SimpleNamespace(reader=reader)
+    world.broker.remote_log = remote_log
+    config: Any = world.broker.config
+    config.remote_list_offsets_request_timeout_ms = 3000
+    return world, reader
+
+
+def ask(world: World, timestamp: int, version: int = 10) -> FakeCall:
+    call = FakeCall(1, "c", version)
+    wanted = ListOffsetsPartition(partition_index=i32(0), current_leader_epoch=i32(-1), timestamp=i64(timestamp))
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=(ListOffsetsTopic(name=TopicName("a"), partitions=(wanted,)),),
+        timeout=i32Timedelta.parse(timedelta(seconds=1)),
+    )
+    answer = k02_list_offsets.handle(world.broker, call, request)
+    if answer is not None:
+        call.respond(answer)
+    return call
+
+
+def answered(call: FakeCall) -> tuple[int, int, int, int]:
+    answer: Any = call.answer
+    one = answer.topics[0].partitions[0]
+    return one.error_code, one.offset, one.timestamp, one.leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "expected"),
+    [
+        (EARLIEST, (0, 10, -1, 0)),
+        (EARLIEST_LOCAL, (0, 40, -1, 2)),
+        (LATEST_TIERED, (0, 39, -1, 1)),
+        (LATEST, (0, 42, -1, 2)),
+        (MAX_TIMESTAMP, (0, 41, T + 20, 2)),
+    ],
+)
+def test_special_times_need_no_tier(timestamp: int, expected: tuple[int, ...]) -> None:
+    world, reader = tiered()
+    assert answered(ask(world, timestamp)) == expected
+    assert not reader.asked
+
+
+@pytest.mark.parametrize("copied_end", [0, 40])
+def test_a_log_of_which_nothing_is_tiered_has_no_latest_tiered_offset(copied_end: int) -> None:
+    """Kafka answers -1 without an error (UnifiedLog.fetchOffsetByTimestamp). The log begins at 40: what came before is
+    gone. So everything before 40 that is here is listed, which says nothing."""
+    world, _ = tiered()
+    log = world.log("a")
+    log.delete_records_before(40)
+    log.copied_end_offset = copied_end
+    assert answered(ask(world, LATEST_TIERED)) == (0, -1, -1, -1)
+    log.copied_end_offset = 41
+    assert answered(ask(world, LATEST_TIERED)) == (0, 40, -1, 2)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (FoundOffset(T + 5, 30, 1), (0, 30, T + 5, 1)),
+        (None, (0, 40, T + 10, 2)),
+        (ErrorCode.unknown_server_error, (-1, -1, -1, -1)),
+    ],
+)
+def test_a_time_is_looked_for_in_the_tier_and_then_here(said: Said, expected: tuple[int, ...]) -> None:
+    world, reader = tiered()
+    call = ask(world, T)
+    assert call.waiting
+    ((asked, tell),) = reader.asked
+    assert asked == T
+    tell(said)
+    assert answered(call) == expected
+
+
+@pytest.mark.parametrize(("version", "waits_ms"), [(9, 3000), (10, 1000)])
+def test_a_slow_tier_is_waited_for_so_long(version: int, waits_ms: int) -> None:
+    world, reader = tiered()
+    call = ask(world, T, version)
+    world.pass_ms(waits_ms - 1)
+    assert call.waiting
+    world.pass_ms(1)
+    assert answered(call)[0] == ErrorCode.request_timed_out
+    assert reader.abandoned == 1
+
+
+def test_records_that_move_meanwhile_are_not_passed_over() -> None:
+    world, reader = tiered()
+    log = world.log("a")
+    call = ask(world, T)
+    log.roll(world.broker.now)
+    log.mark_synced(log.sync_point())
+    log.copied_end_offset = 42
+    assert log.delete_local(42) == 1
+    reader.asked[0][1](None)
+    assert answered(call)[0] == ErrorCode.offset_not_available
+
+
+def test_a_connection_that_closes_waits_for_nothing() -> None:
+    world, reader = tiered()
+    call = ask(world, T)
+    call.hang_up()
+    assert reader.abandoned == 1
+    world.pass_ms(5000)
+    assert not call.answers
+
+
+def test_a_node_without_a_tier_does_not_pass_over_what_is_there() -> None:
+    world, _ = tiered()
+    world.broker.remote_log = None
+    assert answered(ask(world, T))[0] == ErrorCode.offset_not_available

@@ -1,0 +1,40 @@
+"""What Kafka demands of a topic with a remote tier (LogConfig.validateTopicLogConfigValues)."""
+
+from collections.abc import Mapping
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.setting import ConfigError, Value
+from reference_broker.log.config import AS_RETENTION
+
+ENABLE = "remote.storage.enable"
+COPY_DISABLE = "remote.log.copy.disable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+RETENTIONS = (("retention.bytes", "local.retention.bytes"), ("retention.ms", "local.retention.ms"))
+
+
+def check_tiering(config: BrokerConfig, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """``before`` and ``after`` are the settings that the topic itself has. Raises ConfigError with one sentence."""
+    values = config.topic_values(after)
+    if not values[ENABLE]:
+        if before.get(ENABLE) == "true" and not values[DELETE_ON_DISABLE]:
+            raise ConfigError(
+                f"{ENABLE} can become false only if {DELETE_ON_DISABLE} is true, since the remote records go; to read "
+                f"them and copy nothing more, set {COPY_DISABLE} instead."
+            )
+        return
+    if not config.remote_log_storage_system_enable:
+        raise ConfigError(f"{ENABLE} is true, but the brokers have no remote tier: remote.log.storage.system.enable.")
+    if "compact" in str(values["cleanup.policy"]).split(","):
+        raise ConfigError(f"{ENABLE} is true, and a compacted topic cannot have a remote tier.")
+    for whole, here in RETENTIONS:
+        _check_retention(values, whole, here)
+
+
+def _check_retention(values: Mapping[str, Value], whole: str, here: str) -> None:
+    kept, kept_here = values[whole], values[here]
+    assert isinstance(kept, int), f"{whole} is a number"
+    assert isinstance(kept_here, int), f"{here} is a number"
+    if values[COPY_DISABLE] and kept_here not in (AS_RETENTION, kept):
+        raise ConfigError(f"{here} is {kept_here}, but {whole} is {kept}: with {COPY_DISABLE} both must be the same.")
+    if kept >= 0 and (kept_here == -1 or kept_here > kept):
+        raise ConfigError(f"{here} is {kept_here}, but {whole} is {kept}: give no more than that.")

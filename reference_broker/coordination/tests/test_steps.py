@@ -1,0 +1,61 @@
+"""What follows on replicated records: in its order, after all else of the event, and some of it an event."""
+
+from collections.abc import Callable
+from typing import Any
+
+from reference_broker.coordination.steps import STEPS_AN_EVENT, Steps
+from reference_broker.replication.tests.timed_ports import TimedPorts
+
+
+class Event(TimedPorts):
+    """Its end comes when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last_steps: list[Callable[[], None]] = []
+
+    def at_end(self, step: Callable[[], None]) -> None:
+        self.last_steps.append(step)
+
+    def end(self) -> None:
+        while self.last_steps:
+            self.last_steps.pop(0)()
+
+
+def world() -> tuple[Event, Steps, list[int]]:
+    event = Event()
+    ports: Any = event
+    return event, Steps(ports), []
+
+
+def test_a_step_waits_for_the_end_of_the_event_and_takes_no_timer() -> None:
+    event, steps, done = world()
+    for number in range(3):
+        steps.add(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert done == []
+    event.end()
+    assert (done, event.timers) == ([0, 1, 2], {})
+    steps.add(lambda: done.append(3))
+    event.end()
+    assert done == [0, 1, 2, 3]
+
+
+def test_a_step_that_a_step_adds_comes_in_the_same_event() -> None:
+    event, steps, done = world()
+    steps.add(lambda: steps.add(lambda: done.append(1)))
+    event.end()
+    assert (done, event.timers) == ([1], {})
+
+
+def test_many_steps_take_several_events_and_keep_their_order() -> None:
+    event, steps, done = world()
+    for number in range(2 * STEPS_AN_EVENT):
+        steps.add(lambda number=number: done.append(number))  # type: ignore[misc]
+    event.end()
+    assert done == list(range(STEPS_AN_EVENT))
+    steps.add(lambda: done.append(-1))
+    event.end()
+    assert len(done) == STEPS_AN_EVENT, "it waits for those before it"
+    event.pass_ms(0)
+    assert done == [*range(2 * STEPS_AN_EVENT), -1]
+    assert (event.events, event.timers) == (2, {})

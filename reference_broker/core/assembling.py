@@ -1,0 +1,90 @@
+"""Puts the parts of a broker together."""
+
+from collections.abc import Sequence
+
+from reference_broker.apis.broker import Broker
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.activation import Endpoint
+from reference_broker.controller.metadata_replica import Home, MetadataReplica
+from reference_broker.core.outside import Outside
+from reference_broker.core.randomness import KeyedRandom
+from reference_broker.groups.coordinator import GroupCoordinator
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.disk import Disk
+from reference_broker.ports.now import Now
+from reference_broker.ports.timing import run_slices
+from reference_broker.replication.partitions import Partitions
+from reference_broker.replication.replication import replication_of
+from reference_broker.sessions.fetch_session_cache import FetchSessionCache
+from reference_broker.transactions.coordinator import TransactionCoordinator
+from reference_broker.transactions.markers.writing import MarkerWriter
+from reference_broker.transactions.producer_ids import ProducerIds
+from reference_broker.transactions.verification.offsets import OffsetsVerifier
+from reference_broker.transactions.verification.verifier import ServeLocally, Verifier
+
+
+def assembled(
+    outside: Outside,
+    node_id: int,
+    config: BrokerConfig,
+    disk: Disk,
+    seed: int,
+    endpoints: Sequence[Endpoint],
+    serve_locally: ServeLocally,
+) -> Broker:
+    """Makes the parts, each with what it needs of the others. Reads the file of high watermarks. Raises DiskError."""
+    metrics = Metrics()
+    partitions = Partitions()
+    replica = MetadataReplica(
+        Home(node_id, config, disk, outside, lambda purpose: KeyedRandom(seed, purpose), tuple(endpoints), metrics)
+    )
+    replication = replication_of(outside, node_id, config, disk, replica, metrics, partitions)
+    groups = GroupCoordinator(
+        outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
+    )
+    verifier = Verifier(outside, node_id, lambda: replica.loader.image, serve_locally, metrics)
+    groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
+    markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
+    transactions = TransactionCoordinator(
+        outside,
+        node_id,
+        config,
+        replication.leaders,
+        lambda: replica.loader.image,
+        metrics,
+        markers,
+        ProducerIds(node_id, lambda: replica.lifecycle.channel, lambda: replica.controller.broker_epoch),
+    )
+    replication.listeners += [groups, transactions]
+    remote_log = None
+    if config.remote_log_storage_system_enable:
+        from reference_broker.core.remote_tier import remote_tier
+
+        remote_log = remote_tier(
+            outside, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
+        )
+    return Broker(
+        node_id=node_id,
+        config=config,
+        now=Now(0, 0),
+        disk=disk,
+        outside=outside,
+        metrics=metrics,
+        partitions=partitions,
+        replica=replica,
+        fetch_sessions=FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots,
+            KeyedRandom(seed, "fetch-sessions"),
+            metrics,
+            outside.note,
+            config.min_incremental_fetch_session_eviction_ms,
+            config.crucible_fetch_session_cache_partitions,
+            lambda work: run_slices(outside, work),
+        ),
+        replication=replication,
+        groups=groups,
+        markers=markers,
+        transactions=transactions,
+        verifier=verifier,
+        remote_log=remote_log,
+    )

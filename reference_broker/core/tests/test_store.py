@@ -1,0 +1,45 @@
+"""Calls of the object store: each is one effect, and each answer goes to who asked."""
+
+from typing import cast
+
+import pytest
+
+from reference_broker.core.effects import Effect, StoreCall
+from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.core.store import StoreCalls
+from reference_broker.core.tests.node_world import NodeWorld
+from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.store import Delete, FailureKind, Get, ListObjects, Put, StoreFailure
+
+AWAY = StoreFailure(FailureKind.UNAVAILABLE, "away")
+
+
+def test_an_answer_goes_to_the_call_with_its_token_and_comes_once() -> None:
+    effects: list[Effect] = []
+    calls, heard = StoreCalls(effects), list[object]()
+    calls.request(Get("a", 0, 1), lambda data: heard.append(("one", data)), heard.append)
+    calls.request(Get("b", 0, 1), lambda data: heard.append(("other", data)), heard.append)
+    calls.request(Delete(("c",)), heard.append, lambda failure: heard.append(("gone", failure)))
+    assert effects == [StoreCall(1, Get("a", 0, 1)), StoreCall(2, Get("b", 0, 1)), StoreCall(3, Delete(("c",)))]
+    calls.done(StoreDone(2, b"x"))
+    calls.failed(StoreFailed(3, AWAY))
+    calls.done(StoreDone(1, b"y"))
+    assert heard == [("other", b"x"), ("gone", AWAY), ("one", b"y")]
+    with pytest.raises(KeyError):
+        calls.done(StoreDone(2, b"x"))
+
+
+def test_a_part_of_a_node_puts_reads_and_lists_in_later_events() -> None:
+    world, heard = NodeWorld(), list[object]()
+    ports = cast(StorePorts, world.node.broker.outside)
+
+    def read(_: None) -> None:
+        ports.store(Get("topic/a", 1, 2), heard.append, heard.append)
+        ports.store(ListObjects(""), heard.append, heard.append)
+        ports.store(Get("topic/b", 0, 2), heard.append, heard.append)
+
+    ports.store(Put("topic/a", b"data"), read, heard.append)
+    assert heard == []
+    world.close(99)  # Any event carries out what was asked for.
+    world.settle()
+    assert heard == [b"at", (("topic/a", 4),), StoreFailure(FailureKind.MISSING, "there is no topic/b")]

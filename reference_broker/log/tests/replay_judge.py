@@ -1,0 +1,76 @@
+"""A naive replay of a whole history, and what P-9 says of how much of it is needed. Written from the clauses P-1, P-7,
+P-9 and P-10; it knows no files, snapshots or indexes."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Batch(NamedTuple):
+    """One batch of a history, at an offset. A marker has no sequence, and tells in ``commit`` how it ends its
+    transaction."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    first: int
+    last: int
+    timestamp_ms: int
+    is_transactional: bool = False
+    commit: bool | None = None
+
+
+class Known(NamedTuple):
+    """What is known of a producer. ``sequence`` and ``offset`` are the last ones of its last batch, or -1 if there is
+    none in its epoch. ``begun`` is where its open transaction began, or -1.
+
+    ``own_ms`` is when it last wrote, or when a transaction of its own ended here. A marker can come without one, since
+    a producer may add a partition to a transaction and write nothing there. That is no record of the producer (P-1).
+    """
+
+    epoch: int
+    sequence: int
+    offset: int
+    timestamp_ms: int
+    begun: int
+    own_ms: int
+
+
+def replayed(history: Sequence[Batch], end_offset: int) -> dict[int, Known]:
+    known: dict[int, Known] = {}
+    for batch in history:
+        if batch.first >= end_offset or batch.producer_id < 0:
+            continue
+        old = known.get(batch.producer_id, Known(batch.epoch, -1, -1, -1, -1, -1))
+        if batch.commit is None:
+            begun = batch.first if batch.is_transactional and old.begun < 0 else old.begun
+            sequence = batch.sequence + batch.last - batch.first
+            new = Known(batch.epoch, sequence, batch.last, batch.timestamp_ms, begun, batch.timestamp_ms)
+        else:
+            own_ms = batch.timestamp_ms if old.begun >= 0 else old.own_ms
+            new = old._replace(timestamp_ms=batch.timestamp_ms, begun=-1, own_ms=own_ms)
+            if batch.epoch > old.epoch:
+                new = new._replace(epoch=batch.epoch, sequence=-1, offset=-1)
+        known[batch.producer_id] = new
+    return known
+
+
+def kept(known: dict[int, Known], expired_ms: int) -> dict[int, Known]:
+    """Those that are unexpired or have an open transaction. ``expired_ms``: a last record at or before it is too
+    old (P-7)."""
+    return {who: one for who, one in known.items() if one.timestamp_ms > expired_ms or one.begun >= 0}
+
+
+def first_needed(
+    history: Sequence[Batch], bases: Sequence[int], snapshots: Sequence[int], at: int, expired_ms: int
+) -> int:
+    """Where P-9 lets the replay for the segment base ``at`` begin. ``snapshots`` are the offsets of the whole ones."""
+    young = at
+    for base, end in pairwise(bases):
+        newest = max((batch.timestamp_ms for batch in history if base <= batch.first < end), default=-1)
+        if end <= at and newest > expired_ms:
+            young = base
+            break
+    open_from = [one.begun for end in (young, at) for one in replayed(history, end).values() if one.begun >= 0]
+    begin = min([young, *open_from])
+    return max([begin, *(offset for offset in snapshots if begin <= offset <= at)])

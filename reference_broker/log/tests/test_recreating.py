@@ -1,0 +1,430 @@
+"""Snapshots of producers that a segment due for upload lacks (P-8, P-9, P-10, P-13, P-14), against a naive replay."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.log.appending import Origin
+from reference_broker.log.config import LogConfig
+from reference_broker.log.lookup import Overtaken
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_snapshots import decoded, encoded
+from reference_broker.log.recreating import BATCHES_PER_SLICE, Recreated
+from reference_broker.log.tests.log_world import NOW, START_MS, opened
+from reference_broker.log.tests.replay_judge import Batch, first_needed, kept, replayed
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.now import Now
+from reference_broker.records.builder import build
+from reference_broker.records.record import Record
+from reference_broker.records.tests.markers import build_marker
+
+EXPIRATION_MS = 100
+CONFIG = LogConfig(
+    segment_bytes=1 << 20,
+    index_interval_bytes=150,
+    retention_ms=-1,
+    producer_id_expiration_ms=EXPIRATION_MS,
+    remote_storage_enable=True,
+)
+TRANSACTIONAL = 3
+"""Producer IDs from here on send transactions."""
+
+
+class WatchedDisk(MemoryDisk):
+    """Keeps the paths and positions that were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int]] = []
+
+    def read(self, path: str, position: int, length: int) -> bytes:
+        self.seen.append((path, position))
+        return super().read(path, position, length)
+
+
+@dataclass
+class Told:
+    """A log, and the naive history of what was written to it."""
+
+    disk: WatchedDisk = field(default_factory=WatchedDisk)
+    history: list[Batch] = field(default_factory=list)
+    next: dict[int, tuple[int, int]] = field(default_factory=dict)
+    log: PartitionLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log = opened(self.disk, CONFIG)
+
+    def send(self, producer_id: int, time_ms: int, count: int = 1) -> None:
+        """``time_ms`` is after the tests' start, or before it."""
+        epoch, sequence = self.next.get(producer_id, (0, 0))
+        self.next[producer_id] = epoch, sequence + count
+        first, is_transactional = self.log.log_end_offset, producer_id >= TRANSACTIONAL
+        records = [Record(timestamp_ms=START_MS + time_ms, key=b"k", value=b"v") for _ in range(count)]
+        how: dict[str, Any] = {"producer_epoch": epoch, "base_sequence": sequence}
+        data = build(records, producer_id=producer_id, is_transactional=is_transactional, **how)
+        self._written(data, Batch(producer_id, epoch, sequence, first, first + count - 1, time_ms, is_transactional))
+
+    def end(self, producer_id: int, time_ms: int, *, commit: bool = True, raises: int = 0) -> None:
+        """Writes a marker. ``raises``: the producer's next transaction has another epoch."""
+        epoch, sequence = self.next.get(producer_id, (0, 0))
+        self.next[producer_id] = (epoch + 1, 0) if raises else (epoch, sequence)
+        first = self.log.log_end_offset
+        data = build_marker(
+            commit=commit,
+            producer_id=producer_id,
+            producer_epoch=epoch + raises,
+            coordinator_epoch=0,
+            timestamp_ms=START_MS + time_ms,
+        )
+        self._written(data, Batch(producer_id, epoch + raises, -1, first, first, time_ms, True, commit))
+
+    def _written(self, data: bytes, batch: Batch) -> None:
+        self.log.append(NOW, data, 0, origin=Origin.CLIENT if batch.commit is None else Origin.BROKER)
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        self.history.append(batch)
+
+    def roll(self) -> int:
+        """Returns where the new segment begins."""
+        if self.log.segments and self.log.segments[-1].size_bytes:
+            self.log.roll(NOW)
+        return self.log.log_end_offset
+
+    def lose_snapshots(self, *stay: int) -> None:
+        for offset in self.log.segments.snapshots.offsets[:]:
+            if offset not in stay:
+                self.log.segments.snapshots.delete(offset)
+
+    def recreated(self, offset: int, now_ms: int) -> Recreated:
+        self.disk.seen = []
+        return in_one_go(self.log.recreate_snapshot(_at(now_ms), offset))
+
+    def judge(self, made: Recreated, offset: int, now_ms: int) -> None:
+        """Compares a snapshot with the full replay."""
+        found = dict(decoded(made.snapshot))
+        wanted = kept(replayed(self.history, offset), now_ms - EXPIRATION_MS)
+        assert found.keys() == wanted.keys()
+        for who, known in wanted.items():
+            one = found[who]
+            assert (one.producer_epoch, one.last_timestamp_ms) == (known.epoch, START_MS + known.timestamp_ms)
+            assert one.current_txn_first_offset == known.begun
+            if known.own_ms > now_ms - EXPIRATION_MS or known.begun >= 0:
+                last = one.marks[-1].last_offset if one.marks else -1
+                assert (one.last_sequence, last) == (known.sequence, known.offset)
+
+    def segment_reads(self) -> list[int]:
+        """The base offsets of the segments that were read."""
+        return sorted({int(path[-24:-4]) for path, _ in self.disk.seen if path.endswith(".log")})
+
+
+def _at(ms: int) -> Now:
+    return Now(max(ms, 0) * 1000, START_MS + ms)
+
+
+def in_one_go(making: Generator[None, None, Recreated]) -> Recreated:
+    return counted(making)[0]
+
+
+def counted(making: Generator[None, None, Recreated]) -> tuple[Recreated, int]:
+    """Returns the snapshot, and in how many slices it was made."""
+    slices = 1
+    while True:
+        try:
+            next(making)
+        except StopIteration as stop:
+            made: Recreated = stop.value
+            return made, slices
+        slices += 1
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("ssstterrx"),
+        st.sampled_from([0, 3, 4]),
+        st.sampled_from([0, 0, 0, -60, 60, -1, 1, 99]),
+        st.integers(1, 3),
+    ),
+    min_size=6,
+    max_size=24,
+)
+"""What is done (send, let time pass, end a transaction, roll), by whom, its skew in ms, and how much."""
+
+
+@pytest.mark.clause("P-8", "P-9", "P-10", "P-12", "P-13", "P-14")
+@settings(max_examples=max(300, settings().max_examples))
+@given(
+    steps=STEPS,
+    spoilt=st.lists(st.sampled_from(["whole", "gone", "torn", "empty", "flipped"]), min_size=12, max_size=12),
+    start=st.sampled_from(["none", "clean", "killed"]),
+    later_ms=st.sampled_from([0, 1, 25, 49, 50, 51, 75, 99, 100, 101, 150]),
+    target=st.integers(0, 11),
+)
+def test_it_equals_a_full_replay_and_nothing_earlier_is_read(
+    steps: list[tuple[str, int, int, int]], spoilt: list[str], start: str, later_ms: int, target: int
+) -> None:
+    """Timestamps are out of order, transactions lie across segments, snapshots are missing, torn or empty, and records
+    expire around the time of the upload."""
+    told, clock_ms = Told(), 0
+    for kind, who, skew_ms, count in steps:
+        if kind == "s":
+            told.send(who, clock_ms + skew_ms, count)
+        elif kind == "t":
+            clock_ms += 25 * count
+        elif kind == "r":
+            told.roll()
+        elif who >= TRANSACTIONAL:
+            told.end(who, clock_ms + skew_ms, commit=kind == "e", raises=count // 3)
+    told.roll()
+    bases = told.log.bases[1:]
+    if not bases:
+        return
+    offset = bases[target % len(bases)]
+    whole = []
+    for base, how in zip(bases, spoilt, strict=False):
+        if _spoil(told, base, how) and base <= offset:
+            whole.append(base)
+    if start != "none":
+        told.log.close_cleanly()
+        told.log = opened(told.disk, CONFIG, clean=start == "clean")
+        for base in bases:  # What the start has written is not to be read here.
+            if base not in whole:
+                told.log.segments.snapshots.delete(base)
+    now_ms = clock_ms + later_ms
+    made = told.recreated(offset, now_ms)
+    told.judge(made, offset, now_ms)
+    needed = first_needed(told.history, told.log.bases, whole, offset, now_ms - EXPIRATION_MS)
+    assert made.from_offset == needed
+    first = told.log.bases[told.log.segments.index_of(needed)]
+    assert all(first <= base < offset for base in told.segment_reads())
+    assert made.read_bytes <= told.log.bytes_between(first, offset)
+    assert (made.read_bytes > 0) == (needed < offset)
+
+
+def _spoil(told: Told, base: int, how: str) -> bool:
+    """Returns whether the snapshot is whole."""
+    snapshots = told.log.segments.snapshots
+    path = snapshots.path(base)
+    if base not in snapshots.offsets or how == "whole":
+        return base in snapshots.offsets
+    if how == "gone":
+        snapshots.delete(base)
+    elif how == "torn":
+        told.disk.truncate(path, told.disk.size(path) - 1)
+    elif how == "empty":
+        told.disk.truncate(path, 0)
+    else:
+        told.disk.files[path][-1] ^= 1
+    return False
+
+
+@pytest.mark.clause("P-9", "P-10")
+@pytest.mark.parametrize(("later_ms", "is_kept"), [(-1, True), (0, False), (1, False)])
+def test_a_producer_counts_until_its_last_record_is_as_old_as_the_expiration(later_ms: int, is_kept: bool) -> None:
+    told = Told()
+    told.send(0, 0)
+    offset = told.roll()
+    told.lose_snapshots()
+    made = told.recreated(offset, EXPIRATION_MS + later_ms)
+    assert (made.from_offset == 0, made.read_bytes > 0) == (is_kept, is_kept)
+    assert [who for who, _ in decoded(made.snapshot)] == [0] * is_kept
+    told.judge(made, offset, EXPIRATION_MS + later_ms)
+
+
+@pytest.mark.clause("P-9")
+def test_segments_before_the_first_young_one_are_not_read() -> None:
+    told = Told()
+    for time_ms in (0, 10, 120, 20, 130):  # The fourth one is old, and lies behind a young one: no gaps.
+        told.send(0, time_ms)
+        offset = told.roll()
+    told.lose_snapshots()
+    made = told.recreated(offset, 200)
+    assert made.from_offset == 2
+    assert told.segment_reads() == [2, 3, 4]
+    told.judge(made, offset, 200)
+
+
+@pytest.mark.clause("P-9")
+def test_a_newer_whole_snapshot_spares_what_comes_before_it() -> None:
+    told = Told()
+    for time_ms in range(4):
+        told.send(0, time_ms)
+        told.send(1, time_ms)
+        offset = told.roll()
+    told.lose_snapshots(4)
+    made = told.recreated(offset, 50)
+    assert (made.from_offset, told.segment_reads()) == (4, [4, 6])
+    told.judge(made, offset, 50)
+
+
+@pytest.mark.clause("P-9")
+def test_an_older_snapshot_is_not_needed() -> None:
+    told = Told()
+    for time_ms in (0, 0, 0, 150):
+        told.send(0, time_ms)
+        offset = told.roll()
+    told.lose_snapshots(1)
+    made = told.recreated(offset, 200)
+    assert (made.from_offset, told.segment_reads()) == (3, [3])
+
+
+@pytest.mark.clause("P-9", "P-10")
+@pytest.mark.parametrize("restart", ["none", "clean", "killed"])
+def test_a_transaction_that_is_open_there_is_found_however_old_it_is(restart: str) -> None:
+    """None of its records is young, and its marker lies beyond the snapshot."""
+    told = Told()
+    told.send(0, 0)
+    told.roll()
+    told.send(0, 0)
+    told.send(4, 0)
+    told.roll()
+    told.send(0, 0)
+    offset = told.roll()
+    told.end(4, 0)
+    told.roll()
+    if restart != "none":
+        told.log.close_cleanly()
+        told.log = opened(told.disk, CONFIG, clean=restart == "clean")
+    told.lose_snapshots()
+    made = told.recreated(offset, 1000)
+    assert made.from_offset == 2
+    assert {who: one.current_txn_first_offset for who, one in decoded(made.snapshot)} == {4: 2}
+    told.judge(made, offset, 1000)
+
+
+@pytest.mark.clause("P-10")
+def test_a_producer_whose_transaction_ended_late_keeps_its_last_batch() -> None:
+    """The marker is young, and the batch lies in a segment that is not."""
+    told = Told()
+    told.send(4, 0)
+    told.roll()
+    told.send(4, 0, 2)
+    told.roll()
+    told.end(4, 150)
+    offset = told.roll()
+    told.lose_snapshots()
+    made = told.recreated(offset, 200)
+    assert made.from_offset == 0
+    ((_, known),) = decoded(made.snapshot)
+    assert (known.last_sequence, known.current_txn_first_offset) == (2, -1)
+    told.judge(made, offset, 200)
+
+
+@pytest.mark.clause("P-9")
+def test_a_transaction_that_ended_before_the_young_records_is_not_read() -> None:
+    told = Told()
+    told.send(4, 0)
+    told.end(4, 0)
+    told.roll()
+    told.send(4, 150)
+    told.end(4, 150)
+    offset = told.roll()
+    told.log.close_cleanly()
+    told.log = opened(told.disk, CONFIG)
+    told.lose_snapshots()
+    assert told.recreated(offset, 200).from_offset == 2
+
+
+def test_nothing_of_the_same_segment_before_a_transaction_is_told() -> None:
+    """The replay begins in the middle of a segment, at the place that its index knows."""
+    told = Told()
+    for _ in range(20):
+        told.send(0, 0)
+    told.send(4, 0)
+    offset = told.roll()
+    told.lose_snapshots()
+    made = told.recreated(offset, 1000)
+    assert made.from_offset == 20
+    assert made.read_bytes < told.log.bytes_between(0, offset) // 4
+
+
+@pytest.mark.clause("P-8", "P-13")
+def test_it_is_kept_as_the_logs_own_and_loads_through_the_ordinary_path() -> None:
+    told = Told()
+    told.send(0, 0, 3)
+    told.send(4, 0)
+    offset = told.roll()
+    told.send(1, 0)
+    told.lose_snapshots()
+    made = told.recreated(offset, 50)
+    path = told.log.segments.snapshots.path(offset)
+    assert bytes(told.disk.files[path]) == made.snapshot
+    again = opened(told.disk, CONFIG, clean=False)
+    assert again.recovered.snapshot == path
+    assert encoded(again.producers) == encoded(told.log.producers)
+    assert again.last_stable_offset == 3
+
+
+@pytest.mark.clause("P-14")
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_a_directory_with_snapshots_of_its_newest_segments_only(left: int) -> None:
+    """All segments are due, one after the other, as time goes on."""
+    told = Told()
+    for number in range(12):
+        told.send(number % 3, number * 20)
+        told.send(3 + number % 2, number * 20)
+        if number % 4 == 3:
+            told.end(3 + number % 2, number * 20)
+        told.roll()
+    bases = told.log.bases[1:]
+    told.log.close_cleanly()
+    told.log = opened(told.disk, CONFIG)
+    told.lose_snapshots(*bases[len(bases) - left :])
+    for number, offset in enumerate(bases):
+        told.judge(told.recreated(offset, 240 + number), offset, 240 + number)
+    assert told.log.segments.snapshots.offsets == bases
+
+
+def test_it_is_made_in_slices() -> None:
+    told = Told()
+    data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
+    for _ in range(3 * BATCHES_PER_SLICE):
+        told.log.append(NOW, data, 0)
+    offset = told.roll()
+    told.lose_snapshots()
+    assert counted(told.log.recreated(NOW, offset))[1] == 4
+
+
+def test_a_log_that_loses_records_meanwhile_is_looked_at_again() -> None:
+    spoils: tuple[Callable[[PartitionLog], int], ...] = (
+        lambda log: log.truncate_to(log.log_end_offset - 1),
+        lambda log: log.delete_records_before(log.bases[-1]),
+    )
+    for spoil in spoils:
+        told = Told()
+        data = build([Record(timestamp_ms=START_MS, key=b"k", value=b"v")])
+        for _ in range(2 * BATCHES_PER_SLICE):
+            told.log.append(NOW, data, 0)
+        offset = told.roll()
+        told.send(0, 0)
+        told.lose_snapshots()
+        making = told.log.recreated(NOW, offset)
+        next(making)
+        spoil(told.log)
+        with pytest.raises(Overtaken):
+            next(making)
+
+
+@pytest.mark.clause("P-10")
+def test_records_that_are_in_the_tier_only_are_told_by_the_snapshot_where_the_local_ones_begin() -> None:
+    told = Told()
+    told.send(4, 0)
+    told.send(0, 0)
+    first = told.roll()
+    told.send(4, 0)
+    offset = told.roll()
+    told.end(4, 0)
+    told.log.mark_synced(told.log.sync_point())
+    told.log.copied_end_offset = first
+    assert told.log.delete_local(first) == 1
+    told.log.mark_synced(told.log.sync_point())
+    for clean in (None, True, False):
+        if clean is not None:
+            told.log = opened(told.disk, CONFIG, clean=clean)
+        told.lose_snapshots(first)
+        made = told.recreated(offset, 50)
+        assert made.from_offset == first
+        told.judge(made, offset, 50)
+        told.log.mark_synced(told.log.sync_point())

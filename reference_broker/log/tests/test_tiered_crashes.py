@@ -1,0 +1,168 @@
+"""A tiered log whose process or power ends at any operation on the disk, or whose disk refuses one."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from chaos.sim.disk import SimDisk
+from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
+from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
+from reference_broker.log.tests.mortal_disk import Died, MortalDisk
+from reference_broker.log.tests.tiered_world import TIERED, filled
+from reference_broker.ports.disk import Disk, DiskError, UndoFailed
+from reference_broker.ports.memory_disk import MemoryDisk
+
+EPOCHS = [(0, 0), (1, 10), (2, 20)]
+
+
+def _synced(disk: MortalDisk, log: PartitionLog) -> None:
+    """The sync of the paths is one operation, at which the process may die, too."""
+    point = log.sync_point()
+    disk.make_durable(point.paths[0])
+    disk.disk.finish_sync(disk.disk.begin_sync(point.paths))
+    log.mark_synced(point)
+
+
+def _shorten(disk: MortalDisk, log: PartitionLog) -> None:
+    for copied in (6, 12, 18):
+        log.copied_end_offset = copied
+        log.enforce_retention(at(100))
+        _synced(disk, log)
+
+
+def _start_in_the_tier(_: MortalDisk, log: PartitionLog) -> None:
+    log.start_from_remote(NOW, 40, 3, EPOCHS, encoded(log.producers), log.producers)
+
+
+def _cut_into_the_tier(disk: MortalDisk, log: PartitionLog) -> None:
+    log.truncate_to(4)
+    _synced(disk, log)
+
+
+def _deaths(
+    change: Callable[[MortalDisk, PartitionLog], None], before: Callable[[MortalDisk, PartitionLog], None] | None = None
+) -> Iterator[tuple[PartitionLog, PartitionLog]]:
+    """The log as it was before the change, and as a start finds it after each death in it, with and without power."""
+    for loses_power in (False, True):
+        for left in range(1000):
+            disk = MortalDisk(SimDisk(Random(left)))
+            log = filled(_as_disk(disk))
+            _synced(disk, log)
+            if before is not None:
+                before(disk, log)
+            disk.left = left
+            try:
+                change(disk, log)
+            except Died:
+                disk.left = None
+            else:
+                assert left > 5, "the change has more operations than that"
+                break
+            if loses_power:
+                disk.disk.power_loss()
+            again = run_to_end(open_log(_as_disk(disk), DIRECTORY, TIERED, NOW, clean=False))
+            again.check_invariants()
+            assert again.quarantine is None
+            yield log, again
+
+
+def _as_disk(disk: MortalDisk) -> Disk:
+    found: Disk = disk
+    return found
+
+
+@pytest.mark.clause("P-11")
+def test_local_retention_that_dies_anywhere_loses_neither_epochs_nor_producers() -> None:
+    whole = filled(MemoryDisk())
+    found = set()
+    for _, again in _deaths(_shorten):
+        found.add(again.local_log_start_offset)
+        assert (again.log_start_offset, again.log_end_offset) == (0, 24)
+        assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [0, 10, 20])
+        assert encoded(again.producers) == encoded(whole.producers)
+        again.advance_high_watermark(24)
+        for offset in range(again.local_log_start_offset, 24):
+            assert again.read(offset, 1) == whole.read(offset, 1)
+    assert found == {0, 6, 12, 18}
+
+
+@pytest.mark.clause("P-11")
+@pytest.mark.parametrize("before", [None, _shorten], ids=["a whole log", "a log that is in the tier already"])
+def test_a_replica_that_dies_while_it_begins_in_the_tier_is_whole_or_empty(
+    before: Callable[[MortalDisk, PartitionLog], None] | None,
+) -> None:
+    """Never has it its leader's offsets without the producers and the epochs."""
+    whole = encoded(filled(MemoryDisk()).producers)
+    found = set()
+    for log, again in _deaths(_start_in_the_tier, before):
+        found.add(again.log_end_offset)
+        if again.log_end_offset == 40:
+            assert (again.log_start_offset, again.local_log_start_offset) == (3, 40)
+            assert (again.epochs.epochs, again.epochs.starts) == ([0, 1, 2], [3, 10, 20])
+            assert encoded(again.producers) == whole
+        elif again.log_end_offset == 24:
+            assert encoded(again.producers) == whole
+        else:
+            assert again.log_start_offset == again.local_log_start_offset == again.log_end_offset
+            assert not again.producers.by_id
+            assert not again.segments
+        del log
+    assert {0, 24} <= found
+    assert found <= {0, 3, 24, 40}
+
+
+def test_a_cut_into_the_tier_that_dies_leaves_a_whole_log_or_an_empty_one() -> None:
+    found = {
+        (again.log_start_offset, again.log_end_offset, bool(again.producers.by_id))
+        for _, again in _deaths(_cut_into_the_tier, _shorten)
+    }
+    assert found == {(0, 24, True), (0, 0, False)}
+
+
+def test_a_log_that_began_anew_keeps_what_it_gets_then() -> None:
+    """The note that it was about to begin anew must not come back."""
+    for seed in range(20):
+        disk = MortalDisk(SimDisk(Random(seed)))
+        log = filled(_as_disk(disk))
+        _synced(disk, log)
+        _shorten(disk, log)
+        _cut_into_the_tier(disk, log)
+        log = filled(_as_disk(disk))
+        _synced(disk, log)
+        disk.disk.power_loss()
+        again = opened(_as_disk(disk), TIERED, clean=False)
+        assert (again.log_start_offset, again.log_end_offset) == (0, 24)
+
+
+def test_a_disk_that_refuses_an_operation_ends_the_node_once_the_log_is_about_to_begin_anew() -> None:
+    refused = 0
+    for fail_after in range(100):
+        disk = MemoryDisk()
+        log = filled(disk)
+        log.mark_synced(log.sync_point())
+        disk.fail_after = fail_after
+        try:
+            log.start_from_remote(NOW, 40, 3, EPOCHS, encoded(log.producers), log.producers)
+        except UndoFailed:
+            refused += 1
+            disk.fail_after = None
+            assert opened(disk, TIERED, clean=False).log_end_offset in (0, 3, 24, 40)
+        else:
+            break
+    assert refused > 5
+
+
+def test_local_retention_that_the_disk_refuses_changes_nothing() -> None:
+    disk = MemoryDisk()
+    log = filled(disk)
+    log.mark_synced(log.sync_point())
+    log.copied_end_offset = 12
+    disk.fail_after = 0
+    with pytest.raises(DiskError):
+        log.enforce_retention(NOW)
+    disk.fail_after = None
+    log.check_invariants()
+    assert log.local_log_start_offset == 0
+    assert log.enforce_retention(NOW) == 2

@@ -1,0 +1,111 @@
+"""The store port: what the deterministic part may ask of an object store (KIP-405's remote storage).
+
+``Ports.store`` takes an operation. The answer comes in a later event: exactly one of ``done`` and ``failed`` is called.
+A driver that hears nothing for its time limit says ``unavailable``, and the operation may happen all the same.
+
+There are four implementations: ``MemoryStore``, ``serve/store`` with a local folder or S3, and ``chaos/sim/store.py``.
+One conformance suite runs against all of them (``chaos/tests/test_store_conformance.py``).
+
+A key is a ``/``-separated path. Each of its names has letters, digits and ``.``, ``_``, ``-``, ``=``, and is neither
+``.`` nor ``..``. An object is never changed in place: a reader sees all of one put, or of another.
+"""
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+_KEY: Final = re.compile(r"(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+(/(?!\.{1,2}(/|$))[A-Za-z0-9._=-]+)*")
+LARGEST_KEY_BYTES: Final = 1024
+"""The limit of S3."""
+
+
+class Put(NamedTuple):
+    """Stores ``data`` under the key, and replaces what is there. Answered with None, when the object is durable.
+
+    With ``if_absent`` it fails as ``exists`` if there is an object. Of several such puts at a time one succeeds.
+    """
+
+    key: str
+    data: bytes
+    if_absent: bool = False
+
+
+class PutFile(NamedTuple):
+    """Stores the first ``size_bytes`` of a file on this node's disk, and replaces what is there.
+
+    Answered with None, when the object is durable. The file is read in parts and is never whole in memory. It fails as
+    ``missing`` if the file is gone, or shorter than that. There is no ``if_absent``: no store takes one for an object
+    that is sent in parts.
+    """
+
+    key: str
+    path: str
+    size_bytes: int
+
+
+class Get(NamedTuple):
+    """Reads ``length`` bytes from ``position``. Answered with the bytes: fewer only at the end of the object, and none
+    behind it. Fails as ``missing`` if there is no such object."""
+
+    key: str
+    position: int
+    length: int
+
+
+class ListObjects(NamedTuple):
+    """Lists the objects below the folder ``prefix``, at any depth; with an empty prefix all objects.
+
+    Answered with a tuple of StoredObject, sorted by key. A store may list late: what was put or deleted a moment ago
+    may not be seen yet.
+    """
+
+    prefix: str
+
+
+class Delete(NamedTuple):
+    """Deletes the objects. Answered with None, when they are durably gone. A missing one is no error. If it fails,
+    each of them may be there or gone."""
+
+    keys: tuple[str, ...]
+
+
+class StoredObject(NamedTuple):
+    key: str
+    size_bytes: int
+
+
+class FailureKind(StrEnum):
+    MISSING = "missing"
+    """There is no such object, or no such file to put."""
+    EXISTS = "exists"
+    """A put with ``if_absent`` found an object."""
+    UNAVAILABLE = "unavailable"
+    """The store did not answer, or has trouble. It is worth trying again, and the operation may have happened."""
+    REFUSED = "refused"
+    """The store does not take this: the key, the credentials or the configuration are wrong. Trying again is no use
+    until somebody has changed something."""
+
+
+class StoreFailure(NamedTuple):
+    """``reason`` is one line for people."""
+
+    kind: FailureKind
+    reason: str
+
+
+StoreOperation: TypeAlias = Put | PutFile | Get | ListObjects | Delete
+StoreAnswer: TypeAlias = bytes | tuple[StoredObject, ...] | None
+
+
+def refused_key(operation: StoreOperation) -> StoreFailure | None:
+    """Returns why the operation names something that is no key, if it does."""
+    keys = operation.keys if isinstance(operation, Delete) else (operation[0],)
+    for key in keys:
+        may_be_empty = isinstance(operation, ListObjects)
+        if not (_is_key(key) or (may_be_empty and not key)):
+            return StoreFailure(FailureKind.REFUSED, f"{key[:100]!r} is no key of an object")
+    return None
+
+
+def _is_key(key: str) -> bool:
+    return len(key) <= LARGEST_KEY_BYTES and _KEY.fullmatch(key) is not None

@@ -1,0 +1,261 @@
+"""Removes what deleted topics left in the tier, with the states of KIP-405's RemotePartitionDeleteState.
+
+The leader of a partition of ``__remote_log_metadata`` does it for the partitions that it keeps. So it happens whoever
+has died. It reads the log that it leads. Each copy tells how far its writer knew the cluster's metadata. Where a leader
+knows at least as much, and does not know the topic, the topic is deleted. Deliberately unlike Kafka, where the last
+leader of a deleted partition removes its segments, and they stay if it dies.
+
+An object may still be on its way to the store then. So for a day it is looked again whether any has come.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.log.reading import OffsetOutOfRange
+from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.store import Delete, ListObjects, StoredObject, StoreFailure
+from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.records.batch import InvalidRecords, checked, iterate
+from reference_broker.records.reader import MOST_PLAIN_BYTES, read_records
+from reference_broker.records.record import Record
+from reference_broker.remote_log.copying.slots import Slots
+from reference_broker.remote_log.metadata.codec import decode
+from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment
+from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.remote_log.metadata.states import DeleteState
+from reference_broker.remote_log.objects import folder_of
+from reference_broker.replication.partitions import Partition, Partitions
+from reference_broker.wire.errors import Error, ErrorCode, error_name
+
+Key = tuple[bytes, int]
+"""A partition: topic ID and index."""
+
+CHUNK_BYTES = 128 * 1024
+RECORDS_A_SLICE = 50
+"""They cost some 3 ms."""
+KEYS_A_DELETE = 500
+REMOVALS_AT_ONCE = 10
+SWEEP_INTERVAL_US = 3_600_000_000
+SWEPT_FOR_MS = 24 * 3_600_000
+POLL_US = 100_000
+"""A removal looks so often whether all events of its partition are known."""
+
+
+@dataclass(slots=True, eq=False)
+class _Scanned:
+    """How far a led partition of the topic was read, and the partitions that have events there and are not removed:
+    the topic's name, and how far the writer of the last copy knew the cluster's metadata. ``removed`` has the name and
+    the time of the removal in milliseconds of those that were removed within SWEPT_FOR_MS."""
+
+    led: Partition
+    offset: int = 0
+    kept: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    removed: dict[Key, tuple[str, int]] = field(default_factory=dict)
+    sweeps_at_us: int = 0
+
+
+class DeletedPartitions:
+    """``image`` returns the metadata as this node knows it, and ``partitions`` has what it leads."""
+
+    def __init__(
+        self,
+        ports: StorePorts,
+        node_id: int,
+        metadata: RemoteLogMetadata,
+        image: Callable[[], MetadataImage],
+        partitions: Partitions,
+        interval_us: int,
+    ) -> None:
+        self._ports = ports
+        self._node_id = node_id
+        self._metadata = metadata
+        self._image = image
+        self._partitions = partitions
+        self._interval_us = interval_us
+        self._scanned: dict[int, _Scanned] = {}
+        self._removals: dict[Key, None] = {}
+        self._slots = Slots(ports, REMOVALS_AT_ONCE)
+
+    def start(self) -> None:
+        """Begins to look, each ``remote.log.manager.task.interval.ms``. The node calls it once, when it serves."""
+        run_slices(self._ports, self._look(), self._wait)
+
+    def _wait(self) -> None:
+        later(self._ports, self._interval_us, self.start)
+
+    # --- what is deleted --------------------------------------------------------------------------------------------
+
+    def _look(self) -> Slices:
+        topic = self._image().topics.get(REMOTE_LOG_METADATA_TOPIC)
+        for index in range(len(topic.partitions) if topic is not None else 0):
+            led = self._partitions.by_name.get((REMOTE_LOG_METADATA_TOPIC, index))
+            if led is None:
+                self._scanned.pop(index, None)
+                continue
+            scanned = self._scanned.get(index)
+            if scanned is None or scanned.led is not led:
+                scanned = self._scanned[index] = _Scanned(led)
+            yield from self._scan(scanned)
+            self._find_deleted(scanned)
+            self._sweep_if_due(scanned)
+
+    def _scan(self, scanned: _Scanned) -> Slices:
+        """Reads what is replicated and was not read yet. Damaged records say nothing."""
+        led, taken = scanned.led, 0
+        while not led.deleted and scanned.offset < led.log.high_watermark:
+            start = max(scanned.offset, led.log.log_start_offset)
+            try:
+                view = memoryview(led.log.read(start, CHUNK_BYTES, led.log.high_watermark))
+                for position, header in iterate(view):
+                    scanned.offset = header.last_offset + 1
+                    checked(view, position, len(view))
+                    batch = view[position : position + header.size_bytes]
+                    for record in () if header.is_control else read_records(batch, MOST_PLAIN_BYTES):
+                        _note(scanned, record)
+                        taken += 1
+                        if taken % RECORDS_A_SLICE == 0:
+                            yield
+                if not view:
+                    return
+            except InvalidRecords:
+                if scanned.offset <= start:
+                    return
+            except (OffsetOutOfRange, DiskError):
+                return
+            yield
+
+    def _find_deleted(self, scanned: _Scanned) -> None:
+        image = self._image()
+        names = {topic.topic_id for topic in image.topics.values()} if scanned.kept else set()
+        for key, (topic, known_until) in scanned.kept.items():
+            if key[0] not in names and image.provenance.offset >= known_until and key not in self._removals:
+                self._removals[key] = None
+                removal = _Removal(self._ports, self._node_id, self._metadata, key, topic, self._removed)
+                self._slots.take(removal.begin)
+
+    def _sweep_if_due(self, scanned: _Scanned) -> None:
+        now = self._ports.now()
+        for key, (_, removed_ms) in list(scanned.removed.items()):
+            if removed_ms <= now.wall_ms - SWEPT_FOR_MS:
+                del scanned.removed[key]
+        if now.mono_us < scanned.sweeps_at_us:
+            return
+        scanned.sweeps_at_us = now.mono_us + SWEEP_INTERVAL_US
+        for key, (topic, _) in scanned.removed.items():
+            if key not in self._removals:
+                self._removals[key] = None
+                self._slots.take(_Sweep(self._ports, key, topic, self._removed).begin)
+
+    def _removed(self, key: Key) -> None:
+        """It is over. If it failed, the next look begins anew."""
+        del self._removals[key]
+        self._slots.give_back()
+
+
+def _note(scanned: _Scanned, record: Record) -> None:
+    try:
+        event = decode(bytes(record.value or b""))
+    except DamagedRecord:
+        return
+    key = event.topic_id, event.partition
+    if isinstance(event, RemoteSegment):
+        known_until = scanned.kept.get(key, ("", 0))[1]
+        scanned.kept[key] = event.topic, max(event.metadata_offset, known_until)
+    elif isinstance(event, PartitionDelete) and event.state is DeleteState.DELETE_PARTITION_FINISHED:
+        scanned.kept.pop(key, None)
+        scanned.removed[key] = event.topic, event.event_timestamp_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Sweep:
+    """Deletes whatever is in the folder of a partition of a deleted topic. What fails is found again."""
+
+    ports: StorePorts
+    key: Key
+    topic: str
+    over: Callable[[Key], None]
+
+    def begin(self) -> None:
+        folder = folder_of(self.topic, *self.key)
+        self.ports.store(ListObjects(folder), self._delete, lambda _: self.over(self.key))
+
+    def _delete(self, objects: tuple[StoredObject, ...]) -> None:
+        if not objects:
+            self.over(self.key)
+            return
+        some, rest = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
+        keys = tuple(each.key for each in some)
+        self.ports.store(Delete(keys), lambda _: self._delete(rest), lambda _: self.over(self.key))
+
+
+@dataclass(slots=True)
+class _Removal:
+    """Removes one partition of a deleted topic. Any step may have been done before, by another node."""
+
+    ports: StorePorts
+    node_id: int
+    metadata: RemoteLogMetadata
+    key: Key
+    topic: str
+    over: Callable[[Key], None]
+
+    def begin(self) -> None:
+        self.metadata.watch(self.key[0], self.topic, self.key[1])
+        self._when_ready()
+
+    def _when_ready(self) -> None:
+        if self.metadata.is_ready(*self.key):
+            self._step()
+        else:
+            later(self.ports, POLL_US, self._when_ready)
+
+    def _step(self) -> None:
+        """The next state follows what is written. All objects go before the last one."""
+        state = self.metadata.of(*self.key).delete_state
+        if state is None:
+            self._write(DeleteState.DELETE_PARTITION_MARKED)
+        elif state is DeleteState.DELETE_PARTITION_MARKED:
+            self._write(DeleteState.DELETE_PARTITION_STARTED)
+        elif state is DeleteState.DELETE_PARTITION_STARTED:
+            folder = folder_of(self.topic, *self.key)
+            self.ports.store(ListObjects(folder), self._delete, self._store_failed)
+        else:
+            self._end("")
+
+    def _write(self, state: DeleteState) -> None:
+        event = PartitionDelete(
+            topic_id=self.key[0],
+            topic=self.topic,
+            partition=self.key[1],
+            broker_id=self.node_id,
+            event_timestamp_ms=self.ports.now().wall_ms,
+            state=state,
+        )
+        self.metadata.write(event, self._written)
+
+    def _written(self, error: Error) -> None:
+        """INVALID_REQUEST: another node was faster."""
+        if error in (ErrorCode.none, ErrorCode.invalid_request):
+            self._step()
+        else:
+            self._end(f"a step of a deletion was not written: {error_name(error)}")
+
+    def _delete(self, objects: tuple[StoredObject, ...]) -> None:
+        if not objects:
+            self._write(DeleteState.DELETE_PARTITION_FINISHED)
+            return
+        some, rest = objects[:KEYS_A_DELETE], objects[KEYS_A_DELETE:]
+        self.ports.store(Delete(tuple(each.key for each in some)), lambda _: self._delete(rest), self._store_failed)
+
+    def _store_failed(self, failure: StoreFailure) -> None:
+        self._end(f"{failure.kind}: {failure.reason}")
+
+    def _end(self, reason: str) -> None:
+        if reason:
+            self.ports.note("remote_partition_not_removed", ("topic", self.topic), ("reason", reason))
+        self.metadata.unwatch(*self.key)
+        self.over(self.key)

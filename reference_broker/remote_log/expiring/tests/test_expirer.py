@@ -1,0 +1,433 @@
+"""Remote segments go when retention says so, and garbage goes, whatever fails or dies between two steps."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.log.config import LogConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import opened
+from reference_broker.log.tests.tiered_world import TIERED, filled
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.ports.store import StoreFailure
+from reference_broker.remote_log.copying.slots import Slots
+from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
+from reference_broker.remote_log.expiring.removal import Removal
+from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.metadata.events import RemoteLogEvent, RemoteSegment
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.remote_log_metadata import Applied
+from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metrics import RemoteLogMetrics
+from reference_broker.remote_log.objects import ObjectKind, key_of, keys_of
+from reference_broker.remote_log.tests.tier_world import (
+    UNAVAILABLE,
+    NodeMetadata,
+    NodePorts,
+    Tier,
+    TierNode,
+    check_whole,
+)
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import Error
+
+KEPT = replace(TIERED, local_retention_bytes=-1)
+SEGMENTS = 18
+BYTES = 800
+"""Between two and three segments, of which there are six."""
+SMALL = replace(KEPT, retention_bytes=BYTES)
+OLD = replace(KEPT, retention_ms=1000)
+
+
+def led(config: object = SMALL, tier: Tier | None = None) -> tuple[Tier, TierNode, PartitionLog]:
+    tier = tier or Tier()
+    disk = MemoryDisk()
+    log = filled(disk, config, SEGMENTS)  # type: ignore[arg-type]
+    return tier, TierNode(tier, disk=disk, expires=True), log
+
+
+@pytest.fixture(autouse=True)
+def frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reference_broker.remote_log.expiring.expirer.SWEEP_INTERVAL_US", 20_000_000)
+
+
+def check_nothing_else_is_stored(tier: Tier, partition: Partition) -> None:
+    """The store has the objects of listed segments, and no others."""
+    wanted = {key for segment in tier.listed(partition) for key in keys_of(segment)}
+    assert set(tier.store_memory.objects) <= wanted
+    assert not tier.known(partition).unfinished()
+
+
+def check_expired(tier: Tier, partition: Partition, first: int) -> None:
+    """Segments from offset ``first`` on are listed and whole, nothing else is left, and the log begins there."""
+    listed = tier.listed(partition)
+    assert [each.start_offset for each in listed] == list(range(first, 30, 6))
+    assert partition.log.log_start_offset == first
+    check_nothing_else_is_stored(tier, partition)
+    for segment in listed:
+        stored = tier.store_memory.objects[key_of(segment, ObjectKind.LOG)]
+        assert len(stored) == segment.size_bytes
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testDeleteLogSegmentDueToRetentionSizeBreach")
+def test_the_oldest_segments_go_while_the_rest_has_enough_bytes() -> None:
+    tier, node, log = led()
+    sizes = [each.size_bytes for each in log.segments]
+    partition = node.lead(log)
+    tier.pass_ms(10_000)
+    first = next(at for at in range(6) if sum(sizes[at + 1 :]) < BYTES) * 6
+    assert first > 0
+    check_expired(tier, partition, first)
+    tier.pass_ms(10_000)
+    check_expired(tier, partition, first)
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testDeleteLogSegmentDueToRetentionTimeBreach")
+def test_segments_go_once_all_their_records_are_too_old() -> None:
+    tier, node, log = led(OLD)
+    partition = node.lead(log)
+    tier.pass_ms(10_000)
+    assert not tier.listed(partition)
+    assert log.log_start_offset == 30
+    check_nothing_else_is_stored(tier, partition)
+
+
+def test_without_a_limit_nothing_goes() -> None:
+    tier, node, log = led(KEPT)
+    partition = node.lead(log)
+    tier.pass_ms(10_000)
+    check_whole(tier, partition)
+    check_expired(tier, partition, 0)
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testDeletionOnRetentionBreachedSegments")
+def test_the_log_begins_later_before_anything_is_deleted() -> None:
+    tier, node, log = led()
+    partition = node.lead(log)
+    seen: list[tuple[str, int]] = []
+
+    def look(name: str) -> None:
+        if name.startswith("Delete") or "DELETE" in name:
+            seen.append((name, log.log_start_offset))
+
+    node.ports.before = look
+    tier.pass_ms(10_000)
+    steps = [name.partition(" ")[0] for name, _ in seen[1:4]]
+    assert steps == ["Write", "Delete", "Write"], "it is written, deleted, and written again"
+    assert {start for _, start in seen[1:]} == {partition.log.log_start_offset}
+    reopened = opened(node.disk, SMALL, clean=False)
+    assert reopened.log_start_offset == partition.log.log_start_offset
+
+
+def test_records_that_a_client_deleted_go_from_the_tier() -> None:
+    tier, node, log = led(KEPT)
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    log.delete_records_before(13)
+    tier.pass_ms(5_000)
+    listed = tier.listed(partition)
+    assert [each.start_offset for each in listed] == [12, 18, 24], "a segment with a record that is left stays"
+    check_nothing_else_is_stored(tier, partition)
+    assert log.log_start_offset == 13
+
+
+def deaths() -> int:
+    """How many acts a copy and an expiry of everything do."""
+    tier, node, log = led()
+    node.lead(log)
+    tier.pass_ms(10_000)
+    return len(tier.acts)
+
+
+ACTS = deaths()
+
+
+@pytest.mark.clause("P-11", "RemoteLogManagerTest.testFailedDeleteExpiredSegments")
+@pytest.mark.parametrize("happens", [True, False])
+@pytest.mark.parametrize("at", range(ACTS))
+def test_each_act_may_fail_and_is_tried_again(at: int, happens: bool) -> None:
+    """``happens``: it was done, and only its answer is lost."""
+    tier, node, log = led()
+    acts = []
+
+    def fail_once(name: str) -> StoreFailure | None:
+        acts.append(name)
+        return UNAVAILABLE if len(acts) == at + 1 else None
+
+    if happens:
+        node.ports.after = fail_once
+    else:
+        node.ports.before = fail_once
+    partition = node.lead(log)
+    tier.pass_ms(30_000)
+    check_expired(tier, partition, 18)
+
+
+@pytest.mark.clause("P-11", "RemoteLogManagerTest.testDeleteRetentionMsBeingCancelledBeforeSecondDelete")
+@pytest.mark.parametrize("happens", [True, False])
+@pytest.mark.parametrize("at", range(ACTS))
+def test_a_node_may_die_at_each_act_and_the_next_leader_leaves_nothing_behind(at: int, happens: bool) -> None:
+    """Whatever the dead leader was copying or deleting. The next one is the same node, or a replica whose log begins
+    where it began at first: it was not told more."""
+    tier, node, log = led()
+    acts = []
+
+    def die(name: str) -> StoreFailure | None:
+        acts.append(name)
+        if len(acts) == at + 1:
+            node.ports.die()
+            return None if happens else UNAVAILABLE
+        return None
+
+    if happens:
+        node.ports.after = die
+    else:
+        node.ports.before = die
+    node.lead(log)
+    tier.pass_ms(20_000)
+    assert node.ports.is_dead
+    if at % 2:
+        again, disk = opened(node.disk, SMALL, clean=False), node.disk
+        again.advance_high_watermark(again.log_end_offset)
+    else:
+        disk = MemoryDisk()
+        again = filled(disk, SMALL, SEGMENTS)
+    partition = TierNode(tier, 2, disk, expires=True).lead(again, leader_epoch=6)
+    tier.pass_ms(30_000)
+    check_expired(tier, partition, 18)
+
+
+# --- garbage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.clause("P-11")
+@pytest.mark.parametrize("at", range(14))
+def test_a_former_leader_that_wakes_up_leaves_nothing_that_stays(at: int) -> None:
+    """It goes on with a copy that was removed, and with deletions. What it stores is found by the next sweep."""
+    tier, node, log = led(KEPT)
+    acts = []
+
+    def sleep(name: str) -> None:
+        acts.append(name)
+        if len(acts) == at + 1:
+            node.ports.asleep = []
+
+    node.ports.after = sleep
+    former = node.lead(log)
+    tier.pass_ms(1_000)
+    other = MemoryDisk()
+    partition = TierNode(tier, 2, other, expires=True).lead(filled(other, KEPT, SEGMENTS), leader_epoch=9)
+    tier.pass_ms(5_000)
+    check_whole(tier, partition)
+    listed = tier.listed(partition)
+    node.ports.wake()
+    tier.pass_ms(30_000)
+    node.resign(former)
+    assert tier.listed(partition) == listed
+    check_whole(tier, partition)
+    tier.pass_ms(25_000)
+    assert tier.listed(partition) == listed
+    check_nothing_else_is_stored(tier, partition)
+
+
+class Behind(NodeMetadata):
+    """Knows what it knew at first, until an event that it writes is read back."""
+
+    def __init__(self, tier: Tier, ports: NodePorts) -> None:
+        super().__init__(tier, ports)
+        self.old: PartitionSegments | None = None
+
+    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+        return super().of(topic_id, partition) if self.old is None else self.old
+
+    def write(self, event: RemoteLogEvent, done: Applied) -> None:
+        def read_back(error: Error) -> None:
+            self.old = None
+            done(error)
+
+        super().write(event, read_back)
+
+
+@pytest.mark.clause("P-11")
+def test_a_former_leader_does_not_take_a_newer_leaders_objects_for_garbage() -> None:
+    """It lists them before it knows of the newer leader's events."""
+    tier, node, log = led(KEPT)
+    former = node.lead(log)
+    metadata = Behind(tier, node.ports)
+    metadata.watch(former.topic_id, former.topic, 0)
+    ports: Any = node.ports
+    slots, fence = Slots(ports, 1), Fence(ports, 1, metadata, former)
+    expirer = Expirer(ExpiringSetting(1, ports, metadata, RemoteLogMetrics.of(Metrics()), slots), former, fence)
+    tier.pass_ms(5_000)
+    expirer.look()
+    tier.pass_ms(1_000)
+    known = metadata.of(former.topic_id, 0)
+    metadata.old = deepcopy(known)
+    metadata.old.generation = known.generation
+    disk = MemoryDisk()
+    partition = TierNode(tier, 2, disk, expires=True).lead(filled(disk, KEPT, SEGMENTS + 6), leader_epoch=9)
+    tier.pass_ms(3_000)
+    assert len(tier.listed(partition)) == 7
+    tier.pass_ms(20_000)
+    stray = key_of(stranger(), ObjectKind.LOG)
+    tier.store_memory.objects[stray] = b"left by a crash"
+    expirer.look()
+    tier.pass_ms(900)
+    assert "FENCED_LEADER_EPOCH" in str(tier.noted("expiring_failed")[-1]["reason"])
+    assert slots.free == 1
+    check_whole(tier, partition)
+    assert stray in tier.store_memory.objects, "it deletes nothing at all"
+
+
+@pytest.mark.clause("P-11")
+def test_a_leader_that_begins_a_new_epoch_begins_its_work_anew() -> None:
+    """What it writes under the former epoch might not count any more."""
+    tier, node, log = led()
+    partition = node.lead(log)
+    steps: list[str] = []
+    begins = "Write DELETE_SEGMENT_STARTED"
+
+    def next_epoch(name: str) -> None:
+        """The first of these writes changes nothing. The second one begins a deletion."""
+        steps.append(name)
+        if steps.count(begins) == 2:
+            partition.leader_epoch = 8
+
+    node.ports.after = next_epoch
+    tier.pass_ms(20_000)
+    assert tier.known(partition).newest_epoch == 8
+    deletes = [each for each in steps if each == begins or each.startswith("Delete ")]
+    assert deletes[:3] == [begins] * 3
+    check_expired(tier, partition, 18)
+
+
+def test_objects_that_no_event_tells_of_go_and_others_stay() -> None:
+    tier, node, log = led(KEPT)
+    stray = key_of(stranger(), ObjectKind.LOG)
+    folder = stray.partition("/")[0]
+    objects = tier.store_memory.objects
+    objects[stray] = b"left by a crash"
+    objects[f"{folder}/notes.txt"] = b"not a segment's"
+    objects[stray.replace("events-0", "events-1")] = b"another partition's"
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    assert stray not in objects
+    assert f"{folder}/notes.txt" in objects
+    assert stray.replace("events-0", "events-1") in objects
+    check_whole(tier, partition)
+
+
+def stranger() -> RemoteSegment:
+    """One that was listed in another life."""
+    other, node, log = led(KEPT)
+    partition = node.lead(log)
+    other.pass_ms(5_000)
+    return replace(other.listed(partition)[0], segment_id=b"x" * 16)
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testDeletionSkippedForSegmentsBeingCopied")
+def test_the_copy_that_is_under_way_is_no_garbage() -> None:
+    tier, node, log = led(KEPT)
+    node.ports.delay_us = lambda operation: 3_000_000 if type(operation).__name__ == "PutFile" else 1000
+    partition = node.lead(log)
+    tier.pass_ms(100_000)
+    check_whole(tier, partition)
+    assert not [act for act in tier.acts if act.startswith("Delete")]
+
+
+@pytest.mark.clause("P-11")
+def test_a_copy_whose_end_was_written_late_is_not_removed_as_garbage() -> None:
+    """The leader was not told that it finished, and has begun to remove it. Its log may rely on the copy by then."""
+    tier, node, log = led(KEPT)
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    segment = tier.listed(partition)[0]
+    given_up = replace(segment, state=SegmentState.COPY_SEGMENT_STARTED)
+
+    told: list[str] = []
+    ports: Any = node.ports
+    Removal(ports, node.metadata, 1, 5, lambda: True).remove(given_up, told.append)
+    tier.pass_ms(1_000)
+    assert told == [""]
+    check_whole(tier, partition)
+
+
+def lagging(disk: MemoryDisk, config: LogConfig) -> PartitionLog:
+    """A log of which only the records from offset 24 on are here. It begins at 0, as far as it was told."""
+    log = filled(disk, replace(config, local_retention_bytes=0), SEGMENTS)
+    log.mark_synced(log.sync_point())
+    log.copied_end_offset = 30
+    log.delete_local(24)
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 24)
+    return log
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testFindLogStartOffset")
+def test_a_log_that_lags_behind_deletions_begins_at_the_first_listed_record() -> None:
+    """A former leader had deleted more than this replica was told. Its own old segments are gone here, too."""
+    tier, node, log = led()
+    node.lead(log)
+    tier.pass_ms(10_000)
+    disk = MemoryDisk()
+    log = lagging(disk, SMALL)
+    partition = TierNode(tier, 2, disk, expires=True).lead(log, leader_epoch=6)
+    tier.pass_ms(10_000)
+    assert log.log_start_offset == 18
+    assert [each.start_offset for each in tier.listed(partition)] == [18, 24]
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testFindLogStartOffsetFallbackToLocalLogStartOffsetWhenRemoteIsEmpty")
+def test_a_log_of_which_nothing_is_listed_begins_with_its_local_records() -> None:
+    """A former leader had deleted all of it."""
+    tier, node, log = led(OLD)
+    former = node.lead(log)
+    tier.pass_ms(10_000)
+    assert not tier.listed(former)
+    node.resign(former)
+    disk = MemoryDisk()
+    log = lagging(disk, replace(KEPT, remote_log_copy_disable=True))
+    TierNode(tier, 2, disk, expires=True).lead(log, leader_epoch=6)
+    tier.pass_ms(5_000)
+    assert log.log_start_offset == 24
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testRemoteLogSizeRetentionShouldFilterOutCopySegmentStartState")
+def test_what_is_not_listed_counts_for_no_size() -> None:
+    tier, node, log = led(replace(SMALL, retention_bytes=10_000))
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    sizes = sum(each.size_bytes for each in tier.listed(partition)) + log.segments[-1].size_bytes
+    node.resign(partition)
+    known = tier.known(partition)
+    begun = replace(
+        stranger(), attempt=known.last_attempt + 1, size_bytes=10**9, state=SegmentState.COPY_SEGMENT_STARTED
+    )
+    assert not known.apply(begun)
+    again = opened(node.disk, replace(KEPT, retention_bytes=sizes), clean=False)
+    again.advance_high_watermark(again.log_end_offset)
+    partition = TierNode(tier, 2, node.disk, expires=True).lead(again, leader_epoch=6)
+    tier.pass_ms(5_000)
+    check_expired(tier, partition, 0)
+
+
+@pytest.mark.parametrize("at", range(ACTS))
+def test_a_topic_may_lose_its_tier_between_two_steps(at: int) -> None:
+    """Nothing more is known of it then."""
+    tier, node, log = led()
+    acts = []
+
+    def leave(name: str) -> None:
+        acts.append(name)
+        if len(acts) == at + 1:
+            log.config = replace(SMALL, remote_storage_enable=False)
+            node.manager.reconfigured(partition)
+
+    node.ports.after = leave
+    partition = node.lead(log)
+    tier.pass_ms(10_000)
+    assert len(acts) > at
+    assert node.manager.expiring.slots.free > 0
+    tier.pass_ms(10_000)

@@ -1,0 +1,26 @@
+"""The gauges of what there is in the tier and of what is to go."""
+
+from reference_broker.remote_log.expiring.tests.test_expirer import KEPT, led
+
+
+def test_what_there_is_and_what_is_to_go_is_counted() -> None:
+    tier, node, log = led(KEPT)
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    names = ("RemoteLogMetadataCount", "RemoteLogSizeBytes", "RemoteDeleteLagSegments", "RemoteDeleteLagBytes")
+
+    def counted() -> tuple[int, ...]:
+        return tuple(node.value(name) for name in names)
+
+    tier.pass_ms(1_000)
+    listed = tier.listed(partition)
+    sizes = [each.size_bytes for each in listed]
+    assert counted() == (len(listed), sum(sizes), 0, 0)
+    seen: list[tuple[int, ...]] = []
+    node.ports.before = lambda name: seen.append(counted()) if name.startswith("Delete ") else None
+    log.delete_records_before(listed[1].next_offset)
+    tier.pass_ms(2_000)
+    assert seen[0] == (len(listed), sum(sizes), 2, sum(sizes[:2]))
+    assert counted() == (len(listed) - 2, sum(sizes[2:]), 0, 0)
+    node.resign(partition)
+    assert counted() == (0, 0, 0, 0)

@@ -1,0 +1,223 @@
+"""A node that does not know what is in the tier destroys nothing there."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.log.tests.log_world import NOW, appended, batch_of
+from reference_broker.log.tests.tiered_world import TIERED, filled, synced
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.remote_log.expiring import expirer
+from reference_broker.remote_log.expiring.retention import Due, Sliced, due
+from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.lineage import lineage_of
+from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, STARTED, step
+from reference_broker.remote_log.objects import ObjectName, name_of
+from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_whole, objects_of
+from reference_broker.replication.partitions import Partition
+from reference_broker.wire.errors import Error, ErrorCode
+
+SEGMENTS = 18
+START = 30
+"""Where the local log starts, when all closed segments are in the tier only."""
+
+
+@pytest.fixture(autouse=True)
+def frequent_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reference_broker.remote_log.expiring.expirer.SWEEP_INTERVAL_US", 20_000_000)
+
+
+def in_the_tier_only() -> tuple[Tier, TierNode, Partition]:
+    tier, disk = Tier(), MemoryDisk()
+    log = filled(disk, TIERED, SEGMENTS)
+    node = TierNode(tier, disk=disk, expires=True)
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    synced(log)
+    log.delete_local(log.copied_end_offset)
+    synced(log)
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, START)
+    return tier, node, partition
+
+
+def append_segments(partition: Partition) -> None:
+    """New records, which are copied."""
+    log = partition.log
+    for _ in range(7):
+        appended(log, batch_of(2), epoch=5)
+    log.advance_high_watermark(log.log_end_offset)
+    synced(log)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_nothing_is_deleted_when_the_events_are_lost(goes_on: bool) -> None:
+    """``goes_on``: segments are copied afterwards, so something is known again."""
+    tier, _, partition = in_the_tier_only()
+    before = dict(tier.store_memory.objects)
+    tier.known(partition).forget()
+    if goes_on:
+        append_segments(partition)
+    tier.pass_ms(60_000)
+    assert bool(tier.listed(partition)) is goes_on
+    assert partition.log.log_start_offset == 0
+    assert before.items() <= tier.store_memory.objects.items()
+    (note,) = tier.noted("remote_log_events_missing")
+    assert note["log_start_offset"] == 0
+    assert note["local_log_start_offset"] == START
+
+
+def test_nothing_is_deleted_when_only_the_oldest_events_are_lost() -> None:
+    tier, _, partition = in_the_tier_only()
+    before = dict(tier.store_memory.objects)
+    known = tier.known(partition)
+    newer = [each for each in known.listed() if each.start_offset >= 12]
+    known.forget()
+    for each in newer:
+        known.apply(replace(each, state=STARTED))
+        known.apply(step(each, FINISHED, by=each.uploader_epoch))
+    assert [each.start_offset for each in known.listed()] == [12, 18, 24]
+    tier.pass_ms(60_000)
+    assert partition.log.log_start_offset == 0
+    assert before.items() <= tier.store_memory.objects.items()
+
+
+@pytest.mark.parametrize("lost", [6, 12, 24])
+@pytest.mark.parametrize("expires", [False, True])
+def test_nothing_is_deleted_when_events_in_the_middle_are_lost(lost: int, expires: bool) -> None:
+    """``expires``: what lies before is let go, so that the log would begin with what is missed."""
+    tier, _, partition = in_the_tier_only()
+    known = tier.known(partition)
+    told = tuple(known.listed())
+    (missed,) = (each for each in told if each.start_offset == lost)
+    known.forget()
+    for each in told:
+        if each is not missed:
+            known.apply(replace(each, state=STARTED))
+            known.apply(step(each, FINISHED, by=each.uploader_epoch))
+    before = objects_of(tier, missed)
+    if expires:
+        partition.log.delete_records_before(lost)
+    tier.pass_ms(60_000)
+    assert partition.log.log_start_offset == (lost if expires else 0)
+    assert objects_of(tier, missed) == before
+    assert len(tier.noted("remote_log_events_missing")) == 1
+    partition.log.delete_records_before(lost + 6)
+    tier.pass_ms(60_000)
+    assert not objects_of(tier, missed), "nobody misses it any more"
+
+
+def test_the_next_leader_of_a_partition_whose_events_are_lost_deletes_nothing() -> None:
+    """Its own event, which changes nothing, does not say what was there."""
+    tier, node, partition = in_the_tier_only()
+    before = dict(tier.store_memory.objects)
+    tier.known(partition).forget()
+    node.resign(partition)
+    again = TierNode(tier, 2, node.disk, expires=True).lead(partition.log, leader_epoch=6)
+    tier.pass_ms(30_000)
+    assert tier.known(again).newest_epoch == 6
+    assert again.log.log_start_offset == 0
+    assert tier.store_memory.objects == before
+
+
+def test_who_deletes_the_records_that_are_missed_ends_the_wait() -> None:
+    tier, _, partition = in_the_tier_only()
+    tier.known(partition).forget()
+    tier.pass_ms(30_000)
+    partition.log.delete_records_before(START)
+    tier.pass_ms(30_000)
+    assert not tier.store_memory.objects
+    assert len(tier.noted("remote_log_events_missing")) == 1
+
+
+def test_retention_may_take_what_is_missed() -> None:
+    """What is newer than that has to go, too."""
+    tier, _, partition = in_the_tier_only()
+    tier.known(partition).forget()
+    append_segments(partition)
+    tier.pass_ms(10_000)
+    assert tier.listed(partition)
+    partition.log.config = replace(TIERED, retention_ms=1)
+    tier.pass_ms(30_000)
+    assert not tier.store_memory.objects
+
+
+def test_what_is_still_here_is_copied_again() -> None:
+    """It is kept here until then, although its objects go: no event tells of them."""
+    tier, disk = Tier(), MemoryDisk()
+    log = filled(disk, replace(TIERED, local_retention_bytes=-1), SEGMENTS)
+    node = TierNode(tier, disk=disk, expires=True)
+    partition = node.lead(log)
+    tier.pass_ms(5_000)
+    synced(log)
+    assert log.copied_end_offset == START
+    tier.known(partition).forget()
+    for _ in range(60):
+        tier.pass_ms(1_000)
+        known = tier.known(partition)
+        assert known.listed_until(lineage_of(log), 0) >= log.copied_end_offset
+    assert log.copied_end_offset == START
+    assert log.local_log_start_offset == 0
+    check_whole(tier, partition)
+    log.config = TIERED
+    log.enforce_retention(NOW)
+    assert log.local_log_start_offset == START
+    tier.pass_ms(30_000)
+    assert tier.known(partition).listed_until(lineage_of(log), 0) >= START
+
+
+def test_a_leader_proves_anew_that_no_former_one_counts() -> None:
+    tier, disk = Tier(), MemoryDisk()
+    node = TierNode(tier, disk=disk)
+    partition = node.lead(filled(disk, TIERED, SEGMENTS))
+    tier.pass_ms(5_000)
+    ports: Any = node.ports
+    fence = Fence(ports, 1, node.metadata, partition)
+    told: list[Error] = []
+    fence.put_up(told.append)
+    tier.pass_ms(10)
+    assert (told, fence.is_up) == ([ErrorCode.none], True)
+    tier.known(partition).forget()
+    assert not fence.is_up
+    fence.put_up(told.append)
+    tier.known(partition).forget()
+    tier.pass_ms(10)
+    assert told[1:] == [ErrorCode.fenced_leader_epoch]
+    fence.put_up(told.append)
+    tier.pass_ms(10)
+    assert (told[2:], fence.is_up) == ([ErrorCode.none], True)
+
+
+@pytest.mark.parametrize("looks_at", ["retention", "objects"])
+def test_a_partition_that_goes_while_it_is_looked_at_misses_nothing(
+    looks_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is known of it any more. That says nothing about its events."""
+    tier, node, partition = in_the_tier_only()
+    went: list[bool] = []
+
+    def go() -> None:
+        if not went:
+            went.append(True)
+            partition.deleted_topic = True
+            node.resign(partition)
+
+    def due_and_gone(*of: Any) -> Sliced[Due]:
+        found = yield from due(*of)
+        go()
+        return found
+
+    def name_and_gone(key: str) -> ObjectName | None:
+        tier.set_timer(tier.mono_us, go)
+        return name_of(key)
+
+    if looks_at == "retention":
+        monkeypatch.setattr(expirer, "due", due_and_gone)
+    else:
+        monkeypatch.setattr(expirer, "OBJECTS_PER_SLICE", 1)
+        monkeypatch.setattr(expirer, "name_of", name_and_gone)
+    before = dict(tier.store_memory.objects)
+    tier.pass_ms(60_000)
+    assert went
+    assert not tier.noted("remote_log_events_missing")
+    assert tier.store_memory.objects == before

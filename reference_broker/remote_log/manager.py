@@ -1,0 +1,246 @@
+"""What a node does about the remote tier for each of its tiered replicas (Kafka's RemoteLogManager).
+
+Replication tells which partitions the node leads and follows. The leader copies segments. Every replica is told how far
+its log is copied, so that it may delete what is listed.
+"""
+
+from dataclasses import dataclass
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.delta import MetadataDelta
+from reference_broker.metadata.image import MetadataImage, TopicImage
+from reference_broker.metrics.metrics import Metrics
+from reference_broker.ports.chance import RandomSource
+from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.timing import Slices, later, run_slices
+from reference_broker.remote_log.copying.copier import Copier, Surroundings
+from reference_broker.remote_log.copying.slots import Slots
+from reference_broker.remote_log.expiring.deleted_partitions import DeletedPartitions
+from reference_broker.remote_log.expiring.expirer import Expirer, ExpiringSetting
+from reference_broker.remote_log.fence import Fence
+from reference_broker.remote_log.lineage import lineage_of
+from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.remote_log.metrics import RemoteLogMetrics
+from reference_broker.remote_log.reading.reader import RemoteReader
+from reference_broker.replication.partitions import Partition
+
+REPLICAS_PER_SLICE = 64
+EXPIRERS_AT_ONCE = 10
+"""Of so many partitions remote segments are deleted at a time."""
+
+Key = tuple[bytes, int]
+"""A partition: topic ID and index."""
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    """``led`` is there while this node leads the partition. ``leader_epoch`` is the newest known. ``is_watched``:
+    its remote segments are known. ``is_cleared``: the topic has no tier any more, and nothing is left there.
+    ``generation``, ``removals``: of what was known when the log was told how far it is listed."""
+
+    topic: str
+    log: PartitionLog
+    led: "_Led | None" = None
+    leader_epoch: int = -1
+    is_followed: bool = False
+    is_watched: bool = False
+    is_cleared: bool = False
+    generation: object = None
+    removals: int = 0
+
+    @property
+    def is_tiered(self) -> bool:
+        return self.log.config.remote_storage_enable
+
+    @property
+    def is_to_be_watched(self) -> bool:
+        is_clearing = self.led is not None and self.log.config.remote_log_delete_on_disable and not self.is_cleared
+        return self.is_tiered or is_clearing
+
+
+@dataclass(slots=True, eq=False)
+class _Led:
+    """What is done for a partition that this node leads. ``copier`` is there while its topic is tiered."""
+
+    partition: Partition
+    fence: Fence
+    expirer: Expirer
+    copier: Copier | None = None
+
+    def close_copier(self) -> None:
+        """What was listed may be deleted from now on."""
+        self.partition.log.copied_end_offset = 0
+        if self.copier is not None:
+            self.copier.close()
+            self.copier = None
+
+
+class RemoteLogManager:
+    """Implements ``replication.partition_roles.ReplicaListener``. There is one only where
+    ``remote.log.storage.system.enable`` is set."""
+
+    def __init__(
+        self,
+        ports: StorePorts,
+        node_id: int,
+        config: BrokerConfig,
+        metadata: RemoteLogMetadata,
+        metrics: Metrics,
+        random: RandomSource,
+        deleted: DeletedPartitions | None = None,
+    ) -> None:
+        counted = RemoteLogMetrics.of(metrics)
+        self.metadata = metadata
+        self.reader = RemoteReader(ports, metadata, counted, config.remote_log_index_file_cache_total_size_bytes)
+        self._ports = ports
+        self._interval_us = config.remote_log_manager_task_interval_ms * 1000
+        self._around = Surroundings(
+            node_id=node_id,
+            ports=ports,
+            metadata=metadata,
+            metrics=counted,
+            slots=Slots(ports, config.remote_log_manager_copier_thread_pool_size),
+            random=random,
+            first_pause_ms=config.remote_log_manager_task_retry_backoff_ms,
+            longest_pause_ms=config.remote_log_manager_task_retry_backoff_max_ms,
+        )
+        self.expiring = ExpiringSetting(node_id, ports, metadata, counted, Slots(ports, EXPIRERS_AT_ONCE))
+        self._replicas: dict[Key, _Replica] = {}
+        self._deleted = deleted
+        self._is_started = False
+
+    def start(self) -> None:
+        """Begins to copy. The node calls it once, when it serves. Then every replica is looked at each
+        ``remote.log.manager.task.interval.ms``."""
+        self._is_started = True
+        if self._deleted is not None:
+            self._deleted.start()
+        run_slices(self._ports, self._look_at_all(), self._wait)
+
+    def image_changed(self, _delta: MetadataDelta, _image: MetadataImage) -> None:
+        """A listener of the loader."""
+        self.metadata.image_changed()
+
+    def copied_now(self, topic_id: bytes, partition: int) -> bytes | None:
+        """The ID of the segment that is being copied. Its objects are no garbage, although it is not finished."""
+        replica = self._replicas.get((topic_id, partition))
+        copier = None if replica is None or replica.led is None else replica.led.copier
+        under_way = None if copier is None else copier.copy
+        return None if under_way is None or under_way.prepared is None else under_way.segment.segment_id
+
+    # --- roles ------------------------------------------------------------------------------------------------------
+
+    def leads(self, partition: Partition) -> None:
+        replica = self._replica(partition.topic, partition.topic_id, partition.index, partition.log)
+        replica.is_followed, replica.leader_epoch = False, partition.leader_epoch
+        if replica.led is None:
+            partition.log.copied_end_offset = 0
+            key = partition.topic_id, partition.index
+            fence = Fence(self._ports, self._around.node_id, self.metadata, partition)
+            expirer = Expirer(self.expiring, partition, fence, lambda: self.copied_now(*key))
+            replica.led = _Led(partition, fence, expirer)
+        self._settle((partition.topic_id, partition.index), replica)
+
+    def resigns(self, partition: Partition) -> None:
+        key = partition.topic_id, partition.index
+        replica = self._replicas.get(key)
+        if replica is None or replica.led is None:
+            return
+        replica.led.close_copier()
+        replica.led.expirer.close()
+        replica.led = None
+        if partition.deleted_topic:
+            self._drop(key)
+
+    def follows(self, topic: TopicImage, index: int, log: PartitionLog) -> None:
+        replica = self._replica(topic.name, topic.topic_id, index, log)
+        replica.is_followed, replica.leader_epoch = True, topic.partitions[index].leader_epoch
+        self._settle((topic.topic_id, index), replica)
+
+    def rests(self, topic_id: bytes, index: int) -> None:
+        """A replica that follows nobody is forgotten at the next look, unless it has found a role by then."""
+        replica = self._replicas.get((topic_id, index))
+        if replica is not None:
+            replica.is_followed = False
+
+    def reconfigured(self, partition: Partition) -> None:
+        replica = self._replicas.get((partition.topic_id, partition.index))
+        if replica is not None:
+            self._settle((partition.topic_id, partition.index), replica)
+
+    def _replica(self, topic: str, topic_id: bytes, index: int, log: PartitionLog) -> _Replica:
+        key = topic_id, index
+        known = self._replicas.get(key)
+        if known is None or known.log is not log:
+            self._drop(key)
+            known = self._replicas[key] = _Replica(topic, log)
+        return known
+
+    def _drop(self, key: Key) -> None:
+        replica = self._replicas.pop(key, None)
+        if replica is not None and replica.led is not None:
+            replica.led.expirer.close()
+        if replica is not None and replica.is_watched:
+            self.metadata.unwatch(*key)
+
+    # --- the regular look -------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        later(self._ports, self._interval_us, lambda: run_slices(self._ports, self._look_at_all(), self._wait))
+
+    def _look_at_all(self) -> Slices:
+        for number, (key, replica) in enumerate(list(self._replicas.items()), 1):
+            if self._replicas.get(key) is replica:
+                if replica.led is None and not replica.is_followed:
+                    self._drop(key)
+                else:
+                    self._settle(key, replica)
+            if number % REPLICAS_PER_SLICE == 0:
+                yield
+
+    def _settle(self, key: Key, replica: _Replica) -> None:
+        """Watches the replica if its topic is tiered, copies what is due, and tells its log what is listed."""
+        topic_id, index = key
+        log, led = replica.log, replica.led
+        replica.is_cleared &= not replica.is_tiered
+        if replica.is_to_be_watched != replica.is_watched:
+            replica.is_watched = not replica.is_watched
+            if replica.is_watched:
+                self.metadata.watch(topic_id, replica.topic, index)
+            else:
+                self.metadata.unwatch(topic_id, index)
+                log.copied_end_offset = 0
+        generation = self.metadata.of(*key).generation
+        if replica.generation is not generation:
+            replica.generation, log.copied_end_offset = generation, 0
+        if led is not None and not replica.is_tiered:
+            led.close_copier()
+        if not self._is_started:
+            return
+        if led is not None:
+            self._lead(key, led, replica)
+        elif replica.is_watched:
+            self._tell_log(key, replica)
+
+    def _lead(self, key: Key, led: _Led, replica: _Replica) -> None:
+        led.expirer.look()
+        if not replica.is_tiered:
+            replica.is_cleared |= replica.is_watched and led.expirer.is_cleared
+        elif not led.expirer.is_clearing:
+            if led.copier is None:
+                led.copier = Copier(self._around, led.partition, led.fence)
+            led.copier.count_lag()
+            led.copier.look()
+            if not replica.log.config.is_copied:
+                self._tell_log(key, replica)
+
+    def _tell_log(self, key: Key, replica: _Replica) -> None:
+        """Tells the log how far it is listed, as far as no former leader can take it back. What the leader of now has
+        removed may lie anywhere, so after that it begins again where the log does."""
+        log, known = replica.log, self.metadata.of(*key)
+        if replica.removals != known.removals:
+            replica.removals, log.copied_end_offset = known.removals, 0
+        if self.metadata.is_ready(*key) and known.newest_epoch >= replica.leader_epoch:
+            start = max(log.copied_end_offset, log.local_log_start_offset)
+            log.copied_end_offset = known.listed_until(lineage_of(log), start)

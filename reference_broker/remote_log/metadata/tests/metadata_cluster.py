@@ -1,0 +1,85 @@
+"""Nodes of a cluster in virtual time, each with what it knows of remote segments in ``__remote_log_metadata``."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from reference_broker.apis.topics.automatic_creation import ask_to_create
+from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.core.tests.cluster_world import ClusterWorld
+from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.ports.node_ports import Done
+from reference_broker.ports.timing import later
+from reference_broker.remote_log.metadata.events import RemoteLogEvent
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.placement import metadata_partition_of
+from reference_broker.remote_log.metadata.tests.remote_events import TOPIC, TOPIC_ID
+from reference_broker.remote_log.metadata.topic import MetadataSurroundings, RemoteLogMetadataTopic
+from reference_broker.wire.errors import Error
+
+Told = list[Error]
+"""What a write was told, once it was."""
+
+
+class MetadataCluster(ClusterWorld):
+    """``topics``: the metadata of each node."""
+
+    def __init__(self, nodes: int = 3, **config: str) -> None:
+        self.topics: dict[int, RemoteLogMetadataTopic] = {}
+        few = {"rlmm_config_remote_log_metadata_topic_num_partitions": "3"}
+        super().__init__(nodes, **{**few, **config})
+
+    def start(self, number: int, **config: str) -> None:
+        super().start(number, **config)
+        node = self.members[number].node
+        broker = node.broker
+
+        def create(wanted: WantedTopic, over: Done) -> None:
+            if broker.lifecycle.channel.has_leader:
+                ask_to_create(broker, wanted, over)
+            else:
+                later(broker.outside, 0, over)
+
+        around = MetadataSurroundings(
+            broker.outside, number, broker.config, lambda: broker.loader.image, node._serve_locally, create
+        )
+        topic = self.topics[number] = RemoteLogMetadataTopic(around)
+        broker.replica.loader.subscribe(lambda *_: topic.image_changed())
+
+    def at(self, number: int, work: Callable[[RemoteLogMetadataTopic], Any]) -> Any:
+        """Does something at a node, and lets what it asked for happen."""
+        member = self.members[number]
+        result = work(self.topics[number])
+        self._take(member, member.node._taken())
+        return result
+
+    def watch(self, *numbers: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> None:
+        for number in numbers:
+            self.at(number, lambda topic: topic.watch(topic_id, TOPIC, partition))
+        self.run_until(lambda: all(self.topics[number].is_ready(topic_id, partition) for number in numbers))
+
+    def begin_write(self, number: int, event: RemoteLogEvent) -> Told:
+        told: Told = []
+        self.at(number, lambda topic: topic.write(event, told.append))
+        return told
+
+    def write(self, number: int, event: RemoteLogEvent) -> Error:
+        told = self.begin_write(number, event)
+        self.run_until(lambda: bool(told))
+        (error,) = told
+        return error
+
+    def segments(self, number: int, partition: int = 0, topic_id: bytes = TOPIC_ID) -> PartitionSegments:
+        return self.topics[number].of(topic_id, partition)
+
+    def index(self, partition: int = 0, topic_id: bytes = TOPIC_ID) -> int:
+        return metadata_partition_of(topic_id, partition, len(self.state_of_topic))
+
+    @property
+    def state_of_topic(self) -> Sequence[Any]:
+        image: Any = max((each.node.broker.loader.image for each in self.living), key=lambda one: one.provenance.offset)
+        partitions: Sequence[Any] = image.topics[REMOTE_LOG_METADATA_TOPIC].partitions
+        return partitions
+
+    def keeper(self, partition: int = 0) -> int:
+        """Who leads the partition of the topic that keeps a partition."""
+        return self.leader(REMOTE_LOG_METADATA_TOPIC, self.index(partition))

@@ -1,0 +1,63 @@
+"""Short ways to make events of remote segments for tests."""
+
+from dataclasses import replace
+
+from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteSegment, SegmentUpdate, update_of
+from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+
+TOPIC_ID = bytes(range(16))
+TOPIC = "tiered"
+STARTED = SegmentState.COPY_SEGMENT_STARTED
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+DELETING = SegmentState.DELETE_SEGMENT_STARTED
+DELETED = SegmentState.DELETE_SEGMENT_FINISHED
+
+
+def segment_id(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def copy_of(
+    number: int,
+    start_offset: int,
+    end_offset: int,
+    *epochs: tuple[int, int],
+    by: int = 0,
+    attempt: int = 0,
+    partition: int = 0,
+    topic_id: bytes = TOPIC_ID,
+) -> RemoteSegment:
+    """The first event of copy ``number``, by the leader of epoch ``by``. ``attempt`` is the number if not given."""
+    return RemoteSegment(
+        topic_id=topic_id,
+        topic=TOPIC,
+        partition=partition,
+        segment_id=segment_id(number),
+        start_offset=start_offset,
+        end_offset=end_offset,
+        max_timestamp_ms=1_000,
+        broker_id=1,
+        event_timestamp_ms=2_000,
+        size_bytes=100,
+        leader_epochs=epochs or ((0, start_offset),),
+        uploader_epoch=by,
+        has_transaction_index=False,
+        attempt=attempt or number,
+    )
+
+
+def step(
+    segment: RemoteSegment,
+    state: SegmentState,
+    by: int | None = None,
+    known_as: SegmentState | None = None,
+) -> SegmentUpdate:
+    """The next event of a segment, by the leader of epoch ``by``: the one that copied it, if not given."""
+    update = update_of(segment, state, 1, segment.uploader_epoch if by is None else by, 3_000)
+    return replace(update, known_as=known_as)
+
+
+def deletion(state: DeleteState, partition: int = 0, topic_id: bytes = TOPIC_ID) -> PartitionDelete:
+    return PartitionDelete(
+        topic_id=topic_id, topic=TOPIC, partition=partition, broker_id=1, event_timestamp_ms=4_000, state=state
+    )

@@ -1,0 +1,81 @@
+"""Events of remote segments survive their bytes, which are Kafka's."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.coordination.record_fields import DamagedRecord
+from reference_broker.remote_log.metadata.codec import decode, encode
+from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
+from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+
+ids = st.binary(min_size=16, max_size=16)
+int32s = st.integers(0, 2**31 - 1)
+int64s = st.integers(0, 2**63 - 2)
+places = {
+    "topic_id": ids,
+    "topic": st.text("abc._-", min_size=1, max_size=249),
+    "partition": int32s,
+    "broker_id": int32s,
+    "event_timestamp_ms": int64s,
+}
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> RemoteSegment:
+    start = draw(st.integers(0, 1000))
+    epochs = sorted(draw(st.sets(int32s, min_size=1, max_size=5)))
+    steps = draw(st.lists(st.integers(1, 50), min_size=len(epochs), max_size=len(epochs)))
+    starts = [start + sum(steps[:count]) for count in range(len(epochs))]
+    return draw(
+        st.builds(
+            RemoteSegment,
+            **places,
+            segment_id=ids,
+            start_offset=st.just(start),
+            end_offset=st.just(start + sum(steps)),
+            max_timestamp_ms=st.integers(-1, 2**62),
+            size_bytes=int32s,
+            leader_epochs=st.just(tuple(zip(epochs, starts, strict=True))),
+            uploader_epoch=int32s,
+            has_transaction_index=st.booleans(),
+            state=st.sampled_from(SegmentState),
+            attempt=int32s,
+            metadata_offset=int64s,
+        )
+    )
+
+
+updates = st.builds(SegmentUpdate, **places, segment_id=ids, uploader_epoch=int32s, state=st.sampled_from(SegmentState))
+deletes = st.builds(PartitionDelete, **places, state=st.sampled_from(DeleteState))
+events = segments() | updates | deletes
+
+
+@pytest.mark.clause(
+    "RemoteLogMetadataSerdeTest.testRemoteLogSegmentMetadataSerde",
+    "RemoteLogMetadataSerdeTest.testRemoteLogSegmentMetadataUpdateSerde",
+    "RemoteLogMetadataSerdeTest.testRemotePartitionDeleteMetadataSerde",
+)
+@given(events)
+def test_an_event_survives_its_bytes(event: RemoteLogEvent) -> None:
+    assert decode(encode(event)) == event
+
+
+@given(events, st.data())
+def test_damaged_bytes_are_told_as_such(event: RemoteLogEvent, data: st.DataObject) -> None:
+    """Any event or DamagedRecord may come of them, but no other exception."""
+    damaged = bytearray(encode(event))
+    at = data.draw(st.integers(0, len(damaged) - 1))
+    damaged[at] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(damaged[: data.draw(st.integers(0, len(damaged)))]))
+    except DamagedRecord:
+        return
+
+
+@given(events)
+def test_bytes_too_many_or_too_few_are_refused(event: RemoteLogEvent) -> None:
+    value = encode(event)
+    for wrong in (value[:-1], value + b"\0", b"", b"\0" + value, b"\x02" + value[1:]):
+        with pytest.raises(DamagedRecord):
+            decode(wrong)

@@ -1,0 +1,213 @@
+"""What Kafka's own tests of remote segments' metadata assert, each by the name of its test."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.remote_log.metadata.events import RemoteSegment
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.metadata.tests.remote_events import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    STARTED,
+    copy_of,
+    step,
+)
+from reference_broker.wire.errors import ErrorCode
+
+
+def after(*segments: RemoteSegment, state: SegmentState = FINISHED) -> PartitionSegments:
+    """What is known when each was copied, in this order. ``state``: the last one of each."""
+    known = PartitionSegments()
+    for segment in segments:
+        assert known.apply(segment) is ErrorCode.none
+        for each in SegmentState:
+            if STARTED < each <= state:
+                assert known.apply(step(segment, each)) is ErrorCode.none
+    return known
+
+
+def listed(known: PartitionSegments) -> list[RemoteSegment]:
+    return [known_as_begun(each) for each in known.listed()]
+
+
+def known_as_begun(segment: RemoteSegment) -> RemoteSegment:
+    return replace(segment, state=STARTED, event_timestamp_ms=2_000)
+
+
+def garbage(known: PartitionSegments) -> set[bytes]:
+    return {each.segment_id for each in known.unfinished()}
+
+
+def owner(known: PartitionSegments, epoch: int, offset: int) -> bytes | None:
+    found = known.segment_for(epoch, offset)
+    return None if found is None else found.segment_id
+
+
+@pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheAddMetadataOnInvalidArgs")
+@pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
+def test_a_segment_begins_as_a_copy_that_has_begun(state: SegmentState) -> None:
+    known = PartitionSegments()
+    assert known.apply(replace(copy_of(1, 0, 100), state=state)) is ErrorCode.invalid_request
+    assert not len(known)
+
+
+@pytest.mark.clause("RemoteLogMetadataCacheTest.testCacheUpdateMetadataOnInvalidArgs")
+@pytest.mark.parametrize("state", [FINISHED, DELETING, DELETED])
+def test_an_update_of_an_unknown_segment_changes_nothing(state: SegmentState) -> None:
+    known = PartitionSegments()
+    assert known.apply(step(copy_of(1, 0, 100), state)) is ErrorCode.resource_not_found
+    assert not len(known)
+
+
+@pytest.mark.clause("RemoteLogMetadataCacheTest.testDropEventOnInvalidStateTransition")
+def test_a_step_that_is_not_in_the_table_changes_nothing() -> None:
+    """The steps of Kafka's test, with what each leads to."""
+    segment = copy_of(1, 10, 100, (5, 10))
+    known = after(segment, state=STARTED)
+    for state, then in (
+        (DELETED, STARTED),
+        (FINISHED, FINISHED),
+        (DELETED, FINISHED),
+        (STARTED, FINISHED),
+        (DELETING, DELETING),
+        (FINISHED, DELETING),
+        (STARTED, DELETING),
+    ):
+        error = known.apply(step(segment, state))
+        assert (error is ErrorCode.none) is (state is then)
+        assert known.get(segment.segment_id).state is then  # type: ignore[union-attr]
+    assert known.apply(step(segment, DELETED)) is ErrorCode.none
+    assert not len(known)
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsOnEmpty")
+def test_at_first_there_is_nothing() -> None:
+    known = PartitionSegments()
+    assert (listed(known), known.unfinished(), known.highest_offset(0), owner(known, 0, 0)) == ([], (), None, None)
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.testListAllRemoteLogSegmentsShouldReturnSortedSegments")
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheListSegments")
+def test_segments_are_listed_by_their_first_offset() -> None:
+    one, two, three = copy_of(1, 201, 400, (0, 201), (1, 301)), copy_of(2, 0, 100), copy_of(3, 101, 200)
+    assert listed(after(one, two, three)) == [two, three, one]
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentStartedState")
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithCopySegmentStartedState")
+def test_a_copy_that_has_begun_is_known_and_not_read() -> None:
+    segment = copy_of(1, 0, 50)
+    known = after(segment, state=STARTED)
+    assert (owner(known, 0, 0), listed(known), garbage(known)) == (None, [], {segment.segment_id})
+    assert known.highest_offset(0) is None
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedState")
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithCopySegmentFinishedState")
+@pytest.mark.clause("RemoteLogMetadataManagerTest.testFetchSegments")
+def test_a_finished_copy_is_read_where_it_has_the_offset() -> None:
+    one, two = copy_of(1, 10, 100), copy_of(2, 101, 200)
+    known = after(one, two)
+    assert (owner(known, 0, 90), owner(known, 0, 150)) == (one.segment_id, two.segment_id)
+    assert (owner(known, 0, 9), owner(known, 0, 201), owner(known, 1, 90)) == (None, None, None)
+    assert known.highest_offset(0) == 200
+    assert not garbage(known)
+
+
+@pytest.mark.clause(
+    "RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedStateForOverlappingSegments",
+    "RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedStateForMultipleOverlappingSegments",
+    "RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedStateForDuplicateSegments",
+    "RemoteLogLeaderEpochStateTest.handleSegmentWithCopySegmentFinishedStateForSegmentsWithSameStartOffset",
+)
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(10, 100), (5, 150)],
+        [(10, 100), (5, 150), (148, 155), (4, 200)],
+        [(10, 100), (10, 100)],
+        [(10, 100), (10, 150)],
+    ],
+)
+def test_a_newer_segment_replaces_those_whose_offsets_it_has(ranges: list[tuple[int, int]]) -> None:
+    segments = [copy_of(number, *each) for number, each in enumerate(ranges, 1)]
+    known = after(*segments)
+    assert listed(known) == segments[-1:]
+    assert garbage(known) == {each.segment_id for each in segments[:-1]}
+    assert {owner(known, 0, offset) for offset in (11, ranges[-1][1])} == {segments[-1].segment_id}
+    assert known.highest_offset(0) == ranges[-1][1]
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithDeleteSegmentStartedState")
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentWithDeleteSegmentStartedState")
+def test_a_segment_that_is_being_deleted_is_known_and_not_read() -> None:
+    one, two = copy_of(1, 10, 100), copy_of(2, 101, 200)
+    known = after(one, two, state=DELETING)
+    assert (listed(known), garbage(known)) == ([], {one.segment_id, two.segment_id})
+    assert owner(known, 0, 50) is None
+
+
+@pytest.mark.clause("RemoteLogLeaderEpochStateTest.handleSegmentWithDeleteSegmentFinishedState")
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testCacheSegmentsWithDeleteSegmentFinishedState")
+def test_a_segment_that_is_deleted_is_not_known() -> None:
+    known = after(copy_of(1, 10, 100), state=DELETED)
+    assert (listed(known), garbage(known), len(known)) == ([], set(), 0)
+
+
+@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testRemoteLogSegmentLifeCycle")
+def test_offsets_are_found_by_their_leader_epochs() -> None:
+    zero = copy_of(1, 0, 100, (0, 0), (1, 20), (2, 80))
+    known = after(zero, state=STARTED)
+    assert owner(known, 1, 40) is None
+    assert [known.highest_offset(epoch) for epoch in range(3)] == [None, None, None]
+    known.apply(step(zero, FINISHED))
+    one, two = copy_of(2, 101, 200, (2, 101)), copy_of(3, 201, 300, (2, 201), (3, 240))
+    three = copy_of(4, 250, 400, (3, 250), (4, 370))
+    for segment in (one, two, three):
+        known.apply(segment)
+        known.apply(step(segment, FINISHED))
+    for epoch, offset, segment in ((1, 40, zero), (2, 110, one), (3, 240, two), (3, 250, three), (4, 375, three)):
+        assert owner(known, epoch, offset) == segment.segment_id
+    for epoch, offset in ((1, 110), (4, 401), (5, 301)):
+        assert owner(known, epoch, offset) is None
+    known.apply(step(zero, DELETING))
+    assert owner(known, 0, 10) is None
+    known.apply(step(zero, DELETED))
+    assert owner(known, 0, 10) is None
+    assert [known.highest_offset(epoch) for epoch in range(6)] == [None, None, 239, 369, 400, None]
+
+
+@pytest.mark.clause("RemoteLogManagerTest.testFindHighestRemoteOffsetOnEmptyRemoteStorage")
+def test_nothing_is_listed_of_an_empty_tier() -> None:
+    assert PartitionSegments().listed_until([(0, 0), (1, 500)], 0) == 0
+
+
+@pytest.mark.clause(
+    "RemoteLogManagerTest.testFindHighestRemoteOffset",
+    "RemoteLogManagerTest.testFindHighestRemoteOffsetWithUncleanLeaderElection",
+)
+@pytest.mark.parametrize(("lineage", "end"), [([(0, 0), (1, 500)], 201), ([(0, 0), (1, 150), (2, 300)], 150)])
+def test_what_is_listed_counts_as_far_as_the_log_has_the_same_records(lineage: list[tuple[int, int]], end: int) -> None:
+    known = after(copy_of(1, 0, 99), copy_of(2, 100, 200))
+    assert known.listed_until(lineage, 0) == end
+    assert known.listed_until(lineage, 120) == end
+
+
+def test_a_late_end_of_an_older_copy_takes_nothing_from_a_newer_one() -> None:
+    older, newer = copy_of(1, 0, 100), copy_of(2, 50, 150)
+    known = PartitionSegments()
+    for event in (older, newer, step(newer, FINISHED), step(older, FINISHED)):
+        assert known.apply(event) is ErrorCode.none
+    assert (owner(known, 0, 49), owner(known, 0, 50)) == (older.segment_id, newer.segment_id)
+
+
+def test_a_segment_is_not_given_up_once_it_is_finished() -> None:
+    """Whoever gives it up has not known that."""
+    segment = copy_of(1, 0, 100)
+    known = after(segment)
+    assert known.apply(step(segment, DELETING, known_as=STARTED)) is ErrorCode.invalid_request
+    assert listed(known) == [segment]
+    assert known.apply(step(segment, DELETING, known_as=FINISHED)) is ErrorCode.none

@@ -1,0 +1,203 @@
+"""What the events of a partition say, against a model that knows every offset for itself.
+
+The model is P-11 in the plainest words: only the newest leader adds or removes; of two copies that hold an offset the
+one begun later has it; what is gone does not come back; an event that comes twice counts once.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reference_broker.remote_log.metadata.events import PartitionDelete, RemoteLogEvent, RemoteSegment, SegmentUpdate
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.states import DeleteState, SegmentState
+from reference_broker.remote_log.metadata.tests.remote_events import (
+    DELETED,
+    DELETING,
+    FINISHED,
+    STARTED,
+    copy_of,
+    deletion,
+    segment_id,
+    step,
+)
+from reference_broker.wire.errors import ErrorCode
+
+OFFSETS = 7
+EPOCHS = 2
+
+
+@dataclass
+class Model:
+    """``states`` has every copy ever begun. ``holder`` says which copy an offset under a leader epoch is read from."""
+
+    newest: int = -1
+    last_attempt: int = 0
+    deleted: list[DeleteState] = field(default_factory=list)
+    copies: dict[bytes, RemoteSegment] = field(default_factory=dict)
+    states: dict[bytes, SegmentState] = field(default_factory=dict)
+    begun: list[bytes] = field(default_factory=list)
+    holder: dict[tuple[int, int], bytes] = field(default_factory=dict)
+
+    def take(self, event: RemoteLogEvent) -> bool:
+        """Says whether what the event tells is true now."""
+        if isinstance(event, PartitionDelete):
+            return self._deletion(event.state)
+        if event.uploader_epoch < self.newest:
+            return False
+        if event.uploader_epoch > self.newest:
+            self.newest, self.last_attempt = event.uploader_epoch, 0
+        return self._copy(event) if isinstance(event, RemoteSegment) else self._step(event)
+
+    def _deletion(self, state: DeleteState) -> bool:
+        done = self.deleted[-1:]
+        if done == [state]:
+            return True
+        if int(state) != len(self.deleted):
+            return False
+        self.deleted.append(state)
+        if state is DeleteState.DELETE_PARTITION_FINISHED:
+            self.states = dict.fromkeys(self.states, DELETED)
+            self.holder.clear()
+        return True
+
+    def _copy(self, event: RemoteSegment) -> bool:
+        if self.states.get(event.segment_id, DELETED) is not DELETED:
+            return True
+        if event.attempt <= self.last_attempt:
+            return False
+        self.last_attempt = event.attempt
+        if self.deleted:
+            return False
+        self.copies[event.segment_id] = event
+        self.states[event.segment_id] = STARTED
+        self.begun.append(event.segment_id)
+        return True
+
+    def _step(self, event: SegmentUpdate) -> bool:
+        state = self.states.get(event.segment_id, DELETED)
+        if state is DELETED:
+            return False
+        if event.state is state:
+            return True
+        copy = self.copies[event.segment_id]
+        if event.known_as is not None and event.known_as is not state:
+            return False
+        if event.state is FINISHED:
+            if state is not STARTED or self.deleted or event.uploader_epoch != copy.uploader_epoch:
+                return False
+            for place in places_of(copy):
+                other = self.holder.get(place)
+                if other is None or self.begun.index(other) < self.begun.index(copy.segment_id):
+                    self.holder[place] = copy.segment_id
+        elif event.state is DELETING and state in (STARTED, FINISHED):
+            self.holder = {place: each for place, each in self.holder.items() if each != copy.segment_id}
+        elif event.state is not DELETED or state is not DELETING:
+            return False
+        self.states[event.segment_id] = event.state
+        return True
+
+
+def places_of(copy: RemoteSegment) -> list[tuple[int, int]]:
+    """Each offset of a copy with its leader epoch."""
+    return [
+        (max(epoch for epoch, start in copy.leader_epochs if start <= offset), offset)
+        for offset in range(copy.start_offset, copy.end_offset + 1)
+    ]
+
+
+class Events(RuleBasedStateMachine):
+    """Leaders come and go, copy, delete and die. Former leaders go on. Events come again at any later time."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.segments = PartitionSegments()
+        self.model = Model()
+        self.told: list[RemoteLogEvent] = []
+        self.leader = 0
+        self.number = 0
+
+    def tell(self, event: RemoteLogEvent) -> None:
+        self.told.append(event)
+        held = self.model.take(event)
+        assert (self.segments.apply(event) is ErrorCode.none) is held, f"{event}"
+
+    @rule(data=st.data(), start=st.integers(0, OFFSETS - 1), length=st.integers(1, 4))
+    def copy(self, data: st.DataObject, start: int, length: int) -> None:
+        """A leader, mostly the present one, begins a copy of records of one or two leader epochs."""
+        by = data.draw(st.sampled_from([self.leader, self.leader, max(0, self.leader - 1)]))
+        first = start // 3 if data.draw(st.booleans()) else data.draw(st.integers(0, EPOCHS - 1))
+        change = data.draw(st.integers(start + 1, start + length + 2))
+        epochs = ((first, start), (first + 1, change)) if change < start + length else ((first, start),)
+        self.number += 1
+        is_newer = by > self.segments.newest_epoch
+        attempt = 1 if is_newer else self.segments.last_attempt + 1
+        self.tell(copy_of(self.number, start, start + length - 1, *epochs, by=by, attempt=attempt))
+
+    @precondition(lambda self: self.model.begun)
+    @rule(data=st.data(), state=st.sampled_from([FINISHED, FINISHED, FINISHED, DELETING, DELETED, STARTED]))
+    def next_state(self, data: st.DataObject, state: SegmentState) -> None:
+        copy = self.model.copies[data.draw(st.sampled_from(self.model.begun[-4:]))]
+        by = data.draw(st.sampled_from([copy.uploader_epoch, self.leader]))
+        known_as = data.draw(st.sampled_from([None, None, STARTED, FINISHED]))
+        self.tell(step(copy, state, by=by, known_as=known_as))
+
+    @precondition(lambda self: self.told)
+    @rule(data=st.data())
+    def again(self, data: st.DataObject) -> None:
+        """An event is in the topic twice, since an answer was lost."""
+        before = seen(self.segments)
+        event = data.draw(st.sampled_from(self.told))
+        self.tell(event)
+        if not isinstance(event, SegmentUpdate | PartitionDelete):
+            assert seen(self.segments) == before, "a copy that was told twice counts twice"
+
+    @rule()
+    def new_leader(self) -> None:
+        self.leader += 1
+
+    @precondition(lambda self: self.number > 6)
+    @rule(state=st.sampled_from(DeleteState))
+    def delete(self, state: DeleteState) -> None:
+        self.tell(deletion(state))
+
+    @invariant()
+    def is_read_as_the_model_says(self) -> None:
+        segments, model = self.segments, self.model
+        segments.validate()
+        for epoch in range(EPOCHS + 1):
+            owned = [offset for offset in range(2 * OFFSETS) if (epoch, offset) in model.holder]
+            assert segments.highest_offset(epoch) == max(owned, default=None)
+            for offset in range(2 * OFFSETS):
+                found = segments.segment_for(epoch, offset)
+                assert (found and found.segment_id) == model.holder.get((epoch, offset))
+        listed = [each.segment_id for each in segments.listed()]
+        assert sorted(listed) == sorted(set(model.holder.values()))
+        alive = {each for each, state in model.states.items() if state is not DELETED}
+        assert {each.segment_id for each in segments.unfinished()} == alive - set(listed)
+        assert len(segments) == len(alive)
+        for number in range(1, self.number + 1):
+            known = segments.get(segment_id(number))
+            assert (known.state if known else DELETED) is model.states.get(segment_id(number), DELETED)
+
+    @invariant()
+    def a_log_finds_its_own_epochs(self) -> None:
+        """A log whose epochs each began at three times their number."""
+        lineage = [(epoch, 3 * epoch) for epoch in range(EPOCHS + 1)]
+        at = 2
+        while (min(at // 3, EPOCHS), at) in self.model.holder:
+            at += 1
+        assert self.segments.listed_until(lineage, 2) == at
+        for offset in range(2 * OFFSETS):
+            found = self.segments.segment_at(lineage, offset)
+            assert (found and found.segment_id) == self.model.holder.get((min(offset // 3, EPOCHS), offset))
+
+
+def seen(segments: PartitionSegments) -> object:
+    return [*segments.listed()], segments.unfinished()
+
+
+TestEvents = Events.TestCase
+TestEvents.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)

@@ -1,0 +1,17 @@
+"""Told offsets against a set of numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference_broker.remote_log.metadata.told_offsets import ToldOffsets
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 8)), max_size=12))
+def test_what_was_told_is_known_and_touching_ranges_are_one(told: list[tuple[int, int]]) -> None:
+    offsets, naive = ToldOffsets(), set[int]()
+    for start, length in told:
+        offsets.add(start, start + length)
+        naive.update(range(start, start + length))
+        assert {offset for offset in range(-1, 45) if offset in offsets} == naive
+        runs = sum(offset - 1 not in naive for offset in naive)
+        assert len(offsets._starts) == len(offsets._ends) == runs

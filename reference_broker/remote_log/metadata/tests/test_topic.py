@@ -1,0 +1,269 @@
+"""Nodes agree on remote segments through ``__remote_log_metadata``, whatever happens to its leaders and answers."""
+
+import pytest
+
+from reference_broker.core.tests.node_world import delete_request
+from reference_broker.metadata.topic_names import REMOTE_LOG_METADATA_TOPIC
+from reference_broker.ports.channels import Channel
+from reference_broker.records.reader import read_all
+from reference_broker.remote_log.metadata.codec import encode
+from reference_broker.remote_log.metadata.tests.metadata_cluster import MetadataCluster
+from reference_broker.remote_log.metadata.tests.remote_events import DELETED, DELETING, FINISHED, STARTED, copy_of, step
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+
+@pytest.fixture
+def world() -> MetadataCluster:
+    world = MetadataCluster()
+    world.ready()
+    return world
+
+
+def others(number: int) -> list[int]:
+    return [each for each in range(3) if each != number]
+
+
+def records_in(world: MetadataCluster) -> list[bytes]:
+    """The values in the partition of the topic that keeps partition 0, as its leader has them."""
+    data = world.bytes_of(world.keeper(), REMOTE_LOG_METADATA_TOPIC, world.index())
+    return [bytes(record.value or b"") for _, record in read_all(data)]
+
+
+def test_the_topic_is_created_with_kafkas_settings(world: MetadataCluster) -> None:
+    world.watch(1)
+    world.run(1_000)
+    assert len(world.state_of_topic) == 3
+    assert all(len(each.replicas) == 3 for each in world.state_of_topic)
+    log = world.partition(REMOTE_LOG_METADATA_TOPIC, 0).log
+    assert log.config.retention_ms == -1
+    assert not log.config.is_compacted
+
+
+def test_nothing_is_created_or_asked_before_a_partition_is_watched(world: MetadataCluster) -> None:
+    world.run(5_000)
+    assert REMOTE_LOG_METADATA_TOPIC not in world.members[0].node.broker.loader.image.topics
+    assert not [send for _, send in world.sends if send.channel in (Channel.REMOTE_LOG_READ, Channel.REMOTE_LOG_WRITE)]
+
+
+def test_every_node_that_watches_sees_what_one_writes(world: MetadataCluster) -> None:
+    world.watch(0, 1, 2)
+    first = copy_of(1, 0, 9)
+    assert world.write(0, first) is ErrorCode.none
+    assert world.write(0, step(first, FINISHED)) is ErrorCode.none
+    world.run(1_000)
+    for number in range(3):
+        assert [each.end_offset for each in world.segments(number).listed()] == [9]
+
+
+def test_an_event_is_told_only_when_it_is_replicated_and_known_here(world: MetadataCluster) -> None:
+    world.watch(0, 1, 2)
+    leader = world.keeper()
+    for number in others(leader):
+        world.kill(number)
+    told = world.begin_write(leader, copy_of(1, 0, 9))
+    world.run(4_000)
+    assert not told
+    assert not len(world.segments(leader))
+
+
+@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerRestartTest.testRLMMAPIsAfterRestart")
+def test_a_node_that_starts_again_knows_what_was_written_before(world: MetadataCluster) -> None:
+    world.watch(0, 1)
+    first = copy_of(1, 0, 9)
+    world.write(0, first)
+    world.write(0, step(first, FINISHED))
+    world.kill(0)
+    world.run(100)
+    world.start(0)
+    world.ready()
+    world.watch(0)
+    assert [each.end_offset for each in world.segments(0).listed()] == [9]
+    assert world.write(0, step(first, DELETING)) is ErrorCode.none
+
+
+def test_who_watches_later_learns_all_before_it_is_ready(world: MetadataCluster) -> None:
+    world.watch(0)
+    first = copy_of(1, 0, 9)
+    world.write(0, first)
+    world.write(0, step(first, FINISHED))
+    world.at(2, lambda topic: topic.watch(first.topic_id, first.topic, 0))
+    assert not world.topics[2].is_ready(first.topic_id, 0)
+    world.run_until(lambda: world.topics[2].is_ready(first.topic_id, 0))
+    assert [each.state for each in world.segments(2).listed()] == [FINISHED]
+
+
+@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerMultipleSubscriptionsTest.testMultiplePartitionSubscriptions")
+def test_a_second_partition_is_read_from_the_beginning_and_the_first_not_again(world: MetadataCluster) -> None:
+    """Both live in the same partition of the topic."""
+    world.watch(0)
+    other = next(each for each in range(1, 100) if world.index(each) == world.index(0))
+    first = copy_of(1, 0, 9)
+    world.write(0, first)
+    world.watch(1)
+    world.watch(1, partition=other)
+    world.write(1, copy_of(5, 0, 3, partition=other))
+    world.write(0, step(first, FINISHED))
+    world.run(1_000)
+    assert world.segments(1).get(first.segment_id).state is FINISHED  # type: ignore[union-attr]
+    assert len(world.segments(1, other)) == 1
+    assert len(world.segments(1)) == 1
+
+
+def test_a_partition_that_is_watched_twice_is_known_until_both_look_away(world: MetadataCluster) -> None:
+    world.watch(0)
+    world.watch(0)
+    first = copy_of(1, 0, 9)
+    world.write(0, first)
+    world.at(0, lambda topic: topic.unwatch(first.topic_id, 0))
+    assert len(world.segments(0)) == 1
+    world.at(0, lambda topic: topic.unwatch(first.topic_id, 0))
+    assert not world.topics[0].is_ready(first.topic_id, 0)
+    assert world.write(0, copy_of(2, 0, 9)) is ErrorCode.not_leader_or_follower
+    world.watch(0)
+    assert len(world.segments(0)) == 1
+
+
+def test_what_is_written_when_watching_ends_is_told_so(world: MetadataCluster) -> None:
+    world.watch(0)
+    first = copy_of(1, 0, 9)
+    told = world.begin_write(0, first)
+    world.at(0, lambda topic: topic.unwatch(first.topic_id, 0))
+    world.run(100)
+    assert told == [ErrorCode.not_leader_or_follower]
+    world.run(5_000)
+    assert len(told) == 1
+
+
+@pytest.mark.clause("P-11")
+def test_a_former_leader_is_told_that_it_is_fenced(world: MetadataCluster) -> None:
+    world.watch(0, 1)
+    old, new = copy_of(1, 0, 9, by=3), copy_of(2, 0, 9, by=4)
+    assert world.write(0, old) is ErrorCode.none
+    assert world.write(1, new) is ErrorCode.none
+    assert world.write(0, step(old, FINISHED)) is ErrorCode.fenced_leader_epoch
+    assert world.write(1, step(new, FINISHED)) is ErrorCode.none
+    assert world.write(0, step(new, DELETING, by=3)) is ErrorCode.fenced_leader_epoch
+    assert [each.segment_id for each in world.segments(0).listed()] == [new.segment_id]
+
+
+def test_the_leader_of_the_topics_partition_changes_while_events_are_written(world: MetadataCluster) -> None:
+    world.watch(0, 1, 2)
+    first = world.keeper()
+    writer = others(first)[0]
+    done = []
+    for number in range(1, 21):
+        done.append(world.begin_write(writer, copy_of(number, number * 10, number * 10 + 9)))
+        if number == 10:
+            world.run(1)
+            world.kill(first)
+    world.run_until(lambda: all(done))
+    assert {error for told in done for error in told} <= {ErrorCode.none, ErrorCode.resource_not_found}
+    assert world.keeper() != first
+    world.start(first)
+    world.ready()
+    world.watch(first)
+    world.run(1_000)
+    known = [world.segments(number).unfinished() for number in range(3)]
+    assert known[0] == known[1] == known[2]
+    written = {told_to for told_to, told in enumerate(done, 1) if told == [ErrorCode.none]}
+    assert len(known[0]) == len(written)
+
+
+def test_a_lost_answer_of_produce_does_not_apply_an_event_twice(world: MetadataCluster) -> None:
+    """The event is in the topic twice then. The second one counts for nothing, even after the copy was removed."""
+    world.watch(0, 1, 2)
+    keeper = world.keeper()
+    writer = others(keeper)[0]
+    first = copy_of(1, 0, 9)
+    world.slow[Channel.REMOTE_LOG_READ] = 400_000
+    told = world.begin_write(writer, first)
+    world.run_until(lambda: len(records_in(world)) == 1)
+    world._break(world.members[writer], (keeper, Channel.REMOTE_LOG_WRITE))
+    world.run_until(lambda: len(records_in(world)) == 2)
+    assert not told, "it was written again before it was read"
+    world.slow.clear()
+    world.run_until(lambda: bool(told))
+    assert told == [ErrorCode.none]
+    one, two = records_in(world)
+    assert one == two
+    world.run(1_000)
+    for number in range(3):
+        assert [each.state for each in world.segments(number).unfinished()] == [STARTED]
+    for state in (FINISHED, DELETING):
+        assert world.write(writer, step(first, state)) is ErrorCode.none
+    assert world.write(writer, step(first, DELETED)) is ErrorCode.none
+    for value in (one, encode(step(first, FINISHED))):
+        world.produce(REMOTE_LOG_METADATA_TOPIC, value, world.index())
+    world.run(1_000)
+    assert [len(world.segments(number)) for number in range(3)] == [0, 0, 0]
+
+
+def test_an_event_that_nobody_takes_is_given_up() -> None:
+    world = MetadataCluster(rlmm_config_remote_log_metadata_consume_wait_ms="3000")
+    world.ready()
+    world.watch(0, 1, 2)
+    keeper = world.keeper()
+    writer = others(keeper)[0]
+    told = world.begin_write(writer, copy_of(1, 0, 9))
+    for number in others(writer):
+        world.kill(number)
+    world.run(2_900)
+    assert not told
+    world.run(200)
+    assert told == [ErrorCode.request_timed_out]
+
+
+def test_what_is_no_event_is_left_out_with_a_note(world: MetadataCluster) -> None:
+    world.watch(0)
+    world.produce(REMOTE_LOG_METADATA_TOPIC, b"not an event", world.index())
+    assert world.write(0, copy_of(1, 0, 9)) is ErrorCode.none
+    (note,) = world.notes("remote_log_record_left_out")
+    assert note["partition"] == world.index()
+    assert len(world.segments(0)) == 1
+
+
+def test_a_new_node_begins_where_the_topic_begins(world: MetadataCluster) -> None:
+    """Old events may be gone, by the topic's retention or because somebody deleted them."""
+    world.watch(0)
+    first = copy_of(1, 0, 9)
+    world.write(0, first)
+    second = copy_of(2, 10, 19)
+    world.write(0, second)
+    for number in range(3):
+        log = world.log(number, REMOTE_LOG_METADATA_TOPIC, world.index())
+        log.delete_records_before(1)
+    world.watch(1)
+    assert [each.segment_id for each in world.segments(1).unfinished()] == [second.segment_id]
+
+
+def test_the_topic_may_be_deleted_while_it_is_used(world: MetadataCluster) -> None:
+    world.watch(0, 1)
+    first = copy_of(1, 0, 9)
+    assert world.write(0, first) is ErrorCode.none
+    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
+    images = [each.node.broker.loader for each in world.living]
+    world.run_until(lambda: all(REMOTE_LOG_METADATA_TOPIC not in each.image.topics for each in images))
+    assert world.write(0, step(first, FINISHED)) is ErrorCode.unknown_topic_or_partition
+    world.at(1, lambda topic: topic.unwatch(first.topic_id, 0))
+    assert not world.topics[1].is_ready(first.topic_id, 0)
+    world.run(5_000)
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
+def test_a_topic_that_comes_back_with_another_number_of_partitions_is_read_from_its_beginning(
+    world: MetadataCluster, partitions: int
+) -> None:
+    """What was written to the first topic is lost, and nothing else."""
+    world.watch(0, 1)
+    lost = copy_of(1, 0, 9)
+    assert world.write(0, lost) is ErrorCode.none
+    world.ask(world.controller, ApiKey.DELETE_TOPICS, 6, delete_request(REMOTE_LOG_METADATA_TOPIC))
+    assert world.create(REMOTE_LOG_METADATA_TOPIC, partitions, 3).error_code == 0
+    world.run_until(lambda: world.topics[0].is_ready(lost.topic_id, 0))
+    for number in range(12):
+        world.watch(0, 1, partition=number)
+        assert world.write(0, copy_of(number + 2, 0, 9, partition=number)) is ErrorCode.none
+    both = [world.topics[0], world.topics[1]]
+    world.run_until(lambda: all(len(each.of(lost.topic_id, number)) == 1 for each in both for number in range(12)))
+    assert all(each.of(lost.topic_id, 0).get(lost.segment_id) is None for each in both)

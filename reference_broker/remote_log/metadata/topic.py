@@ -1,0 +1,146 @@
+"""The metadata of remote segments in ``__remote_log_metadata``, as one node knows and changes it (KIP-405).
+
+An event counts when it is read back from the topic: then it is replicated, and every node sees it in the same place
+among the others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.controller.planning.topic_creation import WantedTopic
+from reference_broker.metadata.image import MetadataImage, TopicImage
+from reference_broker.ports.node_ports import Done, Ports
+from reference_broker.ports.timing import later
+from reference_broker.remote_log.metadata.attempts import numbered
+from reference_broker.remote_log.metadata.events import RemoteLogEvent
+from reference_broker.remote_log.metadata.leaders import RETRY_US, MetadataLeaders, ServeLocally
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.placement import metadata_partition_of, wanted_topic
+from reference_broker.remote_log.metadata.reading import Reads, Watched
+from reference_broker.remote_log.metadata.remote_log_metadata import Applied
+from reference_broker.remote_log.metadata.writing import Writes
+from reference_broker.wire.errors import ErrorCode
+
+CreateTopic: TypeAlias = Callable[[WantedTopic, Done], None]
+"""Asks the active controller for a topic. The second argument is called when that is over, however it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSurroundings:
+    """``image`` returns the metadata as this node knows it."""
+
+    ports: Ports
+    node_id: int
+    config: BrokerConfig
+    image: Callable[[], MetadataImage]
+    serve_locally: ServeLocally
+    create_topic: CreateTopic
+
+
+class RemoteLogMetadataTopic:
+    """Implements ``RemoteLogMetadata``. ``image_changed`` is to be called with each new image. Nothing happens before
+    the first ``watch``."""
+
+    def __init__(self, around: MetadataSurroundings) -> None:
+        self._around = around
+        self._leaders = MetadataLeaders(around.ports, around.node_id, around.image, around.serve_locally)
+        self._watched: dict[tuple[bytes, int], Watched] = {}
+        self._unplaced: dict[tuple[bytes, int], None] = {}
+        """Watched, while there is no topic."""
+        self._writes = Writes(self._leaders, around.config.rlmm_config_remote_log_metadata_consume_wait_ms)
+        self._reads = Reads(self._leaders, self._writes.settle)
+        self._is_creating = False
+        self._topic_id = b""
+        """Of the topic in which all is placed."""
+
+    def watch(self, topic_id: bytes, topic: str, partition: int) -> None:
+        key = topic_id, partition
+        known = self._watched.get(key)
+        if known is not None:
+            known.count += 1
+            return
+        self._watched[key] = Watched(topic)
+        self._unplaced[key] = None
+        self._place()
+
+    def unwatch(self, topic_id: bytes, partition: int) -> None:
+        key = topic_id, partition
+        known = self._watched.get(key)
+        if known is None:
+            return
+        known.count -= 1
+        if not known.count:
+            del self._watched[key]
+            if key in self._unplaced:
+                del self._unplaced[key]
+            else:
+                self._reads.remove(key)
+            self._writes.forget(topic_id, partition)
+
+    def is_ready(self, topic_id: bytes, partition: int) -> bool:
+        known = self._watched.get((topic_id, partition))
+        return known is not None and known.is_ready
+
+    def of(self, topic_id: bytes, partition: int) -> PartitionSegments:
+        known = self._watched.get((topic_id, partition))
+        return PartitionSegments() if known is None else known.segments
+
+    def write(self, event: RemoteLogEvent, done: Applied) -> None:
+        key = event.topic_id, event.partition
+        if key not in self._watched:
+            later(self._around.ports, 0, lambda: done(ErrorCode.not_leader_or_follower))
+        elif key in self._unplaced or self._leaders.topic is None:
+            later(self._around.ports, 0, lambda: done(ErrorCode.unknown_topic_or_partition))
+        else:
+            known_until = self._around.image().provenance.offset
+            index = _index_of(key, self._leaders.topic)
+            self._writes.write(numbered(event, self.of(*key), known_until), index, done)
+
+    def image_changed(self) -> None:
+        """The topic may be there, or be led by others."""
+        if self._watched:
+            self._place()
+            self._reads.go_on()
+            self._writes.go_on()
+
+    def _place(self) -> None:
+        """Begins to read for what is watched, or asks for the topic."""
+        topic = self._leaders.topic
+        if topic is None:
+            self._create()
+            return
+        if topic.topic_id != self._topic_id:
+            self._begin_anew(topic.topic_id)
+        unplaced, self._unplaced = self._unplaced, {}
+        for key in unplaced:
+            self._reads.add(_index_of(key, topic), key, self._watched[key])
+
+    def _begin_anew(self, topic_id: bytes) -> None:
+        """Another topic has the name now, perhaps with another number of partitions. Nothing is known of it yet."""
+        self._topic_id = topic_id
+        for key, watched in self._watched.items():
+            if key not in self._unplaced:
+                self._reads.remove(key)
+                self._watched[key] = watched.anew()
+                self._unplaced[key] = None
+
+    def _create(self) -> None:
+        """One request at a time. It is tried again until the topic is there."""
+        if self._unplaced and not self._is_creating:
+            self._is_creating = True
+            around = self._around
+            around.create_topic(wanted_topic(around.config, around.image(), around.node_id), self._asked)
+
+    def _asked(self) -> None:
+        later(self._around.ports, RETRY_US, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._is_creating = False
+        if self._leaders.topic is None:
+            self._create()
+
+
+def _index_of(key: tuple[bytes, int], topic: TopicImage) -> int:
+    return metadata_partition_of(*key, len(topic.partitions))

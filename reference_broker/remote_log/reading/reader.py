@@ -1,0 +1,202 @@
+"""Reads partitions from the remote tier, for consumers, look-ups by time, and replicas that begin there.
+
+It never waits: what it finds is told at the end of the event or in a later one. Nothing that one partition waits for
+delays another, up to the limit of gets that are under way (``ranges.MOST_GETS``).
+"""
+
+from collections.abc import Callable
+from typing import Final, TypeAlias, TypeVar
+
+from reference_broker.log.log_view import LogView
+from reference_broker.log.lookup import FoundOffset
+from reference_broker.metrics.metrics import Counter
+from reference_broker.ports.disk import DiskError
+from reference_broker.ports.node_ports import StorePorts
+from reference_broker.ports.store import FailureKind
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.remote_log.lineage import common_end, lineage_of
+from reference_broker.remote_log.metadata.events import RemoteSegment
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.remote_log_metadata import RemoteLogMetadata
+from reference_broker.remote_log.metrics import RemoteLogMetrics
+from reference_broker.remote_log.objects import name_of
+from reference_broker.remote_log.reading.aborted import aborted_in_segments
+from reference_broker.remote_log.reading.auxiliary import Auxiliary, auxiliary_of
+from reference_broker.remote_log.reading.parts import BLOCK_BYTES, block, block_count
+from reference_broker.remote_log.reading.readings import Failure, Reading, Readings
+from reference_broker.remote_log.reading.records import MOST_BYTES, batches_from
+from reference_broker.remote_log.reading.remote_records import Layout, RemoteRecords
+from reference_broker.remote_log.reading.timestamps import first_of_time
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.fetch import AbortedTransaction
+
+BLOCKS_LIMIT_BYTES: Final = 64 << 20
+"""Blocks of log objects are kept in so many bytes, those read ahead included."""
+READ_AHEAD_BLOCKS: Final = 1
+"""So many blocks behind the last one that a reader got are fetched before it asks for them."""
+
+FoundT = TypeVar("FoundT")
+Abandon: TypeAlias = Callable[[], None]
+
+
+class RemoteReader:
+    """Each method tells ``done`` what it found, or an error. It returns a function that abandons the reading."""
+
+    def __init__(
+        self, ports: StorePorts, metadata: RemoteLogMetadata, metrics: RemoteLogMetrics, indexes_limit_bytes: int
+    ) -> None:
+        self._metadata = metadata
+        self._metrics = metrics
+        self._readings = Readings(ports, BLOCKS_LIMIT_BYTES, indexes_limit_bytes)
+        self._note = ports.note
+
+    def read(
+        self,
+        log: LogView,
+        partition: int,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[RemoteRecords | Error], None],
+        *,
+        at_least_one: bool = True,
+        is_committed: bool = False,
+    ) -> Abandon:
+        """Reads whole batches of a log, from the one that holds ``offset`` on. ``offset`` lies below the log's local
+        start. ``is_committed``: with the aborted transactions.
+
+        Returns at most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. Errors
+        are those of Kafka's RemoteLogReader: OFFSET_OUT_OF_RANGE if no segment with the offset is listed (any more),
+        REPLICA_NOT_AVAILABLE while it is not known what is listed, CORRUPT_MESSAGE for damaged objects,
+        UNKNOWN_SERVER_ERROR if the store fails, and KAFKA_STORAGE_ERROR if this node's disk does.
+        """
+        self._metrics.fetch_requests.value += 1
+
+        def found(records: RemoteRecords | Error) -> None:
+            if isinstance(records, RemoteRecords):
+                self._metrics.fetched_bytes.value += len(records.records)
+            done(records)
+
+        reading = self._records(log, partition, offset, max_bytes, at_least_one, is_committed)
+        return self._begin(log, partition, reading, found, self._metrics.fetch_errors)
+
+    def first_of_time(
+        self, log: LogView, partition: int, timestamp_ms: int, done: Callable[[FoundOffset | Error | None], None]
+    ) -> Abandon:
+        """Finds the first record at or after the log start, and before the local start, whose timestamp is >=
+        ``timestamp_ms``. None if the tier has none: the local log may. Errors are those of ``read``."""
+        reading = self._first_of_time(log, partition, timestamp_ms)
+        return self._begin(log, partition, reading, done, self._metrics.fetch_errors)
+
+    def auxiliary(
+        self,
+        log: LogView,
+        partition: int,
+        leader_epoch: int,
+        offset: int,
+        done: Callable[[Auxiliary | Error], None],
+    ) -> Abandon:
+        """Finds the state with which a replica begins whose leader has no records before ``offset``. ``leader_epoch``
+        is that of the record before it, as the leader tells. Unlike in Kafka the replica begins at ``offset``, also
+        inside a segment. Errors are those of ``read``."""
+        self._metrics.auxiliary_requests.value += 1
+        reading = self._auxiliary(log, partition, leader_epoch, offset)
+        return self._begin(log, partition, reading, done, self._metrics.auxiliary_errors)
+
+    # --- what is found ----------------------------------------------------------------------------------------------
+
+    def _records(
+        self, log: LogView, partition: int, offset: int, max_bytes: int, at_least_one: bool, is_committed: bool
+    ) -> Reading[RemoteRecords | Error]:
+        known = self._known(log, partition)
+        if not isinstance(known, PartitionSegments):
+            return known
+        lineage = lineage_of(log)
+        segment = known.segment_at(lineage, offset)
+        while segment is not None:
+            end_offset = common_end(segment, lineage, log.log_end_offset)
+            if offset >= end_offset:
+                return ErrorCode.offset_out_of_range
+            batches = yield from batches_from(segment, offset, end_offset, max_bytes, at_least_one=at_least_one)
+            if batches.records or batches.position < segment.size_bytes:
+                self._read_ahead(segment, batches.end_position)
+                break
+            offset = segment.next_offset  # Only the end of the segment is left of it: a hole.
+            if offset >= log.local_log_start_offset:
+                return _local(log, max_bytes, at_least_one, is_committed)
+            segment = known.segment_at(lineage, offset)
+        else:
+            return ErrorCode.offset_out_of_range
+        layout = Layout(batches.offset_index, segment.start_offset, batches.position)
+        if not is_committed or not batches.records:
+            return RemoteRecords(batches.records, () if is_committed else None, batches.end_offset, layout)
+        first, end = batches.first_offset, batches.end_offset
+        remote = yield from aborted_in_segments(known, segment, lineage, first, end, log.local_log_start_offset)
+        aborted = {(each.first_offset, each.producer_id) for each in remote.found}
+        if not remote.is_complete:
+            aborted |= {(each.first_offset, each.producer_id) for each in log.aborted_transactions(first, end)}
+        told = [AbortedTransaction(producer_id, first_offset) for first_offset, producer_id in sorted(aborted)]
+        return RemoteRecords(batches.records, told, end, layout)
+
+    def _read_ahead(self, segment: RemoteSegment, position: int) -> None:
+        """The next blocks come while the reader takes the last one. There is one get at a time for each."""
+        first = position // BLOCK_BYTES
+        for number in range(first, min(first + 1 + READ_AHEAD_BLOCKS, block_count(segment))):
+            self._readings.blocks.read_ahead(block(segment, number))
+
+    def _first_of_time(self, log: LogView, partition: int, timestamp_ms: int) -> Reading[FoundOffset | Error | None]:
+        known = self._known(log, partition)
+        if not isinstance(known, PartitionSegments):
+            return known
+        start, end = log.log_start_offset, log.local_log_start_offset
+        return (yield from first_of_time(known, lineage_of(log), timestamp_ms, start, end))
+
+    def _auxiliary(self, log: LogView, partition: int, leader_epoch: int, offset: int) -> Reading[Auxiliary | Error]:
+        known = self._known(log, partition)
+        if not isinstance(known, PartitionSegments):
+            return known
+        segment = known.segment_for(leader_epoch, offset - 1)
+        if segment is None:
+            return ErrorCode.offset_out_of_range
+        return (yield from auxiliary_of(known, segment, offset, log.producers.emptied()))
+
+    def _known(self, log: LogView, partition: int) -> PartitionSegments | Error:
+        if not self._metadata.is_ready(log.topic_id, partition):
+            return ErrorCode.replica_not_available
+        return self._metadata.of(log.topic_id, partition)
+
+    # --- errors -----------------------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        log: LogView,
+        partition: int,
+        reading: Reading[FoundT | Error],
+        done: Callable[[FoundT | Error], None],
+        errors: Counter,
+    ) -> Abandon:
+        def failed(failure: Failure) -> None:
+            errors.value += 1
+            self._note("remote_read_failed", ("partition", log.directory), ("reason", str(failure)))
+            done(self._error_of(log, partition, failure))
+
+        return self._readings.begin(reading, done, failed)
+
+    def _error_of(self, log: LogView, partition: int, failure: Failure) -> Error:
+        """OFFSET_OUT_OF_RANGE makes consumers reset. So objects that are gone give it only if their segment was deleted
+        meanwhile, and not if they are listed still: the store may be away."""
+        if isinstance(failure, InvalidRecords):
+            return failure.error
+        if isinstance(failure, DiskError):
+            return ErrorCode.kafka_storage_error
+        name = name_of(failure.wanted.key)
+        known = self._known(log, partition)
+        if name is None or failure.failure.kind is not FailureKind.MISSING or not isinstance(known, PartitionSegments):
+            return ErrorCode.unknown_server_error
+        return ErrorCode.unknown_server_error if known.is_listed(name.segment_id) else ErrorCode.offset_out_of_range
+
+
+def _local(log: LogView, max_bytes: int, at_least_one: bool, is_committed: bool) -> RemoteRecords:
+    """What the log has here. A reader behind the last record of the tier goes on there."""
+    start = log.local_log_start_offset
+    records = log.read(start, min(max_bytes, MOST_BYTES), at_least_one=at_least_one)
+    return RemoteRecords(records, tuple(log.aborted_among(start, records)) if is_committed else None)

@@ -1,0 +1,11 @@
+"""The sizes of blocks with which readings are tried."""
+
+import pytest
+
+from reference_broker.remote_log.reading.tests.reading_world import BLOCK_SIZES, set_block_bytes
+
+
+@pytest.fixture(params=BLOCK_SIZES)
+def block_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    set_block_bytes(monkeypatch, request.param)
+    return int(request.param)

@@ -1,0 +1,177 @@
+"""Reading from the tier gives what the log held: judged by a twin log that kept everything."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reference_broker.log.lookup import FoundOffset
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import all_bytes, appended, at, batch_of, headers_of, opened
+from reference_broker.log.tests.test_open_transactions import Producers
+from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.remote_log.reading.tests.reading_world import (
+    BLOCK_SIZES,
+    Tiered,
+    by_epochs,
+    plain,
+    set_block_bytes,
+)
+from reference_broker.wire.errors import ErrorCode
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("block_bytes")
+@pytest.mark.parametrize("max_bytes", [1, 150, 400, 70_000])
+def test_everything_is_read_back(max_bytes: int) -> None:
+    tiered = Tiered(plain)
+    assert tiered.all(max_bytes) == all_bytes(tiered.twin)
+
+
+@pytest.mark.usefixtures("block_bytes")
+def test_a_read_from_any_offset_begins_with_the_batch_that_holds_it() -> None:
+    tiered = Tiered(plain)
+    for offset in range(tiered.log.local_log_start_offset):
+        (first, *_) = headers_of(tiered.read(offset, 200).records)
+        assert first.base_offset <= offset <= first.last_offset
+
+
+def test_a_large_read_ends_at_a_batch_that_the_index_knows() -> None:
+    def fill(log: PartitionLog) -> None:
+        for _ in range(100):
+            appended(log, batch_of(1, value=bytes(3000)))
+
+    tiered = Tiered(fill, replace(TIERED, segment_bytes=200_000, index_interval_bytes=4096))
+    assert tiered.all(100_000) == all_bytes(tiered.twin)
+    assert 90_000 < len(tiered.read(5, 100_000).records) <= 100_000
+
+
+@pytest.mark.usefixtures("block_bytes")
+def test_a_batch_that_does_not_fit_comes_only_if_at_least_one_is_asked_for() -> None:
+    tiered = Tiered(plain)
+    assert tiered.read(0, 10, at_least_one=False).records == b""
+    assert len(headers_of(tiered.read(0, 10).records)) == 1
+
+
+def test_reading_on_over_a_hole_at_a_segments_end() -> None:
+    """The records were written as a follower, and the leader's offsets had a hole."""
+
+    def fill(log: PartitionLog) -> None:
+        for base in (0, 2, 4, 50, 52, 54, 60, 62, 64):
+            log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
+
+    tiered = Tiered(fill)
+    assert tiered.twin.bases[1] == 6
+    assert headers_of(tiered.read(6).records)[0].base_offset == headers_of(tiered.twin.read(6, 100))[0].base_offset
+    assert tiered.all(100) == all_bytes(tiered.twin)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_over_a_hole_at_the_end_of_the_last_remote_segment_the_log_is_read_on(is_committed: bool) -> None:
+    """A gap that no segment can hold lies at the end of one (Kafka gives nothing there, so a consumer would stay)."""
+
+    def fill(log: PartitionLog) -> None:
+        for base in (0, 2, 1 << 33):
+            log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
+
+    tiered = Tiered(fill)
+    assert tiered.log.local_log_start_offset == 1 << 33
+    local = tiered.twin.read(1 << 33, 1 << 20)
+    for offset in (4, 5, (1 << 33) - 1):
+        assert tiered.read(offset, is_committed=is_committed)[:2] == (local, () if is_committed else None)
+    tiered.log.high_watermark = 1 << 33
+    assert tiered.read(5, is_committed=is_committed).records == b""
+
+
+def test_over_a_hole_the_aborted_transactions_of_the_log_are_told() -> None:
+    def fill(log: PartitionLog) -> None:
+        for base in (0, 2):
+            log.append_replicated(at(0), batch_of(2, base_offset=base, leader_epoch=0))
+        log.append_replicated(at(0), batch_of(2, base_offset=1 << 33, leader_epoch=0))
+        log.advance_high_watermark(log.log_end_offset)
+        producers = Producers(log)
+        producers.send(7, 2)
+        producers.end(7, commit=False)
+
+    (told,) = Tiered(fill).read(5, is_committed=True).aborted
+    assert (told.producer_id, told.first_offset) == (7, (1 << 33) + 2)
+
+
+def test_records_of_another_lineage_are_not_read() -> None:
+    """The log lost what it had from offset 9 on to another leader, after a copy: the tier still has it."""
+    tiered = Tiered(plain)
+    ends = [header.last_offset + 1 for header in headers_of(all_bytes(tiered.twin))]
+    cut = next(end for end in ends if end > tiered.twin.bases[1] and end not in tiered.twin.bases)
+    tiered.log.epochs.epochs[:], tiered.log.epochs.starts[:] = [0, 7], [0, cut]
+    found = tiered.read(tiered.twin.bases[1])
+    assert headers_of(found.records)[-1].last_offset == cut - 1
+    assert tiered.read(cut) is ErrorCode.offset_out_of_range
+
+
+def test_a_log_that_begins_inside_a_segment_at_a_new_leader_epoch_is_read_from_there() -> None:
+    """It has forgotten the segment's first leader epoch."""
+    tiered = Tiered(by_epochs)
+    segment = next(each for each in tiered.tier.listed(tiered.partition) if len(each.leader_epochs) > 1)
+    start = segment.leader_epochs[1][1]
+    whole = all_bytes(tiered.twin)
+    tiered.log.delete_records_before(start)
+    assert tiered.log.epochs.starts[0] == start
+    kept = [header.base_offset for header in headers_of(whole) if header.last_offset >= start]
+    assert [header.base_offset for header in headers_of(tiered.all(150))] == kept
+    assert isinstance(tiered.time(0), FoundOffset)
+
+
+# --- any log --------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    return draw(
+        st.lists(st.tuples(st.sampled_from("pstca"), st.integers(0, 3), st.integers(1, 6)), min_size=5, max_size=60)
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(history=histories(), block=st.sampled_from(BLOCK_SIZES), max_bytes=st.integers(1, 900))
+def test_any_log_is_read_back_with_its_transactions(
+    history: list[tuple[str, int, int]], block: int, max_bytes: int
+) -> None:
+    def fill(log: PartitionLog) -> None:
+        producers = Producers(log)
+        begun: set[int] = set()
+        for what, who, count in history:
+            if what in "st":
+                producers.send(who, count)
+                begun.add(who)
+            elif what in "ca" and who in begun:
+                producers.end(who, commit=what == "c")
+                begun.discard(who)
+            else:
+                producers.plain(count)
+        for who in sorted(begun):
+            producers.end(who, commit=False)
+        log.advance_high_watermark(log.log_end_offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        set_block_bytes(patch, block)
+        tiered = Tiered(fill) if probe_has_two_segments(fill) else None
+        if tiered is None:
+            return
+        assert tiered.all(max_bytes) == all_bytes(tiered.twin)
+        offset = 0
+        while offset < tiered.log.local_log_start_offset:
+            found = tiered.read(offset, max_bytes, is_committed=True)
+            headers = headers_of(found.records)
+            end = headers[-1].last_offset + 1
+            assert list(found.aborted) == tiered.twin.aborted_transactions(headers[0].base_offset, end)
+            offset = end
+
+
+def probe_has_two_segments(fill: Callable[[PartitionLog], object]) -> bool:
+    log = opened(MemoryDisk(), TIERED)
+    fill(log)
+    return len(log.bases) > 1

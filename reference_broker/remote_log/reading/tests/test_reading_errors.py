@@ -1,0 +1,122 @@
+"""What readers are told when objects are damaged or gone, or the store fails."""
+
+from itertools import pairwise
+
+import pytest
+
+from reference_broker.log.lookup import FoundOffset
+from reference_broker.log.tests.log_world import START_MS, all_bytes, headers_of
+from reference_broker.ports.store import StoreFailure
+from reference_broker.remote_log.metadata.events import update_of
+from reference_broker.remote_log.metadata.states import SegmentState
+from reference_broker.remote_log.objects import ObjectKind, key_of
+from reference_broker.remote_log.reading.ranges import FIRST_PAUSE_US, LONGEST_PAUSE_US
+from reference_broker.remote_log.reading.remote_records import RemoteRecords
+from reference_broker.remote_log.reading.tests.reading_world import Tiered, plain, transactional
+from reference_broker.remote_log.tests.tier_world import UNAVAILABLE
+from reference_broker.wire.errors import ErrorCode
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_listed_is_out_of_range() -> None:
+    tiered = Tiered(plain)
+    assert tiered.read(10_000) is ErrorCode.offset_out_of_range
+
+
+def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> None:
+    tiered = Tiered(plain)
+    tiered.node.metadata.not_ready.add((tiered.log.topic_id, 0))
+    assert tiered.read(0) is ErrorCode.replica_not_available
+    assert tiered.time(START_MS) is ErrorCode.replica_not_available
+    assert tiered.auxiliary(0, 6) is ErrorCode.replica_not_available
+
+
+@pytest.mark.parametrize("kind", list(ObjectKind)[:4])
+@pytest.mark.parametrize("damage", ["gone", "short", "junk"])
+def test_damaged_objects_give_an_error_and_never_other_records(kind: ObjectKind, damage: str) -> None:
+    tiered = Tiered(transactional)
+    objects = tiered.tier.store_memory.objects
+    segment = next(each for each in tiered.tier.listed(tiered.partition) if each.has_transaction_index)
+    key = key_of(segment, kind)
+    if damage == "gone":
+        del objects[key]
+    else:
+        objects[key] = objects[key][:-1] if damage == "short" else bytes(255 - each for each in objects[key])
+    told = tiered.read(segment.start_offset + 1, is_committed=True)
+    if kind is ObjectKind.TIME_INDEX:
+        assert isinstance(told, RemoteRecords)
+        told = tiered.time(segment.max_timestamp_ms)
+    if isinstance(told, RemoteRecords):
+        assert damage == "junk", "an index that fits its format may lead to the right batch"
+        assert told.records in all_bytes(tiered.twin)
+    elif not isinstance(told, FoundOffset | None):
+        assert told is (ErrorCode.unknown_server_error if damage == "gone" else ErrorCode.corrupt_message)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "told"), [(True, ErrorCode.offset_out_of_range), (False, ErrorCode.unknown_server_error)]
+)
+def test_a_reader_is_reset_only_if_the_segment_is_deleted(deleted: bool, told: ErrorCode) -> None:
+    """A store whose folder is not mounted misses all objects, although they are listed."""
+    tiered = Tiered(plain)
+    segment = tiered.tier.listed(tiered.partition)[1]
+    known = tiered.tier.known(tiered.partition)
+
+    def lose(_: str) -> None:
+        tiered.tier.store_memory.objects.clear()
+        if deleted:
+            known.apply(update_of(segment, SegmentState.DELETE_SEGMENT_STARTED, 1, 5, 0))
+
+    tiered.node.ports.before = lose
+    assert tiered.read(segment.start_offset) is told
+
+
+def test_a_failing_store_gives_an_error_and_each_failure_makes_the_next_get_later() -> None:
+    tiered = Tiered(plain)
+    times: list[int] = []
+
+    def refuse(_: str) -> StoreFailure:
+        times.append(tiered.tier.mono_us)
+        return UNAVAILABLE
+
+    tiered.node.ports.before = refuse
+    for _ in range(9):
+        assert tiered.answered(tiered.node.manager.reader.read, 0, 100, ms=6000) is ErrorCode.unknown_server_error
+    assert tiered.node.value("RemoteFetchErrorsPerSec") == 9
+    tiered.node.ports.before = lambda _: None
+    assert (
+        headers_of(
+            tiered.read(
+                0,
+                100,
+            ).records
+        )[0].base_offset
+        == 0
+    )
+    before = len(times)
+    tiered.node.ports.before = refuse
+    asked = 0
+
+    def ask(_: object = None) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 2000:
+            tiered.node.manager.reader.read(tiered.log, 0, 12, 100, ask)
+
+    for _ in range(100):
+        ask()
+    tiered.tier.pass_ms(20_000)
+    gaps = [b - a for a, b in pairwise(times[before:])]
+    assert len(times) - before < 12, "clients that ask again and again do not make the node do so"
+    assert all(FIRST_PAUSE_US <= gap <= LONGEST_PAUSE_US + 2000 for gap in gaps)
+
+
+def test_a_slow_object_delays_no_other_partition() -> None:
+    tiered = Tiered(plain)
+    slow = key_of(tiered.tier.listed(tiered.partition)[0], ObjectKind.OFFSET_INDEX)
+    tiered.node.ports.delay_us = lambda operation: 3_600_000_000 if operation[0] == slow else 1000
+    answers: list[object] = []
+    tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    assert tiered.read(30, 100).records
+    assert answers == []

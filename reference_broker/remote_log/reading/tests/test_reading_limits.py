@@ -1,0 +1,130 @@
+"""What readings hold and ask for is bounded."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import appended, batch_of
+from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.remote_log.reading import reader
+from reference_broker.remote_log.reading.ranges import MOST_GETS
+from reference_broker.remote_log.reading.tests.reading_world import (
+    Tiered,
+    plain,
+    set_block_bytes,
+)
+from reference_broker.remote_log.tests.tier_world import UNAVAILABLE
+from reference_broker.wire.errors import ErrorCode
+
+
+def test_readers_at_the_same_place_share_a_get() -> None:
+    tiered = Tiered(plain)
+    answers: list[Any] = []
+    for _ in range(20):
+        tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    tiered.tier.pass_ms(1000)
+    assert len(answers) == 20
+    assert len(set(answers)) == 1
+    assert len(tiered.gets) == 2
+
+
+def test_at_most_so_many_gets_are_under_way() -> None:
+    def fill(log: PartitionLog) -> None:
+        for _ in range(300):
+            appended(log, batch_of(2))
+
+    tiered = Tiered(fill)
+    answers: list[Any] = []
+    tiered.node.ports.most_under_way = 0
+    for segment in tiered.tier.listed(tiered.partition):
+        tiered.node.manager.reader.read(tiered.log, 0, segment.start_offset, 100, answers.append)
+    tiered.tier.pass_ms(1000)
+    assert len(answers) == 99
+    assert tiered.node.ports.most_under_way == MOST_GETS
+
+
+def test_indexes_and_blocks_are_kept_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_block_bytes(monkeypatch, 100)
+    monkeypatch.setattr(reader, "BLOCKS_LIMIT_BYTES", 450)
+    tiered = Tiered(plain, remote_log_index_file_cache_total_size_bytes="60")
+    caches = [tiered.node.manager.reader._readings.blocks, tiered.node.manager.reader._readings.indexes]
+    for offset in [*range(0, 80, 3)] * 2:
+        tiered.read(offset, 200)
+        assert all(cache.size_bytes <= cache.limit_bytes for cache in caches)
+        assert all(cache.size_bytes == sum(map(len, cache._kept.values())) for cache in caches)
+        assert not any(cache._coming for cache in caches)
+    assert all(cache._kept for cache in caches)
+
+
+def test_the_next_block_comes_while_the_reader_takes_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_block_bytes(monkeypatch, 100)
+
+    def fill(log: PartitionLog) -> None:
+        for _ in range(40):
+            appended(log, batch_of(2))
+
+    tiered = Tiered(fill, replace(TIERED, segment_bytes=1000))
+    batch_bytes = len(batch_of(2))
+    tiered.read(0, batch_bytes)
+    blocks = [name for name in tiered.gets if name.endswith(".log")]
+    assert len(blocks) == 1 + reader.READ_AHEAD_BLOCKS
+    tiered.gets.clear()
+    answers: list[Any] = []
+    tiered.node.manager.reader.read(tiered.log, 0, 2, batch_bytes, answers.append)
+    assert answers
+    assert answers[0].records, "it was read ahead, so nobody waits"
+
+
+def test_an_abandoned_reading_tells_nobody_and_its_block_is_kept() -> None:
+    tiered = Tiered(plain)
+    answers: list[Any] = []
+    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    abandon()
+    tiered.tier.pass_ms(1000)
+    assert answers == []
+    tiered.gets.clear()
+    assert tiered.read(0, 100).records
+    assert len(tiered.gets) == 1, "the index was on its way"
+
+
+def test_what_nobody_waits_for_any_more_does_not_delay_others() -> None:
+    """More readings than gets at once are abandoned. Only those gets go on that have begun."""
+
+    def fill(log: PartitionLog) -> None:
+        for _ in range(300):
+            appended(log, batch_of(2))
+
+    tiered, answers = Tiered(fill), list[Any]()
+    read = tiered.node.manager.reader.read
+    segments = tiered.tier.listed(tiered.partition)
+    abandons = [read(tiered.log, 0, each.start_offset, 100, answers.append) for each in segments[:-1]]
+    same = read(tiered.log, 0, segments[-2].start_offset, 100, answers.append)
+    read(tiered.log, 0, segments[-1].start_offset, 100, answers.append)
+    for abandon in abandons:
+        abandon()
+    tiered.tier.pass_ms(1000)
+    assert len(answers) == 2, "one waits for what another one has abandoned"
+    assert len(tiered.gets) <= MOST_GETS + 2 * 3
+    same()
+
+
+def test_a_get_that_waits_after_a_failure_is_not_begun_for_nobody() -> None:
+    tiered, answers = Tiered(plain), list[Any]()
+    tiered.node.ports.before = lambda name: UNAVAILABLE if name.startswith("Get") else None
+    assert tiered.read(0) is ErrorCode.unknown_server_error
+    asked = list[str]()
+    tiered.node.ports.before = lambda name: asked.append(name)
+    abandon = tiered.node.manager.reader.read(tiered.log, 0, 0, 100, answers.append)
+    abandon()
+    tiered.tier.pass_ms(1000)
+    assert not asked
+    assert tiered.read(0).records
+
+
+def test_what_is_read_is_counted() -> None:
+    tiered = Tiered(plain)
+    found = tiered.read(0, 100)
+    assert tiered.node.value("RemoteFetchBytesPerSec") == len(found.records)
+    assert tiered.node.value("RemoteFetchRequestsPerSec") == 1

@@ -1,0 +1,52 @@
+"""Readers of committed records are told what was aborted, wherever its marker lies."""
+
+from dataclasses import replace
+
+import pytest
+
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.tests.log_world import all_bytes, at, headers_of
+from reference_broker.log.tests.test_open_transactions import Producers
+from reference_broker.log.tests.tiered_world import TIERED
+from reference_broker.remote_log.reading.tests.reading_world import (
+    Tiered,
+    transactional,
+)
+
+# --- transactions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("block_bytes")
+def test_readers_of_committed_records_are_told_what_was_aborted() -> None:
+    tiered = Tiered(transactional)
+    assert any(segment.has_transaction_index for segment in tiered.tier.listed(tiered.partition))
+    for offset in range(tiered.log.local_log_start_offset):
+        found = tiered.read(offset, 200, is_committed=True)
+        first, end = headers_of(found.records)[0].base_offset, headers_of(found.records)[-1].last_offset + 1
+        assert list(found.aborted) == tiered.twin.aborted_transactions(first, end)
+        assert len(found.aborted) == len({(each.producer_id, each.first_offset) for each in found.aborted})
+
+
+def test_a_transaction_that_is_aborted_in_the_local_log_is_told() -> None:
+    def fill(log: PartitionLog) -> None:
+        producers = Producers(log)
+        producers.send(7, 2)
+        for _ in range(2):
+            producers.send(8, 5)
+        log.advance_high_watermark(log.log_end_offset)
+        log.roll(at(0))
+        producers.end(7, commit=False)
+        producers.end(8, commit=True)
+
+    config = replace(TIERED, segment_bytes=250)
+    tiered = Tiered(fill, config)
+    markers = [header.base_offset for header in headers_of(all_bytes(tiered.twin)) if header.is_control]
+    assert min(markers) >= tiered.log.local_log_start_offset, "the marker is to be here"
+    (told,) = tiered.read(0, is_committed=True).aborted
+    assert (told.producer_id, told.first_offset) == (7, 0)
+
+
+def test_readers_of_all_records_are_told_of_no_transactions_and_pay_for_none() -> None:
+    tiered = Tiered(transactional)
+    assert tiered.read(0).aborted is None
+    assert not any(name.endswith(".txnindex") for name in tiered.gets)

@@ -1,0 +1,123 @@
+"""With a thousand remote segments no event looks at all of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.tests.log_world import NOW, appended, batch_of, opened
+from reference_broker.log.tests.tiered_world import TIERED, synced
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.remote_log.expiring import expirer, retention
+from reference_broker.remote_log.metadata import partition_segments
+from reference_broker.remote_log.metadata.events import RemoteSegment
+from reference_broker.remote_log.metadata.partition_segments import PartitionSegments
+from reference_broker.remote_log.metadata.tests.remote_events import FINISHED, copy_of, step
+from reference_broker.remote_log.objects import keys_of, name_of
+from reference_broker.remote_log.tests.tier_world import TOPIC_ID, Tier, TierNode
+from reference_broker.replication.partitions import Partition
+
+SEGMENTS = 1000
+END = 10 * SEGMENTS
+PARTITIONS = 3
+KEPT = replace(TIERED, local_retention_bytes=-1)
+
+
+class Looks:
+    """``most``: so many calls of each were made in one event."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, node: TierNode) -> None:
+        self.counted = dict.fromkeys(("shares", "owners", "names"), 0)
+        self.most, self.all = dict(self.counted), dict(self.counted)
+        patch.setattr(retention.Shares, "_shared", self._counting("shares", retention.Shares._shared))
+        patch.setattr(PartitionSegments, "_owned_at", self._counting("owners", PartitionSegments._owned_at))
+        patch.setattr(expirer, "name_of", self._counting("names", name_of))
+        hear = node.ports.hear
+
+        def heard(what: Callable[[], None]) -> None:
+            self.counted = dict.fromkeys(self.counted, 0)
+            hear(what)
+
+        node.ports.hear = heard  # type: ignore[method-assign]
+
+    def _counting(self, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            self.counted[name] += 1
+            self.all[name] += 1
+            self.most[name] = max(self.most[name], self.counted[name])
+            return inner(*args)
+
+        return call
+
+
+def segments_of(partition: int) -> list[RemoteSegment]:
+    return [
+        copy_of(number + 1, 10 * number, 10 * number + 9, partition=partition, topic_id=TOPIC_ID, attempt=number + 1)
+        for number in range(SEGMENTS)
+    ]
+
+
+def tiered() -> tuple[Tier, TierNode]:
+    """Each partition has its segments and their objects in the tier, listed by leaders of epoch 1 and before."""
+    tier = Tier()
+    node = TierNode(tier, expires=True)
+    for index in range(PARTITIONS):
+        known = tier.metadata.partitions[TOPIC_ID, index] = PartitionSegments()
+        for each in segments_of(index):
+            assert not known.apply(each)
+            assert not known.apply(step(each, FINISHED))
+            tier.store_memory.objects.update(dict.fromkeys(keys_of(replace(each, topic="events")), b""))
+    return tier, node
+
+
+def led(node: TierNode, *, is_here: bool) -> list[Partition]:
+    """Each log goes on behind its remote segments, or has all of their records, too."""
+    partitions = []
+    for index in range(PARTITIONS):
+        log = opened(MemoryDisk(), replace(KEPT, segment_bytes=250))
+        if is_here:
+            for _ in range(SEGMENTS):
+                log.append(NOW, batch_of(10), 0)
+            appended(log, batch_of(1))
+            synced(log)
+        else:
+            log.start_from_remote(NOW, END, 0, [(0, 0)], encoded(log.producers), log.producers)
+        partitions.append(node.lead(log, index))
+    return partitions
+
+
+def test_looks_at_a_thousand_segments_are_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier, node = tiered()
+    looks = Looks(monkeypatch, node)
+    partitions = led(node, is_here=False)
+    tier.pass_ms(5_000)
+    assert looks.all["shares"] >= PARTITIONS * SEGMENTS
+    assert looks.all["names"] >= PARTITIONS * SEGMENTS
+    assert looks.most["shares"] <= 2 * retention.SEGMENTS_PER_SLICE
+    assert looks.most["names"] <= expirer.OBJECTS_PER_SLICE
+    assert looks.most["owners"] <= 10
+    assert all(len(tier.listed(each)) == SEGMENTS for each in partitions)
+
+
+def test_a_new_leader_finds_out_in_slices_how_far_its_log_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier, node = tiered()
+    looks = Looks(monkeypatch, node)
+    partitions = led(node, is_here=True)
+    tier.pass_ms(5_000)
+    assert [each.log.copied_end_offset for each in partitions] == [END] * PARTITIONS
+    assert looks.all["owners"] >= PARTITIONS * SEGMENTS
+    assert looks.most["owners"] <= 2 * partition_segments.MOST_LOOKS + 10
+
+
+def test_bytes_retention_adds_up_a_thousand_segments_and_lets_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    tier, node = tiered()
+    looks = Looks(monkeypatch, node)
+    (first, *_) = led(node, is_here=False)
+    listed = tier.listed(first)
+    first.log.config = replace(KEPT, retention_bytes=sum(each.size_bytes for each in listed[10:]))
+    tier.pass_ms(10_000)
+    assert tier.listed(first) == listed[10:]
+    assert first.log.log_start_offset == 100
+    assert looks.most["shares"] <= 2 * retention.SEGMENTS_PER_SLICE

@@ -1,0 +1,59 @@
+"""Which led partitions have a transaction that should have ended long ago."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from reference_broker.log.tests.log_world import START_MS, opened
+from reference_broker.log.tests.test_open_transactions import Producers
+from reference_broker.metrics.metrics import Gauge, Metrics
+from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.replication.leader.late_transactions import BUFFER_MS, count_late_transactions
+from reference_broker.replication.partitions import Partition, Partitions
+
+LONGEST_MS = 900_000
+LATE_MS = START_MS + LONGEST_MS + BUFFER_MS
+
+
+@dataclass
+class World:
+    """One partition; its producers send at START_MS."""
+
+    now_ms: int = START_MS
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.partition = Partition("events", b"t" * 16, 0, 0, opened(MemoryDisk()))
+        self.producers = Producers(self.partition.log)
+        partitions = Partitions(by_name={("events", 0): self.partition})
+        count_late_transactions(self.metrics, partitions, LONGEST_MS, lambda: self.now_ms)
+
+    def late_at(self, now_ms: int) -> int:
+        self.now_ms = now_ms
+        (named,) = self.metrics.rows()
+        assert named.mbean == "kafka.server:type=ReplicaManager,name=PartitionsWithLateTransactionsCount"
+        assert isinstance(named.metric, Gauge)
+        return named.metric.value
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.clause("ReplicaManagerTest.testPartitionsWithLateTransactionsCount")
+def test_a_transaction_is_late_five_minutes_after_the_longest_timeout_until_it_ends(world: World) -> None:
+    assert world.late_at(LATE_MS) == 0
+    world.producers.send(1, 1)
+    world.producers.send(2, 1)
+    assert [world.late_at(LATE_MS), world.late_at(LATE_MS + 1)] == [0, 1]
+    world.producers.end(1, commit=False)
+    assert world.late_at(LATE_MS + 1) == 1
+    world.producers.end(2, commit=True)
+    assert world.late_at(LATE_MS + 1) == 0
+
+
+def test_what_another_node_leads_is_counted_there(world: World) -> None:
+    world.producers.send(1, 1)
+    world.partition.leader_elsewhere = 2
+    assert world.late_at(LATE_MS + 1) == 0

@@ -1,0 +1,168 @@
+"""A follower whose leader has only later records: it begins behind those that are in the remote tier."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.list_offsets.v10.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32, i32Timedelta, i64
+
+from reference_broker.log.partition_log import PartitionLog
+from reference_broker.log.producer_snapshots import encoded
+from reference_broker.log.producer_state import BatchMark, Producer, ProducerStates
+from reference_broker.replication.follower.tier_starts import TierState
+from reference_broker.replication.tests.follower_world import World, named
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import Error, ErrorCode
+from reference_broker.wire.fetch import FetchPartition, PartitionData
+
+NO_TIME = i32Timedelta.parse(timedelta(0))
+MOVED = PartitionData(0, int(ErrorCode.offset_moved_to_tiered_storage), 50, 50, 10)
+EPOCHS = ((0, 0), (1, 30))
+
+
+class FakeTier:
+    """``asked`` has the leader epoch, the offset, and what is told when the tier has answered."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, Callable[[TierState | Error], None]]] = []
+
+    def state_before(
+        self,
+        log: PartitionLog,  # noqa: ARG002
+        partition: int,  # noqa: ARG002
+        leader_epoch: int,
+        offset: int,
+        done: Callable[[TierState | Error], None],
+    ) -> None:
+        self.asked.append((leader_epoch, offset, done))
+
+
+def producers() -> ProducerStates:
+    """Producer 7 has an open transaction that began at offset 35."""
+    states = ProducerStates(1000, reject_unknown=False)
+    mark = BatchMark(0, 3, 35, 38, 0)
+    states.by_id[7] = Producer(1, (mark,), 0, 0, 35)
+    states.open_transactions[7] = 35
+    return states
+
+
+def following() -> tuple[World, FakeTier, PartitionLog]:
+    """A follower with three records, that was told that what it asks for has moved."""
+    world, tier = World(), FakeTier()
+    world.fetchers.tier = tier
+    log = world.follow(records=3, epoch=2)
+    asked, _ = world.fetch()
+    world.answer(asked, MOVED)
+    return world, tier, log
+
+
+def local_start(offset: int, epoch: int, error: ErrorCode = ErrorCode.none) -> ListOffsetsResponse:
+    one = ListOffsetsPartitionResponse(
+        partition_index=i32(0), error_code=error, timestamp=i64(-1), offset=i64(offset), leader_epoch=i32(epoch)
+    )
+    topics = (ListOffsetsTopicResponse(name=TopicName("t"), partitions=(one,)),)
+    return ListOffsetsResponse(throttle_time=NO_TIME, topics=topics)
+
+
+def epoch_end(epoch: int, end_offset: int, error: ErrorCode = ErrorCode.none) -> OffsetForLeaderEpochResponse:
+    one = EpochEndOffset(error_code=error, partition=i32(0), leader_epoch=i32(epoch), end_offset=i64(end_offset))
+    topics = (OffsetForLeaderTopicResult(topic=TopicName("t"), partitions=(one,)),)
+    return OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=topics)
+
+
+def _named_next(world: World) -> list[FetchPartition]:
+    """What the next fetch that names something asks for. The session's other fetches are answered with nothing."""
+    for _ in range(20):
+        world.pass_ms(200)
+        for asked in [world.asked.pop() for _ in world.asked[:]]:
+            assert asked.api_key == ApiKey.FETCH
+            if named(asked.body):
+                return named(asked.body)
+            world.answer(asked)
+    return []
+
+
+def _asks_again(world: World) -> bool:
+    """The leader tells an error in each answer, as long as it lasts."""
+    for _ in range(20):
+        world.pass_ms(200)
+        for asked in [world.asked.pop() for _ in world.asked[:]]:
+            if asked.api_key == ApiKey.LIST_OFFSETS:
+                return True
+            world.answer(asked, MOVED)
+    return False
+
+
+@pytest.mark.clause("P-11")
+@pytest.mark.parametrize(("end_of_earlier", "wanted_epoch"), [(40, 1), (39, 2)])
+def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int, wanted_epoch: int) -> None:
+    """The record before offset 40 is of the epoch before that of the leader's first one, or of the same."""
+    world, tier, log = following()
+    asked = world.question(ApiKey.LIST_OFFSETS)
+    assert asked.body.topics[0].partitions[0].timestamp == -4
+    asked.replied(local_start(40, 2))
+    asked = world.question(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+    assert asked.body.topics[0].partitions[0].leader_epoch == 1
+    asked.replied(epoch_end(1, end_of_earlier))
+    ((epoch, offset, tell),) = tier.asked
+    assert (epoch, offset) == (wanted_epoch, 40)
+    tell(TierState(42, EPOCHS, encoded(producers()), producers()))
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (10, 42, 42)
+    assert (log.epochs.epochs, log.epochs.starts) == ([0, 1], [10, 30])
+    assert log.producers.by_id[7].current_txn_first_offset == 35
+    (wanted,) = _named_next(world)
+    assert (wanted.fetch_offset, wanted.log_start_offset) == (42, 10)
+    assert world.noted("started_in_the_tier")
+
+
+def test_the_first_epoch_has_none_before_it() -> None:
+    world, tier, _ = following()
+    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    assert tier.asked[0][:2] == (0, 40)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (local_start(-1, -1, ErrorCode.not_leader_or_follower),),
+        (local_start(40, 2), epoch_end(-1, -1, ErrorCode.not_leader_or_follower)),
+        (local_start(40, 0), ErrorCode.unknown_server_error),
+    ],
+)
+def test_whoever_gives_no_answer_is_asked_again(answers: Sequence[Any]) -> None:
+    world, tier, log = following()
+    for answer in answers:
+        if isinstance(answer, ErrorCode):
+            tier.asked[0][2](answer)
+        else:
+            is_epoch = isinstance(answer, OffsetForLeaderEpochResponse)
+            world.question(ApiKey.OFFSET_FOR_LEADER_EPOCH if is_epoch else ApiKey.LIST_OFFSETS).replied(answer)
+    assert log.log_end_offset == 3
+    assert _asks_again(world)
+
+
+def test_an_answer_for_an_older_leader_changes_nothing() -> None:
+    world, tier, log = following()
+    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    world.follow(epoch=3)
+    tier.asked[0][2](TierState(42, EPOCHS, encoded(producers()), producers()))
+    assert log.log_end_offset == 3
+
+
+def test_a_node_without_a_tier_tries_again() -> None:
+    world, _, log = following()
+    world.fetchers.tier = None
+    world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))
+    assert log.log_end_offset == 3

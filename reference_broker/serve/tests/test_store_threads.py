@@ -1,0 +1,162 @@
+"""Calls of the object store run beside the event loop: each is answered once, in time, and none holds the loop."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.core.effects import StoreCall
+from reference_broker.core.events import StoreDone, StoreFailed
+from reference_broker.ports.store import FailureKind, Get, Put, PutFile, StoreAnswer, StoreFailure, StoreOperation
+from reference_broker.serve.errors import StartError
+from reference_broker.serve.store.calls import FILE_THREADS, StoreThreads
+from reference_broker.serve.store.objects import PART_BYTES, Folder, Objects
+from reference_broker.serve.store.opening import opened
+
+LIMIT_S = 0.2
+
+
+class Held:
+    """A store whose calls end when the test says so. Files show a sign of life whenever ``steps`` is released."""
+
+    def __init__(self) -> None:
+        self.begun: list[StoreOperation] = []
+        self.let = threading.Event()
+        self.steps = threading.Semaphore(0)
+
+    def carry_out(self, operation: StoreOperation, progress: Callable[[], None]) -> StoreAnswer | StoreFailure:
+        self.begun.append(operation)
+        while not self.let.wait(0.01):
+            if self.steps.acquire(blocking=False):
+                progress()
+        return None
+
+
+class Asked:
+    """The threads over a held store, and the events that they gave."""
+
+    def __init__(self, limit_s: float = 30.0) -> None:
+        self.store = Held()
+        self.events: list[StoreDone | StoreFailed] = []
+        self.threads = StoreThreads(self.store, asyncio.get_running_loop(), self.events.append, limit_s)
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not done():
+                await asyncio.sleep(0.005)
+
+
+def test_files_that_take_long_delay_no_read() -> None:
+    async def play() -> None:
+        asked = Asked()
+        for token in range(FILE_THREADS + 2):
+            asked.threads.start(StoreCall(token, PutFile("a", "a", 1)))
+        asked.threads.start(StoreCall(99, Get("b", 0, 1)))
+        await asked.until(lambda: Get("b", 0, 1) in asked.store.begun)
+        assert len(asked.store.begun) == FILE_THREADS + 1
+        asked.store.let.set()
+        await asked.until(lambda: len(asked.events) == FILE_THREADS + 3)
+        assert sorted(event.token for event in asked.events) == [*range(FILE_THREADS + 2), 99]
+        asked.threads.close()
+
+    asyncio.run(play())
+
+
+def test_a_call_without_a_sign_of_life_fails_once_and_its_late_answer_is_left_out() -> None:
+    async def play() -> None:
+        asked = Asked(LIMIT_S)
+        asked.threads.start(StoreCall(1, Put("a", b"x")))
+        await asked.until(lambda: bool(asked.events))
+        (event,) = asked.events
+        assert isinstance(event, StoreFailed)
+        assert (event.token, event.failure.kind) == (1, FailureKind.UNAVAILABLE)
+        asked.store.let.set()
+        await asyncio.sleep(0.1)
+        assert len(asked.events) == 1
+        asked.threads.close()
+
+    asyncio.run(play())
+
+
+def test_a_file_that_is_sent_slowly_has_all_the_time_that_it_needs() -> None:
+    async def play() -> None:
+        asked = Asked(LIMIT_S)
+        asked.threads.start(StoreCall(1, PutFile("a", "a", 1)))
+        for _ in range(20):
+            asked.store.steps.release()
+            await asyncio.sleep(LIMIT_S / 4)
+        assert not asked.events
+        asked.store.let.set()
+        await asked.until(lambda: bool(asked.events))
+        assert asked.events == [StoreDone(1, None)]
+        asked.threads.close()
+
+    asyncio.run(play())
+
+
+def test_closing_waits_for_no_silent_store_and_gives_nothing_more() -> None:
+    async def play() -> None:
+        asked = Asked()
+        asked.threads.start(StoreCall(1, Put("a", b"x")))
+        await asked.until(lambda: bool(asked.store.begun))
+        began = asyncio.get_running_loop().time()
+        asked.threads.close()
+        assert asyncio.get_running_loop().time() - began < 5
+        asked.store.let.set()
+        await asyncio.sleep(0.1)
+        assert not asked.events
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("size_bytes", [5, PART_BYTES + 5])
+def test_a_folder_has_synced_the_file_and_each_folder_above_it_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
+) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "a.log").write_bytes(b"x" * size_bytes)
+    store = Objects(Folder(tmp_path / "remote"), tmp_path / "node")
+    synced: list[tuple[str, int]] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        synced.append((str(path.relative_to(tmp_path)), path.stat().st_size if path.is_file() else -1))
+
+    monkeypatch.setattr("reference_broker.serve.store.durable.os.fsync", fsync)
+    assert store.carry_out(PutFile("topic/x.log", "a.log", size_bytes), lambda: None) is None
+    assert synced == [("remote/topic/x.log", size_bytes), ("remote/topic", -1), ("remote", -1)]
+
+
+def test_a_failed_sync_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Objects(Folder(tmp_path), tmp_path)
+
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("reference_broker.serve.store.durable.os.fsync", fails)
+    answer = store.carry_out(Put("a", b"x"), lambda: None)
+    assert isinstance(answer, StoreFailure)
+    assert answer.kind is FailureKind.UNAVAILABLE
+
+
+def test_the_store_of_a_node_alone_is_beside_its_data_and_nodes_of_a_cluster_must_share_one(tmp_path: Path) -> None:
+    data = tmp_path / "node"
+    alone = opened(BrokerConfig.parse({}), data)
+    assert alone.carry_out(Put("a", b"x"), lambda: None) is None
+    assert (tmp_path / "node-remote" / "a").read_bytes() == b"x"
+    voters = {"controller.quorum.voters": "0@a:1,1@b:1", "crucible.cluster.id": "c"}
+    with pytest.raises(StartError, match=r"share one object store.*crucible\.remote\.store\.url"):
+        opened(BrokerConfig.parse(voters), data)
+    shared = opened(BrokerConfig.parse({**voters, "crucible.remote.store.url": f"file://{tmp_path}/shared"}), data)
+    assert shared.carry_out(Put("b", b"y"), lambda: None) is None
+    assert (tmp_path / "shared" / "b").read_bytes() == b"y"
+
+
+def test_a_folder_that_cannot_be_made_is_told_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StartError, match=r"The object store .*file/below cannot be used: .*\.$") as told:
+        opened(BrokerConfig.parse({"crucible.remote.store.url": f"{tmp_path}/file/below"}), tmp_path)
+    assert "\n" not in str(told.value)
