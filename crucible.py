@@ -29,6 +29,7 @@ COLLECTED = {
     "evidence": "commands",
     "fleet": "commands",
     "mutants": "chaos.commands",
+    "nightly": "tools.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
     "prune": "chaos.commands",
