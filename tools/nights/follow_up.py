@@ -109,7 +109,7 @@ def _shrunk(work: Work, failure: FailureRow, scenario: Scenario, until: float) -
             for _, told in players.hear(min(0.5, left_s)):
                 if isinstance(told, FailureRow):
                     failure = told
-            work.beat(lambda: f"making seed {failure.seed} of {failure.scenario} smaller")
+            work.beat(f"making seed {failure.seed} of {failure.scenario} smaller")
     return failure
 
 

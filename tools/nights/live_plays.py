@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def play(
         children.crucible(*words, "--out", str(folder)),
         min(until, now + LIMIT_S),
         work.folder / "logs" / f"{run_dir.name}.log",
-        lambda: work.beat(lambda: f"live: {' '.join(words)}"),
+        partial(work.beat, f"live: {' '.join(words)}"),
         work.environment,
     )
     if done.code == USAGE_ERROR or (done.code == children.OVER and until < now + LIMIT_S):

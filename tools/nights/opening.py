@@ -23,7 +23,7 @@ class NightRefusal(Exception):  # noqa: N818  (one sentence for the person at th
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the command line asks for. ``seed`` is None for that of the day. ``only`` are stages; none stands for all."""
+    """What the command line asks for. ``seed`` is None for that of the day. ``only`` are stages; none means all."""
 
     hours: float
     nights: Path = NIGHTS

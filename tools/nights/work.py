@@ -101,14 +101,14 @@ class Work:
         self.night = msgspec.structs.replace(self.night, **values)
         self.write()
 
-    def beat(self, line: Callable[[], str] | None = None) -> None:
+    def beat(self, line: str = "") -> None:
         """To be called again and again: it keeps what was spent, and from time to time it tells ``line``."""
         now = time.monotonic()
         if now - self._written_s > WRITTEN_EACH_S:
             self.write()
-        if line is not None and now - self._told_s > TOLD_EACH_S:
+        if line and now - self._told_s > TOLD_EACH_S:
             self._told_s = now
-            self.tell(line())
+            self.tell(line)
 
     def write(self) -> None:
         """Writes the night's file with the time that was spent up to now."""

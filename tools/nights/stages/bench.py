@@ -4,6 +4,7 @@ longest come first."""
 import json
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -39,7 +40,7 @@ def _measure(work: Work, row: str, until: float) -> str:
         children.crucible("bench", "--peer", PEER, "--row", row, "--out", str(folder)),
         until,
         work.folder / "logs" / f"bench-{row}.log",
-        lambda: work.beat(lambda: f"bench: {row}"),
+        partial(work.beat, f"bench: {row}"),
         work.environment,
     )
     stored = sorted(folder.glob("*.json"))

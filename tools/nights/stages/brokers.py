@@ -89,7 +89,7 @@ def _probe(work: Work, chosen: Chosen, until: float) -> str:
                         why = refusal
                     case (True, cells):
                         work.add(*_rows(chosen, cells))
-            work.beat(lambda: f"probe: {chosen.text}")
+            work.beat(f"probe: {chosen.text}")
         if players.jobs:
             work.tell(f"the probe of {chosen.text} did not end in time")
     return why

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from reports.verdict import Outcome
 from tools.nights import children
@@ -50,7 +51,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
             [sys.executable, *check.words],
             until,
             work.folder / "logs" / f"{name.replace(' ', '-')}.log",
-            lambda name=name: work.beat(lambda: f"checks: {name}"),  # type: ignore[misc]
+            partial(work.beat, f"checks: {name}"),
             {**work.environment, **dict(check.environment)},
         )
         ended = done.code != children.OVER

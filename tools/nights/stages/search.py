@@ -90,7 +90,7 @@ class Search:
                     break
                 for turn, told in players.hear(min(HEARS_FOR_S, left_s)):
                     self._take(turn, told)
-                self._work.beat(partial(self._line, until))
+                self._work.beat(self._line(until))
 
     def _until(self, until: float) -> float:
         """The end of the search. Once there is a failure, it leaves time for looking into it."""

@@ -44,7 +44,7 @@ def test_a_finished_night_is_left_alone(tmp_path: Path) -> None:
     folder, night = begun(Wish(2.0, tmp_path))
     write_night(folder, msgspec.structs.replace(night, finished=True))
     assert opened(Wish(2.0, tmp_path), NOW_S + HOUR_S)[0] != folder
-    with pytest.raises(NightRefusal, match="no night in .* was stopped"):
+    with pytest.raises(NightRefusal, match=r"no night in .* was stopped"):
         opened(Wish(2.0, tmp_path / "empty", resume=True), NOW_S)
 
 
