@@ -51,7 +51,8 @@ def _plainly(say: Callable[[str], None]) -> "Show":
 
 def words(view: "RunView") -> list[tuple[str, str]]:
     """Returns what is shown, as names and values. A figure that is not there yet is left out."""
-    rows = [("phase", view.phase if view.load_s < 0 else f"{view.phase}, {view.load_s:.0f} of {view.whole_load_s:g} s")]
+    loads = 0 <= view.load_s <= view.whole_load_s
+    rows = [("phase", f"{view.phase}, {view.load_s:.0f} of {view.whole_load_s:g} s" if loads else view.phase)]
     report = view.report
     if report:
         rows += [

@@ -36,6 +36,7 @@ def test_phase_rates_faults_and_breaches_are_told_in_words() -> None:
     assert told["p99, slowest worker"] == "produce 4.2 ms, fetch none"
     assert told["faults"] == "link_cut under way, 7 hits; next: leader_killed in 18 s"
     assert told["broken"] == "nothing that clients or nodes have seen"
+    assert dict(live_table.words(replace(LOADED, phase="final read", load_s=81.0)))["phase"] == "final read"
     early = dict(live_table.words(RunView("nodes start", -1.0, 80.0)))
     assert early["phase"] == "nodes start"
     assert "offered" not in early
