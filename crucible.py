@@ -28,6 +28,7 @@ COLLECTED = {
     "demo": "commands",
     "evidence": "commands",
     "fleet": "commands",
+    "index": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
