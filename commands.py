@@ -297,6 +297,36 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None, op
 
 @click.command(
     epilog="\b\nExamples:"
+    "\n  ./crucible index"
+    "\n  ./crucible index --nights kept/nights --out site"
+    "\n  ./crucible index --out nights.html"
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
+)
+def index(nights: Path | None, out: Path | None) -> None:
+    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
+
+    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
+    annotations.toml, which lies beside the nights.
+    """
+    from terminal import need_java, one_sentence, shown
+
+    need_java()
+    from playing import ROOT
+    from reports.errors import SetupError
+    from reports.index.write import write_index
+    from reports.night import NightError
+
+    with one_sentence(NightError, SetupError):
+        page, last = write_index(nights or ROOT / "nights", out)
+    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
+    click.echo(f"index: {shown(page)}")
+
+
+@click.command(
+    epilog="\b\nExamples:"
     "\n  ./crucible evidence"
     "\n  ./crucible evidence kfake tansu"
     "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"

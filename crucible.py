@@ -30,6 +30,7 @@ COLLECTED = {
     "doctor": "tools.commands",
     "evidence": "commands",
     "fleet": "commands",
+    "index": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
