@@ -60,7 +60,7 @@ class FailureRow(Row):
 @table("figures", "figures.parquet", NIGHT_TABLES)
 @dataclass(frozen=True, slots=True)
 class FigureRow(Row):
-    """A figure beside that of a peer. The ratio says how many times better the reference was, pair by pair."""
+    """A figure, beside that of a peer. The ratio says how many times better the reference was, pair by pair."""
 
     row: Annotated[str, "the row of the benchmark: produce, fetch, ..."]
     what: Annotated[str, "the figure's label in its row"]
@@ -68,12 +68,12 @@ class FigureRow(Row):
     unit: str
     better: Annotated[str, "higher or lower"]
     reference: Annotated[float, "median of the reference broker, in the unit"]
-    peer: Annotated[float, "median of the peer, in the unit"]
-    ratio: Annotated[float, "median over all pairs"]
-    ratio_low: Annotated[float, "of the pairs"]
-    ratio_high: Annotated[float, "of the pairs"]
+    peer: Annotated[float | None, "median of the peer, in the unit; null without one, as are all ratios"]
+    ratio: Annotated[float | None, "median over all pairs"]
+    ratio_low: Annotated[float | None, "of the pairs"]
+    ratio_high: Annotated[float | None, "of the pairs"]
     pairs: Annotated[int, "how many measurements of each broker there are"]
-    peer_name: str
+    peer_name: Annotated[str, "empty without a peer"]
 
 
 @table("cells", "cells.parquet", NIGHT_TABLES)

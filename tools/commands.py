@@ -1,4 +1,4 @@
-"""``crucible test`` and ``crucible nightly``. Each imports what it needs only when it runs."""
+"""``crucible test``, ``nightly`` and ``doctor``. Each imports what it needs only when it runs."""
 
 import sys
 from collections.abc import Sequence
@@ -70,3 +70,22 @@ def nightly(hours: float, nights: Path | None, seed: int | None, only: Sequence[
     wish = Wish(hours, nights or NIGHTS, seed, tuple(only), resume, command_line())
     with one_sentence(NightRefusal):
         sys.exit(run(wish, progress))
+
+
+@click.command(epilog="\b\nExample:\n  ./crucible doctor")
+def doctor() -> None:
+    """Says what is missing on this machine, for which commands, and how to get it.
+
+    The exit code is 2 if a main command cannot work.
+    """
+    from terminal import print_table
+    from tools.doctor import examine, exit_code
+
+    findings = examine()
+    signs = {True: "missing", False: "to be had"}
+    rows = [(each.thing, signs[each.is_needed] if each.cure else "ok", each.found, each.serves) for each in findings]
+    print_table(("thing", "state", "found", "serves"), rows)
+    for each in findings:
+        if each.cure:
+            click.echo(f"{each.thing}: {each.cure}")
+    sys.exit(exit_code(findings))
