@@ -6,6 +6,7 @@ import shutil
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from chaos.live.errors import SetupError
@@ -17,8 +18,11 @@ from scenarios.loader import typed
 from scenarios.model import Scenario
 from tools.nights import children
 from tools.nights.kept import OURS
+from tools.nights.planning import next_seed
 from tools.nights.work import Work
 
+BESIDE_THE_LOAD_S = 30.0
+"""A play takes at least so much time for its start, its end and its verdict."""
 LIMIT_S = 900.0
 """For one play and its verdict. A scenario's own limits are shorter."""
 USAGE_ERROR = 2
@@ -28,6 +32,28 @@ def check_machine() -> None:
     """Raises SetupError if this machine cannot judge live plays."""
     if shutil.which("java") is None:
         raise SetupError("Spark needs a Java runtime, 17 or newer: install one.")
+
+
+def needed_s(work: Work, scenario: Scenario) -> float:
+    """About how long a play of the scenario takes with its verdict, by what others took here lately."""
+    took = [each.wall_us / 1e6 for each in _before(work) if each.world == "live"]
+    return max(scenario.load.seconds + BESIDE_THE_LOAD_S, median(took or [0.0]))
+
+
+def next_of(work: Work, scenario: Scenario, until: float, mutant: str = "", target: str = OURS) -> PlayRow | None:
+    """Plays the scenario with its next seed, and keeps what came of it."""
+    key = ("live", scenario.name, mutant, target)
+    seeds = [each.seed for each in _before(work) if (each.world, each.scenario, each.mutant, each.target) == key]
+    seed = next_seed(work.night.seed, seeds)
+    parts = [scenario.name, *filter(None, (mutant, target if target != OURS else "")), str(seed)]
+    row = play(work, scenario, seed, Path("live", "-".join(parts).replace("/", "-")), until, mutant, target)
+    if row is not None:
+        work.add(row)
+    return row
+
+
+def _before(work: Work) -> list[PlayRow]:
+    return [each for night in work.earlier for each in night.plays] + work.plays
 
 
 def play(

@@ -22,10 +22,10 @@ from scenarios.model import Scenario
 from scenarios.revisions import in_revision
 from tools.evidence.command import one_node, targets
 from tools.evidence.probing import Cell, probed
+from tools.nights import live_plays
 from tools.nights.kept import OURS
 from tools.nights.planning import in_turn, interleaved
 from tools.nights.players import Ended, Players, Tell
-from tools.nights.stages.live import BESIDE_THE_LOAD_S, play_next
 from tools.nights.work import Work
 
 PROBE = "probe"
@@ -46,14 +46,14 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     )
     for item in (*probes[:1], *interleaved(plays, probes[1:], SCENARIOS_FOR_A_PROBE)):
         name, _, target = item.partition(" ")
-        needed_s = LEAST_PROBE_S if name == PROBE else scenarios[name].load.seconds + BESIDE_THE_LOAD_S
+        needed_s = LEAST_PROBE_S if name == PROBE else live_plays.needed_s(work, scenarios[name])
         if time.monotonic() + needed_s > until:
             break
         if target in missing:
             continue
         work.try_(item)
         if name != PROBE:
-            play_next(work, scenarios[name], until, target=target)
+            live_plays.next_of(work, scenarios[name], until, target=target)
         elif why := _probe(work, found[target], until):
             missing[target] = why
             work.tell(f"{target} is left out: {why}")

@@ -5,26 +5,22 @@ What was not played for longest comes first, so that in some nights all are play
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from chaos.live.errors import SetupError
 from chaos.live.runner import check_playable
 from chaos.mutants.live_worlds import NOT_SEEN, SIMULATED_ONLY
 from chaos.mutants.registry import mutants_of
 from chaos.promises import checked
-from reports.night_rows import PlayRow
 from reports.verdict import Outcome, worst_outcome
 from scenarios import loader
 from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 from tools.nights import follow_up, live_plays
-from tools.nights.kept import OURS, is_control
-from tools.nights.planning import in_turn, interleaved, next_seed
+from tools.nights.kept import is_control
+from tools.nights.planning import in_turn, interleaved
 from tools.nights.work import Skipped, Work
 
 CONTROLS_FOR_A_MUTANT = 2
-BESIDE_THE_LOAD_S = 30.0
-"""A play takes about so much time for its start, its end and its verdict. Without that it is not begun."""
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
@@ -36,10 +32,10 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     scenarios = {each.name: each for file in loader.load_all() for each in each_revision(checked(file))}
     for item in plan(scenarios, work.tried_before("live"), work.turn):
         name, _, mutant = item.partition(" ")
-        if time.monotonic() + scenarios[name].load.seconds + BESIDE_THE_LOAD_S > until:
+        if time.monotonic() + live_plays.needed_s(work, scenarios[name]) > until:
             break
         work.try_(item)
-        row = play_next(work, scenarios[name], until, mutant=mutant)
+        row = live_plays.next_of(work, scenarios[name], until, mutant)
         if row is not None and is_control(row) and row.outcome != Outcome.PASSED.name:
             now = time.monotonic()
             follow_up.of_all(work, scenarios, now + (until - now) / 2)
@@ -57,19 +53,6 @@ def plan(scenarios: Mapping[str, Scenario], tried: Sequence[Sequence[str]], turn
         if mutant not in SIMULATED_ONLY and mutant not in NOT_SEEN and _is_playable(scenarios[name], mutant)
     ]
     return interleaved(in_turn(playable, tried, turn), in_turn(planted, tried, turn), CONTROLS_FOR_A_MUTANT)
-
-
-def play_next(work: Work, scenario: Scenario, until: float, mutant: str = "", target: str = OURS) -> PlayRow | None:
-    """Plays the scenario with its next seed, and keeps what came of it."""
-    key = (scenario.name, mutant, target)
-    before = [each for night in work.earlier for each in night.plays] + work.plays
-    seeds = [each.seed for each in before if each.world == "live" and (each.scenario, each.mutant, each.target) == key]
-    seed = next_seed(work.night.seed, seeds)
-    parts = [scenario.name, *filter(None, (mutant, target if target != OURS else "")), str(seed)]
-    row = live_plays.play(work, scenario, seed, Path("live", "-".join(parts).replace("/", "-")), until, mutant, target)
-    if row is not None:
-        work.add(row)
-    return row
 
 
 def _is_playable(scenario: Scenario, mutant: str = "") -> bool:
