@@ -47,9 +47,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     for item in (*probes[:1], *interleaved(plays, probes[1:], SCENARIOS_FOR_A_PROBE)):
         name, _, target = item.partition(" ")
         needed_s = LEAST_PROBE_S if name == PROBE else live_plays.needed_s(work, scenarios[name])
-        if time.monotonic() + needed_s > until:
-            break
-        if target in missing:
+        if target in missing or time.monotonic() + needed_s > until:
             continue
         work.try_(item)
         if name != PROBE:

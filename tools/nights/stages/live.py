@@ -33,7 +33,7 @@ def play(work: Work, until: float) -> tuple[Outcome, str]:
     for item in plan(scenarios, work.tried_before("live"), work.turn):
         name, _, mutant = item.partition(" ")
         if time.monotonic() + live_plays.needed_s(work, scenarios[name]) > until:
-            break
+            continue  # Another one may be shorter.
         work.try_(item)
         row = live_plays.next_of(work, scenarios[name], until, mutant)
         if row is not None and is_control(row) and row.outcome != Outcome.PASSED.name:
