@@ -109,11 +109,16 @@ def open_transactions_expire(original: Function, self: Any, target: Any, held: A
 
 
 @mutant(f"{PRODUCERS}._check_one")
-def producer_epoch_not_checked(original: Function, self: Any, producer: Any, header: Any) -> Any:
-    """A partition appends what a fenced producer sends (X-1)."""
+def older_epoch_appended(original: Function, self: Any, producer: Any, header: Any) -> Any:
+    """Producers' states take a batch of an older epoch (X-1)."""
     if producer is not None and header.producer_epoch < producer.producer_epoch:
         return None
     return original(self, producer, header)
+
+
+@mutant("reference_broker.log.verification:_check_epoch", partner=older_epoch_appended)
+def producer_epoch_not_checked(original: Function, known: Any, batch: Any) -> None:
+    """A partition appends what a fenced producer sends (X-1)."""
 
 
 @mutant(f"{PRODUCERS}.first_unstable_offset")
