@@ -251,6 +251,47 @@ def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) ->
 
 @click.command(
     epilog="\b\nExamples:"
+    "\n  ./crucible judge runs/demo-20260101-120000"
+    "\n  ./crucible judge --watch runs/fleet-plain-load-20260101-120000"
+    "\n  ./crucible judge --watch --fail-fast RUN_DIR"
+)
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR")
+@click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
+@click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
+@click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
+def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
+    """Lets Spark judge a run and tells the verdict, without a page.
+
+    With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
+    that something may still excuse wait for the end.
+    """
+    from playing import tell, worst
+    from terminal import need_java, one_sentence, progress
+
+    if fail_fast and not watch:
+        raise click.UsageError("--fail-fast ends a --watch: give both")
+    need_java()
+    from chaos.live.run_folder import RunFolder
+    from chaos.live.trace_spool import SpoolFollower
+    from reports.errors import SetupError
+    from reports.judge import verdicts_of
+    from reports.manifest import ManifestError
+    from reports.watch import Watch
+
+    with one_sentence(SetupError, ManifestError):
+        if not watch:
+            verdict = verdicts_of([run_dir])[0]
+        else:
+            watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
+            verdict = watched.until_red_or_ended(fail_fast)
+            if verdict is None:
+                sys.exit(1)
+    tell([verdict])
+    sys.exit(1 if watch and watched.broken else worst([verdict]))
+
+
+@click.command(
+    epilog="\b\nExamples:"
     "\n  ./crucible evidence"
     "\n  ./crucible evidence kfake tansu"
     "\n  ./crucible evidence tansu --case fetch/session/wrong-epoch"

@@ -28,6 +28,7 @@ COLLECTED = {
     "demo": "commands",
     "evidence": "commands",
     "fleet": "commands",
+    "judge": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",

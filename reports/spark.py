@@ -21,6 +21,7 @@ LARGE_DRIVER_MEMORY = "3g"
 TINY_HISTORY_BYTES = 4 * 1024 * 1024
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
+LARGE_HISTORY_BYTES = 64 * 1024 * 1024
 
 
 def require_java() -> Path:
