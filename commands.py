@@ -280,14 +280,12 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
 
     with one_sentence(SetupError, ManifestError):
         if not watch:
-            verdict = verdicts_of([run_dir])[0]
+            verdicts, broken = verdicts_of([run_dir]), {}
         else:
             watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
-            verdict = watched.until_red_or_ended(fail_fast)
-            if verdict is None:
-                sys.exit(1)
-    tell([verdict])
-    sys.exit(1 if watch and watched.broken else worst([verdict]))
+            verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken
+    tell(verdicts)
+    sys.exit(1 if broken else worst(verdicts))
 
 
 @click.command(

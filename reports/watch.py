@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reports.errors import SetupError
+from reports.judge import verdicts_of
 from reports.manifest import MANIFEST_NAME
 from reports.spark import LARGE_HISTORY_BYTES, spark_session
 from reports.verdict import Verdict
@@ -33,9 +34,9 @@ class Watch:
     every_s: float = EVERY_S
     broken: dict[str, str] = field(default_factory=dict)
 
-    def until_red_or_ended(self, fail_fast: bool) -> Verdict | None:
+    def until_red_or_ended(self, fail_fast: bool) -> list[Verdict]:
         """Watches until the run has ended, and returns its whole verdict. With ``fail_fast`` it ends with the first
-        guarantee that is broken, and returns None. Raises SetupError without a run or without Spark."""
+        guarantee that is broken, and returns none. Raises SetupError without a run or without Spark."""
         if not self.run_dir.is_dir():
             raise SetupError(f"There is no folder {self.run_dir}: start the run first, and give its folder.")
         with spark_session("crucible-watch", LARGE_HISTORY_BYTES) as spark, tempfile.TemporaryDirectory() as scratch:
@@ -43,10 +44,10 @@ class Watch:
                 began_s = time.monotonic()
                 self._look(Path(scratch), spark)
                 if fail_fast and self.broken:
-                    return None
+                    return []
                 while not self._ended and time.monotonic() - began_s < self.every_s:
                     time.sleep(LOOKS_EVERY_S)
-            return self._whole_verdict(spark)
+            return verdicts_of([self.run_dir], spark)
 
     @property
     def _ended(self) -> bool:
@@ -70,9 +71,3 @@ class Watch:
         names = ", ".join(self.broken)
         state = f"{names} broken" if names else f"none of {len(seen.judged)} guarantees is broken"
         self.say(f"up to {seen.until_us / 1e6:.0f} s: {state} ({seen.operations:,} operations, in {took_s:.0f} s)")
-
-    def _whole_verdict(self, spark: "SparkSession") -> Verdict:
-        from reports.judge import verdicts_of
-
-        (verdict,) = verdicts_of([self.run_dir], spark)
-        return verdict

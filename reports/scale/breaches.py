@@ -10,6 +10,8 @@ from reports.scale.load import FETCHERS, PIECE, Again, Fetches, Numbers, Piece
 
 _CLEAR = 400
 """Breaches lie so far apart, and so far from the ends of a piece."""
+LEAST_APPENDS = 20_000
+"""Of a history in which all breaches have room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ BROKEN = (
 
 
 def planted(appends: int, seed: int) -> Planted:
-    """One breach of each. It needs some thousands of appends."""
+    """One breach of each. There must be LEAST_APPENDS."""
     random = Random(seed)
     grid = [
         (piece, place)

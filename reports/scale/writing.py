@@ -180,7 +180,7 @@ def _begin(writer: Writer) -> None:
 
 def _write_piece(writer: Writer, piece: Piece, clients: Sequence[_Fetcher], seed: int, breaches: Planted) -> None:
     """The rows of a piece stand in the order in which their operations ended."""
-    parts = defaultdict(list)
+    parts: dict[str, list[dict[str, Any]]] = defaultdict(list)
     _sends(parts, piece)
     for client in clients:
         read = breaches.change(fetches(piece, client.number, seed), piece, client.number)

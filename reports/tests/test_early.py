@@ -1,4 +1,4 @@
-"""While a run goes on, its history so far is never red unless the whole one is, and red as soon as it shows a breach."""
+"""While a run goes on, its history so far is not red unless the whole one is, and red as soon as it shows a breach."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -58,8 +58,8 @@ def at_random(history: History, random: Random) -> History:
 
 
 def legal_histories() -> Mapping[str, History]:
-    from reports.tests.test_judge_finds_anomalies import PLANTED
     from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import PLANTED
 
     legal = {}
     for number, (name, (plant, broken)) in enumerate(PLANTED.items()):
@@ -91,8 +91,8 @@ def test_a_part_of_a_clean_history_is_never_red(
 
 
 def test_a_breach_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
-    from reports.tests.test_judge_finds_anomalies import PLANTED
     from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import PLANTED
 
     histories = []
     for number, name in enumerate(BREACHES):
@@ -111,8 +111,8 @@ def test_a_breach_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", 
 
 
 def test_a_lost_record_is_red_once_a_fetcher_has_jumped_over_it(spark: "SparkSession", tmp_path: Path) -> None:
-    from reports.tests.test_judge_finds_anomalies import plant_lost_write, plant_unseen
     from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import plant_lost_write, plant_unseen
 
     lost, unseen = generate(1, SHORT), generate(2, SHORT)
     plant_lost_write(lost)

@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, counted, sentence
-from reports.jobs.shared.expressions import PARTITION, READER
+from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.judging import LOG, Judging
-from reports.jobs.shared.polls import steps_between_operations, steps_inside_operations
+from reports.jobs.shared.polls import steps_between_operations, steps_inside_operations, with_log_start
 from reports.jobs.shared.unread import unread
 from reports.read_tables import Tables
 
@@ -25,8 +25,7 @@ def transform(tables: Tables) -> DataFrame:
 def jumped_over(tables: Tables) -> DataFrame:
     """Those that a fetcher's read has left out already. Readers with read_committed may leave out aborted records."""
     steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
-    answered = tables.positions.select(*READER, "index", "log_start_offset")
-    jumps = steps.where("first_offset > expected and isolation = 0").join(answered, [*READER, "index"], "left")
+    jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
     low = F.greatest("expected", "log_start_offset").alias("low")
     jumps = jumps.select(*PARTITION, low, F.col("first_offset").alias("high"))
     lost = tables.once(unread)
