@@ -236,17 +236,29 @@ def sim(
     epilog="\b\nExamples:"
     "\n  ./crucible report runs/demo-20260101-120000"
     "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
+    "\n  ./crucible report s3://BUCKET/RUN"
 )
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
-@click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
-def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
-    """Lets Spark judge and draw runs, also old ones again."""
+@click.option("--baseline", help="A run to compare with.")
+def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None) -> None:
+    """Lets Spark judge and draw runs, also old ones again.
+
+    A run may lie in S3 (s3://BUCKET/RUN), and its report is written there. The AWS_* variables say who asks, and
+    AWS_ENDPOINT_URL names another server.
+    """
     from playing import judge, worst
-    from terminal import need_java
+    from reports import s3
+    from reports.errors import SetupError
+    from terminal import need_java, one_sentence
 
     need_java()
-    sys.exit(worst(judge(run_dirs, out, baseline)))
+    with one_sentence(SetupError), s3.local_folders([*run_dirs, *([baseline] if baseline else [])]) as folders:
+        verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None)
+    for each in run_dirs if out is None else ():
+        if s3.is_remote(each):
+            click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
+    sys.exit(worst(verdicts))
 
 
 @click.command(

@@ -142,7 +142,8 @@ def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, s
 
 def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: Path) -> DataFrame:
     with_run = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
-    if len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
+    here = not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
+    if here and len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
         target = scratch / f"{table.name}.parquet"
         if gather(run_dirs, table, target):
             return spark.read.schema(with_run).parquet(str(target))

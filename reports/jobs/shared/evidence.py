@@ -36,7 +36,7 @@ def placed_values(tables: Tables) -> DataFrame:
 
 
 def read_values(tables: Tables) -> DataFrame:
-    """All reads as merged intervals of offsets. They are far fewer, since every fetcher reads the same records. Columns:
+    """All reads as merged intervals of offsets. They are fewer, since every fetcher reads the same records. Columns:
     PARTITION, isolation, is_ok (so the operation ended), is_ours, writer, producer_id, shift, first, last."""
     is_ours = F.expr("valid and writer != ''").alias("is_ours")
     reads = tables.reads.select("*", is_ours, F.expr("type = 'ok'").alias("is_ok"))
