@@ -25,16 +25,19 @@ COLLECTED = {
     "bench": "bench.commands",
     "clauses": "scenarios.commands",
     "compare": "commands",
+    "completion": "commands",
     "demo": "commands",
+    "doctor": "tools.commands",
     "evidence": "commands",
     "fleet": "commands",
+    "index": "commands",
     "judge": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
-    "prune": "chaos.commands",
     "report": "commands",
     "run": "commands",
+    "runs": "chaos.commands",
     "sim": "commands",
     "test": "tools.commands",
     "upgrade-path": "bench.commands",
@@ -212,4 +215,4 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")
