@@ -108,7 +108,6 @@ def test_columns_of_nothing_are_nothing() -> None:
     assert columns_of([], 5) == {}
 
 
-<<<<<<< HEAD
 def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path: Path) -> None:
     recorder = Recorder(ParquetSink(tmp_path, "w"), "w", ORIGIN, roll_s=10)
     recorder.record([operation(0, 0, 1, 2), RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)])
@@ -141,7 +140,8 @@ def _indexes(run_dir: Path, table: str, progress: Progress) -> list[int]:
     (schema,) = [each for each in TABLES if each.name == table]
     files = whole_parts(run_dir, schema, progress)
     return [each for file in files for each in pq.read_table(file).column("index").to_pylist()]
-=======
+
+
 def test_live_figures_are_those_of_the_last_whole_seconds() -> None:
     recorder = Recorder(MemorySink(), "w", ORIGIN)
     quick = [operation(each, 1_000_000, 1_000_000, 1_001_000) for each in range(99)]
@@ -154,4 +154,3 @@ def test_live_figures_are_those_of_the_last_whole_seconds() -> None:
     assert live.fetch_p99_us == 1000 // 8 * 8, "99 of 100 took a millisecond"
     assert recorder.live(ORIGIN + 1_500_000, 1).fetch_p99_us > 890_000, "the second before"
     assert recorder.live(ORIGIN + 60_000_000, 3).offered == 0
->>>>>>> main
