@@ -301,29 +301,71 @@ def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, open
 
 @click.command(
     epilog="\b\nExamples:"
-@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", shell_complete=completing.run_folders)
-@click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
-@click.option("--baseline", help="A run to compare with.")
-@_OPEN
-def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
-    """Lets Spark judge and draw runs, also old ones again.
+    "\n  ./crucible index"
+    "\n  ./crucible index --nights kept/nights --out site"
+    "\n  ./crucible index --out nights.html"
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
+)
+def index(nights: Path | None, out: Path | None) -> None:
+    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
 
-    A run may lie in S3 (s3://BUCKET/RUN), and its report is written there. The AWS_* variables say who asks, and
-    AWS_ENDPOINT_URL names another server.
+    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
+    annotations.toml, which lies beside the nights.
     """
-    from playing import judge, open_worst, worst
-    from reports import s3
-    from reports.errors import SetupError
-    from terminal import need_java, one_sentence
+    from terminal import need_java, one_sentence, shown
 
     need_java()
-    with one_sentence(SetupError), s3.local_folders([*run_dirs, *([baseline] if baseline else [])]) as folders:
-        verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None)
-        if opened:
-            open_worst(verdicts)
-    for each in run_dirs if out is None else ():
-        if s3.is_remote(each):
-            click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
+    from playing import ROOT
+    from reports.errors import SetupError
+    from reports.index.write import write_index
+    from reports.night import NightError
+
+    with one_sentence(NightError, SetupError):
+        page, last = write_index(nights or ROOT / "nights", out)
+    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
+    click.echo(f"index: {shown(page)}")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible judge runs/demo-20260101-120000"
+    "\n  ./crucible judge --watch runs/fleet-plain-load-20260101-120000"
+    "\n  ./crucible judge --watch --fail-fast RUN_DIR"
+)
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR", shell_complete=completing.run_folders)
+@click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
+@click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
+@click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
+def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
+    """Lets Spark judge a run and tells the verdict, without a page.
+
+    With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
+    that something may still excuse wait for the end.
+    """
+    from playing import tell, worst
+    from terminal import need_java, one_sentence, progress
+
+    if fail_fast and not watch:
+        raise click.UsageError("--fail-fast ends a --watch: give both")
+    need_java()
+    from chaos.live.run_folder import RunFolder
+    from chaos.live.trace_spool import SpoolFollower
+    from reports.errors import SetupError
+    from reports.judge import verdicts_of
+    from reports.manifest import ManifestError
+    from reports.watch import Watch
+
+    with one_sentence(SetupError, ManifestError):
+        if not watch:
+            verdicts, broken = verdicts_of([run_dir]), {}
+        else:
+            watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
+            verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken
+    tell(verdicts)
+    sys.exit(1 if broken else worst(verdicts))
 
 
 @click.command(
