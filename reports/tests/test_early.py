@@ -90,6 +90,7 @@ def test_a_part_of_a_clean_history_is_never_red(
     assert not {name: broken for (name, _), broken in zip(named, found, strict=True) if broken}
 
 
+@pytest.mark.nightly
 def test_a_breach_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
     from reports.tests.played import generate
     from reports.tests.test_judge_finds_anomalies import PLANTED
