@@ -1,4 +1,4 @@
-"""A run whose history lies in S3 is judged as one that lies here, copied or read in place, and its report goes there."""
+"""A run whose history lies in S3 is judged as one that lies here, copied or read in place. Its report goes there."""
 
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,8 @@ def test_a_run_in_s3_is_judged_and_its_report_is_put_beside_it(
     assert {"report/index.html", "report/verdict.json"} <= set(found)
 
 
-def test_what_is_no_run_and_what_refuses_is_told_in_one_sentence(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("store")
+def test_what_is_no_run_and_what_refuses_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SetupError, match="not the folder of a run"), s3.local_folders([f"s3://{BUCKET}/nothing"]):
         pass
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
