@@ -33,6 +33,7 @@ COLLECTED = {
     "index": "commands",
     "judge": "commands",
     "mutants": "chaos.commands",
+    "nightly": "tools.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
     "report": "commands",

@@ -78,6 +78,10 @@ _CLIENTS = (
     Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
     Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
     Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
+    Guarantee(
+        "hanging-found",
+        "An admin's tools missed a hanging transaction, aborted another one, or left it in the partition.",
+    ),
     Guarantee("lso-regression", "A last stable offset went back within one leader epoch."),
     Guarantee(
         "materialized-view",
@@ -244,6 +248,7 @@ EXCUSED_BY: Mapping[str, str] = {
     "torn-transaction": _A_READ,
     "lost-transaction": _A_READ,
     "hanging-transaction": _THE_END,
+    "hanging-found": "another admin's abort that is under way",
     "lso-regression": "",
     "materialized-view": _THE_END,
     "exactly-once": "the value that takes the input into the output",
