@@ -31,6 +31,7 @@ COLLECTED = {
     "evidence": "commands",
     "fleet": "commands",
     "index": "commands",
+    "judge": "commands",
     "mutants": "chaos.commands",
     "nightly": "tools.commands",
     "probe": "bench.commands",
