@@ -12,11 +12,11 @@ from reference_broker.wire.errors import ErrorCode
 class Columns(NamedTuple):
     """Neighbouring records. A record's bytes, with the length in front, begin at its ``start`` and end where the next
     one begins. An offset delta counts from the base offset of the batch. ``keyless`` and ``valueless`` are the indexes
-    of the records without a key, and of those without a value."""
+    of the records without a key, whose ``keys`` are empty, and of those without a value."""
 
     starts: list[int]
     offset_deltas: list[int]
-    keys: list[bytes | None]
+    keys: list[bytes]
     keyless: list[int]
     valueless: list[int]
 
@@ -24,10 +24,10 @@ class Columns(NamedTuple):
         """The keys and the offsets of the records that have a key, from an offset on."""
         offsets = [base_offset + delta for delta in self.offset_deltas]
         if base_offset >= from_offset and not self.keyless:
-            return self.keys, offsets  # type: ignore[return-value]
-        both = zip(self.keys, offsets, strict=True)
-        pairs = [(key, offset) for key, offset in both if key is not None and offset >= from_offset]
-        return [key for key, _ in pairs], [offset for _, offset in pairs]
+            return self.keys, offsets
+        keyless = set(self.keyless)
+        chosen = [at for at, offset in enumerate(offsets) if offset >= from_offset and at not in keyless]
+        return [self.keys[at] for at in chosen], [offsets[at] for at in chosen]
 
 
 class Extent(NamedTuple):
@@ -86,7 +86,7 @@ def _read(plain: bytes, position: int, limit: int, found: Columns) -> int:
             key_at, position = position, position + length
             add_key(plain[key_at:position])
         else:
-            add_key(None)
+            add_key(b"")
             found.keyless.append(at)
         if position >= end:
             raise _corrupt(f"the key of a record ends at byte {position}, but the record ends at {end}")

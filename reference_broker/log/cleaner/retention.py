@@ -144,8 +144,7 @@ class Retention:
         """Returns the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
         come from a time at which the topic was not compacted."""
         latest = self.newest.latest_offset - base_offset
-        keys = all_short([b"" if key is None else key for key in found.keys] if found.keyless else found.keys)
-        newest = list(map(self.newest.offsets.get, keys))
+        newest = map(self.newest.offsets.get, all_short(found.keys))
         deltas = found.offset_deltas
         stay = [
             at

@@ -32,14 +32,17 @@ class Superseded:
 
     def settle(self, newest: Iterable[int]) -> Generator[None, None, None]:
         """Takes the newest offset of each key, in any order, once all batches are noted. An offset that lies in no
-        noted batch counts for the one before it, which is then looked into for nothing. Yields after each slice."""
+        noted batch counts for the one before it, which is then looked into for nothing. Yields between two slices."""
         bases, has_newest = self._bases, bytearray(len(self._bases))
         self._has_newest = has_newest
         rest = iter(newest) if bases else iter(())
-        while some := list(islice(rest, OFFSETS_PER_SLICE)):
+        some = list(islice(rest, OFFSETS_PER_SLICE))
+        while some:
             for offset in some:
                 has_newest[bisect_right(bases, offset) - 1] = 1
-            yield
+            some = list(islice(rest, OFFSETS_PER_SLICE))
+            if some:
+                yield
 
     def holds(self, header: BatchHeader) -> bool:
         """Whether the batch was noted, and no record of it is the newest of its key."""
