@@ -9,25 +9,37 @@ from pathlib import Path
 
 import click
 
+import completing
 
-@click.command(epilog="\b\nExamples:\n  ./crucible demo\n  ./crucible demo --out runs/mine --seed 7")
+_OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
+
+
+@click.command(epilog="\b\nExamples:\n  ./crucible demo --open\n  ./crucible demo --out runs/mine --seed 7")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
-def demo(out: Path | None, seed: int) -> None:
+@_OPEN
+def demo(out: Path | None, seed: int, opened: bool) -> None:
     """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
-    from playing import find_scenarios, play_live, worst
+    from playing import find_scenarios, open_worst, play_live, worst
 
-    sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
+    verdicts = play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)
+    if opened:
+        open_worst(verdicts)
+    sys.exit(worst(verdicts))
 
 
-_SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
+_SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...", shell_complete=completing.scenarios)
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
 _REVISION = click.option(
     "--revision",
     type=click.Choice(["final", "first"]),
     help="Revision of fetch sessions (default: each of a scenario's).",
 )
-_MUTANT = click.option("--mutant", help="Plant this defect. The scenario must turn red (exit code 1).")
+_MUTANT = click.option(
+    "--mutant",
+    help="Plant this defect. The scenario must turn red (exit code 1).",
+    shell_complete=completing.mutants,
+)
 _WITH_MUTANTS = click.option(
     "--with-mutants",
     is_flag=True,
@@ -45,12 +57,20 @@ _WITH_MUTANTS = click.option(
 @_SCENARIOS
 @_ALL
 @_REVISION
-@click.option("--target", default="reference", show_default=True, metavar="TARGET", help="What is played against.")
+@click.option(
+    "--target",
+    default="reference",
+    show_default=True,
+    metavar="TARGET",
+    help="What is played against.",
+    shell_complete=completing.targets,
+)
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--leader-epochs", is_flag=True, help="Groups and the mirror send leader epochs (KIP-320).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@_OPEN
 def run(
     scenarios: Sequence[str],
     everything: bool,
@@ -61,13 +81,14 @@ def run(
     leader_epochs: bool,
     out: Path | None,
     seed: int,
+    opened: bool,
 ) -> None:
     """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number. A TARGET is the reference broker, one that is started here
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
-    from playing import as_they_must, find_scenarios, live_plays, play_live, worst
+    from playing import as_they_must, find_scenarios, live_plays, open_worst, play_live, worst
     from scenarios.epochs import with_leader_epochs
 
     _one_of(mutant, with_mutants)
@@ -76,12 +97,26 @@ def run(
     found = [with_leader_epochs(each) for each in found] if leader_epochs else found
     plays = live_plays(found, revision, planted, target, everything)
     verdicts = play_live(plays, target, out, seed)
+    if opened:
+        open_worst(verdicts)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 
 
 def _one_of(mutant: str | None, with_mutants: bool) -> None:
     if mutant and with_mutants:
         raise click.UsageError("give --mutant or --with-mutants, not both")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  source <(./crucible completion bash)"
+    "\n  ./crucible completion zsh > ~/.zfunc/_crucible"
+    "\n  ./crucible completion fish > ~/.config/fish/completions/crucible.fish"
+)
+@click.argument("shell", type=click.Choice(completing.SHELLS))
+def completion(shell: str) -> None:
+    """Prints a script with which your shell completes commands, scenarios, mutants, targets and runs."""
+    click.echo(completing.script(click.get_current_context().find_root().command, shell), nl=False)
 
 
 @click.command(
@@ -237,16 +272,57 @@ def sim(
     "\n  ./crucible report runs/demo-20260101-120000"
     "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
 )
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
+@click.argument(
+    "run_dirs",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR...",
+    shell_complete=completing.run_folders,
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
 @click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
-def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
+@_OPEN
+def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None, opened: bool) -> None:
     """Lets Spark judge and draw runs, also old ones again."""
-    from playing import judge, worst
+    from playing import judge, open_worst, worst
     from terminal import need_java
 
     need_java()
-    sys.exit(worst(judge(run_dirs, out, baseline)))
+    verdicts = judge(run_dirs, out, baseline)
+    if opened:
+        open_worst(verdicts)
+    sys.exit(worst(verdicts))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible index"
+    "\n  ./crucible index --nights kept/nights --out site"
+    "\n  ./crucible index --out nights.html"
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
+)
+def index(nights: Path | None, out: Path | None) -> None:
+    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
+
+    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
+    annotations.toml, which lies beside the nights.
+    """
+    from terminal import need_java, one_sentence, shown
+
+    need_java()
+    from playing import ROOT
+    from reports.errors import SetupError
+    from reports.index.write import write_index
+    from reports.night import NightError
+
+    with one_sentence(NightError, SetupError):
+        page, last = write_index(nights or ROOT / "nights", out)
+    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
+    click.echo(f"index: {shown(page)}")
 
 
 @click.command(

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import hypothesis  # noqa: F401  (a broker keeps it out of its process unless it is there, and this one is pytest's)
 import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+import completing
 import crucible
 import playing
 from scenarios.loader import FOLDER, load, typed
@@ -300,3 +302,35 @@ def test_what_was_named_is_refused_and_not_left_out() -> None:
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
     assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_are_news"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("comp", {"compare", "completion"}),
+        ("run 27", {"27-killed-at-epoch"}),
+        ("sim 1 --mutant no_epoch_comp", {"no_epoch_comparison"}),
+        ("run 1 --target kaf", {"kafka"}),
+    ],
+)
+def test_a_shell_is_offered_commands_scenarios_mutants_and_targets(typed: str, offered: set[str]) -> None:
+    words = ["crucible", *typed.split()]
+    asked = {"_CRUCIBLE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    with CliRunner(env=asked).isolation() as (out, *_), pytest.raises(SystemExit):
+        crucible.main([], prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")
+    assert offered <= {line.split(",")[1] for line in out.getvalue().decode().splitlines()}
+
+
+@pytest.mark.parametrize("shell", completing.SHELLS)
+def test_each_shell_has_a_script_that_names_the_command(shell: str) -> None:
+    told = typed_in("completion", shell)
+    assert told.exit_code == 0
+    assert f"_CRUCIBLE_COMPLETE={shell}_complete" in told.output
+
+
+def test_the_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    browser = Mock(return_value=0)
+    monkeypatch.setattr("click.launch", browser)
+    good, bad = (Mock(exit_code=code, report=tmp_path / f"{code}.html") for code in (0, 1))
+    playing.open_worst([good, bad, good])
+    browser.assert_called_once_with(str(tmp_path / "1.html"))
