@@ -111,7 +111,7 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
     epilog="\b\nExamples:"
     "\n  source <(./crucible completion bash)"
     "\n  ./crucible completion zsh > ~/.zfunc/_crucible"
-    "\n  ./crucible completion fish > ~/.config/fish/completions/crucible.fish"
+    "\n  ./crucible completion fish > ~/.config/fish/completions/crucible.fish",
 )
 @click.argument("shell", type=click.Choice(completing.SHELLS))
 def completion(shell: str) -> None:
@@ -119,38 +119,63 @@ def completion(shell: str) -> None:
     click.echo(completing.script(click.get_current_context().find_root().command, shell), nl=False)
 
 
+class _TwoSets(click.Command):
+    """All words after ``--with``, up to the next option, are its values, so that shells may expand patterns there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        among = False
+        for word in args:
+            if word.startswith("-"):
+                among = word.partition("=")[0] == "--with"
+                spread += [] if word == "--with" else [word]
+            else:
+                spread += ["--with", word] if among else [word]
+        return super().parse_args(ctx, spread)
+
+
 @click.command(
+    cls=_TwoSets,
     epilog="\b\nExamples:"
     "\n  ./crucible compare fetch-revisions"
     "\n  ./crucible compare mirror --seed 7 --out runs/compared"
+    "\n  ./crucible compare runs/before-* --with runs/after-*"
+    "\n  ./crucible compare RUN_DIR --with OTHER_RUN_DIR --out compared",
 )
-@click.argument("scenario")
+@click.argument("named", nargs=-1, required=True, metavar="SCENARIO | RUN_DIR...", shell_complete=completing.scenarios)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR...",
+    shell_complete=completing.run_folders,
+    help="The second set of runs.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
-def compare(scenario: str, out: Path | None, seed: int) -> None:
-    """Plays a scenario in both revisions of fetch sessions and with full fetches, and lays the runs side by side.
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Decides every random choice of a played scenario."
+)
+def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed: int) -> None:
+    """Compares two sets of runs, or plays a scenario in its variants and lays the runs side by side.
 
-    The runs have the same load, faults and seed. They are played one after the other with real processes, and judged. A
-    scenario with a mirror is played with metadata epochs and without them instead.
+    With --with: says of each percentile of latency and of each rate whether the second set is better, worse, or no
+    difference is shown, with the confidence of runs drawn again and again. A RUN_DIR is a run, or a folder of runs. At
+    least three runs on each side, better five or more, tell how far runs of the same thing differ.
+
+    With a SCENARIO: plays it in both revisions of fetch sessions and with full fetches, one after the other, with real
+    processes and the same load, faults and seed. A scenario with a mirror is played with metadata epochs and without
+    them instead.
     """
-    from playing import command_line, find_scenarios, run_folder, tell, worst
-    from terminal import need_java, one_sentence, progress, shown
+    from playing import compare_runs, play_compared
 
-    need_java()
-    from chaos.live.comparison import compare as play_all
-    from chaos.live.errors import SetupError
-    from reports.comparison import compare_runs
-    from reports.errors import SetupError as NoSpark
-
-    (found,) = find_scenarios([scenario], False)
-    with one_sentence(SetupError):
-        folder = run_folder(out, f"compare-{found.name}", False)
-        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
-    with one_sentence(NoSpark):
-        compared = compare_runs([run for _, run in played], folder, progress=progress)
-    tell(compared.verdicts)
-    click.echo(f"comparison: {shown(compared.page)}")
-    sys.exit(worst(compared.verdicts))
+    runs = [each for each in named if (Path(each) / "manifest.json").is_file()]
+    if others:
+        compare_runs([Path(each) for each in named], others, out)
+    elif runs or len(named) > 1:
+        raise click.UsageError("say which runs to compare with: ./crucible compare RUN_DIR... --with RUN_DIR...")
+    else:
+        sys.exit(play_compared(named[0], out, seed))
 
 
 @click.command(

@@ -188,3 +188,39 @@ def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Ve
     ]
     click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
     return 1 if wrong else 0
+
+
+def play_compared(scenario: str, out: Path | None, seed: int) -> int:
+    """Plays the scenario in its variants, and judges and compares them. Returns the exit code of the worst."""
+    need_java()
+    from chaos.live.comparison import compare as play_all
+    from chaos.live.errors import SetupError
+    from reports.comparison import compare_runs as lay_beside
+    from reports.errors import SetupError as NoSpark
+
+    (found,) = find_scenarios([scenario], False)
+    with one_sentence(SetupError):
+        folder = run_folder(out, f"compare-{found.name}", False)
+        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
+    with one_sentence(NoSpark):
+        compared = lay_beside([run for _, run in played], folder, progress=progress)
+    tell(compared.verdicts)
+    click.echo(f"comparison: {shown(compared.page)}")
+    return worst(compared.verdicts)
+
+
+def compare_runs(first: Sequence[Path], second: Sequence[Path], out: Path | None) -> None:
+    """Compares two sets of runs that were played before."""
+    need_java()
+    from reports.errors import SetupError
+    from reports.manifest import ManifestError
+    from reports.run_sets import compare_sets, find_runs
+
+    with one_sentence(SetupError, ManifestError):
+        folder = run_folder(out, "compared", False)
+        compared, page = compare_sets(find_runs(first), find_runs(second), folder)
+    for one in compared.figures:
+        if one.word != "no difference shown":
+            click.echo(f"{one.word}: {one.operation} {one.figure} ({one.phase}) x {one.ratio.ratio:.3f}")
+    click.echo(compared.summary)
+    click.echo(f"comparison: {shown(page)}")

@@ -78,6 +78,10 @@ _CLIENTS = (
     Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
     Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
     Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
+    Guarantee(
+        "hanging-found",
+        "An admin's tools missed a hanging transaction, aborted another one, or left it in the partition.",
+    ),
     Guarantee("lso-regression", "A last stable offset went back within one leader epoch."),
     Guarantee(
         "materialized-view",

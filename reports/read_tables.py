@@ -52,6 +52,7 @@ class Tables:
     metadata_reads: DataFrame
     commits: DataFrame
     transactions: DataFrame
+    told_transactions: DataFrame
     transforms: DataFrame
     memberships: DataFrame
     metadata_epochs: DataFrame

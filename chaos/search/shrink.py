@@ -85,7 +85,7 @@ def _shorter(scenario: Scenario) -> Iterator[Scenario]:
 def _less_load(scenario: Scenario) -> Iterator[Scenario]:
     """Drops a group, or gives it fewer members or a lower rate."""
     load = scenario.load
-    for name in ("metadata_readers", "fetchers", "admins", "producers"):
+    for name in ("metadata_readers", "fetchers", "admins", "strays", "producers"):
         groups = getattr(load, name)
         for place, group in enumerate(groups):
             yield _with_load(scenario, **{name: groups[:place] + groups[place + 1 :]})

@@ -69,7 +69,7 @@ def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: 
         (["sim", "1@second"], "no revision 'second'; there are: final, first, none"),
         (["compare", "nonsense"], "no scenario 'nonsense'"),
         (["compare", "swarm"], "draws its faults from each seed"),
-        (["compare"], "Missing argument 'SCENARIO'"),
+        (["compare"], "Missing argument 'SCENARIO | RUN_DIR...'"),
     ],
 )
 def test_a_revision_or_comparison_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
@@ -151,7 +151,7 @@ def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
 
 def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)]):
+    for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)], ["index"]):
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
     assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
     (tmp_path / "java").symlink_to("/bin/true")
@@ -302,6 +302,26 @@ def test_what_was_named_is_refused_and_not_left_out() -> None:
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
     assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_are_news"))
+
+
+def test_runs_that_cannot_be_compared_are_told_apart_from_scenarios(tmp_path: Path) -> None:
+    assert "--with RUN_DIR..." in refused(typed_in("compare", tmp_path, tmp_path))
+    assert f"{tmp_path} is neither a run nor a folder of runs" in refused(
+        typed_in("compare", tmp_path, "--with", tmp_path)
+    )
+
+
+def test_all_words_after_with_are_of_the_second_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(playing, "compare_runs", lambda *sides: asked.extend(sides))
+    typed_in("compare", "a", "b", "--with", "c", "d", "--out", "e")
+    assert asked == [[Path("a"), Path("b")], (Path("c"), Path("d")), Path("e")]
+
+
+def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
+    assert f"{tmp_path} has no nights: ./crucible nightly writes one" in refused(
+        typed_in("index", "--nights", tmp_path)
+    )
 
 
 @pytest.mark.parametrize(

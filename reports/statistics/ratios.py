@@ -23,6 +23,11 @@ Word: TypeAlias = Literal["better", "worse", "no difference shown"]
 ERROR_RATE = 0.05
 RESAMPLES = 2_000
 LEAST_UNITS = 3
+BLOCKS, LEAST_BLOCK_S = 12, 3
+"""A run alone is cut into at most so many blocks of at least so many seconds. Neighbouring seconds are not independent,
+so that single ones are no units."""
+BUCKET = 0.01
+"""Latencies are recorded in buckets of this width, as a share."""
 
 
 @dataclass(frozen=True, slots=True)
