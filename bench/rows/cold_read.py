@@ -34,10 +34,12 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
             records, before_s = ends[cluster.name], cluster.cpu_s()
             megabytes = records * RECORD_BYTES / 1e6
             rate = megabytes / librdkafka_s(cluster.bootstrap, TOPIC, records, folder)
-            progress(f"cold read, {pair} of {sizes.tier_pairs}: {cluster.name} {rate:.0f} MB/s")
+            cost_s = (cluster.cpu_s() - before_s) * 1000 / megabytes
+            told = f"{cluster.name} {rate:.0f} MB/s, {cost_s:.2f} s for a GB"
+            progress(f"cold read, {pair} of {sizes.tier_pairs}: {told}")
             if pair:
                 rates.add(cluster.name, rate)
-                costs.add(cluster.name, (cluster.cpu_s() - before_s) * 1000 / megabytes)
+                costs.add(cluster.name, cost_s)
     work = f"fetch of records that are only in the remote tier, a folder, {RECORD_BYTES} bytes, librdkafka"
     results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
     results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)

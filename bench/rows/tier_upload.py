@@ -30,7 +30,8 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
         for pair, cluster in alternate(clusters, sizes.tier_pairs + 1):
             here = home / cluster.name.replace(" ", "-")
             rate, cost_s = _upload(cluster, here, f"upload-{pair}", sizes.tier_bytes)
-            progress(f"upload to the tier, {pair} of {sizes.tier_pairs}: {cluster.name} {rate:.0f} MB/s")
+            told = f"{cluster.name} {rate:.0f} MB/s, {cost_s:.2f} s for a GiB"
+            progress(f"upload to the tier, {pair} of {sizes.tier_pairs}: {told}")
             if pair:
                 rates.add(cluster.name, rate)
                 costs.add(cluster.name, cost_s)
