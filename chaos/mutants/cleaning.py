@@ -20,15 +20,11 @@ def newest_record_cleaned(original: Function, self: Any, keys: Sequence[bytes], 
     return noted
 
 
-@mutant("reference_broker.log.cleaner.offset_map:OffsetMap.put")
-def superseded_record_kept(original: Function, self: Any, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
-    """The cleaner notes the first offset of a key instead of the last, so superseded records stay, and others go."""
-    known = dict(self.offsets)
-    noted: bool = original(self, keys, offsets)
-    for name, offset in zip(reversed(list(map(short, keys))), reversed(offsets), strict=True):
-        if name in self.offsets:
-            self.offsets[name] = known.get(name, offset)
-    return noted
+@mutant("reference_broker.log.cleaner.retention:Retention.keep")
+def superseded_record_kept(original: Function, self: Any, header: Any, batch: memoryview) -> Any:
+    """The cleaner takes no record for superseded, so all of them stay."""
+    kept = yield from original(self, header, batch)
+    return kept if header.is_control else batch
 
 
 @mutant("reference_broker.log.cleaner.cleanable:_end")
