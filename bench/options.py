@@ -82,7 +82,7 @@ class Sizes:
     """Bytes of all values that one pass reads."""
     cleaner_load_s: float = 20.0
     tier_pairs: int = 3
-    tier_bytes: int = 300_000_000
+    tier_bytes: int = 120_000_000
     """Bytes of all values in a log that goes to the remote tier."""
     failovers: int = 20
     """How often the controller is killed, and how often it is paused."""

@@ -16,7 +16,7 @@ from bench.rows.context import LIMIT_S, Progress, all_up, make_topic
 TOPIC = "cold"
 SEGMENTS = 16
 RECORD_BYTES = 1_024
-CONFIG = {"remote.log.manager.task.interval.ms": "500", "log.retention.check.interval.ms": "500"}
+CONFIG = {"remote.log.manager.task.interval.ms": "100", "log.retention.check.interval.ms": "500"}
 GOAL = 1.0
 
 

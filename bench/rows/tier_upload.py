@@ -17,7 +17,7 @@ PARTITIONS = 4
 SEGMENTS = 8
 """In each partition, at about equal shares."""
 RECORD_BYTES = 1_024
-CONFIG = {"remote.log.manager.task.interval.ms": "500"}
+CONFIG = {"remote.log.manager.task.interval.ms": "100"}
 GOAL = 1.0
 
 
