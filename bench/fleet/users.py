@@ -164,7 +164,7 @@ class WorkerFleet:
             sample = self.meter.sample(time.monotonic(), time.process_time())
             if not self._ended:
                 self.recorder.note_generator(clock().mono_us - 1_000_000, sample)
-                self.recorder.write_out()
+                self.recorder.write_part(clock().mono_us)
                 self.failure = self.failure or self.sink.failure
             self.report(sample)
 
