@@ -5,6 +5,7 @@ Only ``commands.py`` imports this module, when a command runs. Like that one it 
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from terminal import need_disk, need_java, one_sentence, progress, show_page, sh
 
 if TYPE_CHECKING:
     from reports.verdict import Verdict
+    from reports.waiting import WaitingJudge
     from scenarios.model import Scenario
 
 ROOT = Path(__file__).resolve().parent
@@ -78,15 +80,20 @@ def _outside_revision(scenario: "Scenario", target: str) -> str | None:
 
 
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
-    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
+    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict.
+
+    The judge is started with the last play, so that it is warm when it is asked.
+    """
     need_java()
     need_disk(out or ROOT / "runs")
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
     from live_table import shown_live
+    from reports.waiting import WaitingJudge
 
     folders: list[Path] = []
-    with one_sentence(SetupError):
+    waiting: WaitingJudge | None = None
+    with ExitStack() as judges, one_sentence(SetupError):
         for scenario, mutant in plays:
             check_playable(scenario, target, mutant)
         for number, (scenario, mutant) in enumerate(plays):
@@ -94,6 +101,8 @@ def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | 
             folder = run_folder(out, name, len(plays) > 1)
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
+            if number == len(plays) - 1:
+                waiting = judges.enter_context(WaitingJudge())
             with shown_live() as show:
                 play(
                     scenario,
@@ -106,7 +115,7 @@ def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | 
                     show=show,
                 )
             folders.append(folder)
-    return judge(folders)
+        return judge(folders, waiting=waiting)
 
 
 def _shown_revision(scenario: "Scenario") -> str:
@@ -126,13 +135,21 @@ def command_line() -> str:
     return " ".join(["./crucible", *sys.argv[1:]])
 
 
-def judge(folders: Sequence[Path], out: Path | None = None, baseline: Path | None = None) -> "list[Verdict]":
+def judge(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    baseline: Path | None = None,
+    waiting: "WaitingJudge | None" = None,
+) -> "list[Verdict]":
     from reports.errors import SetupError
     from reports.judge import judge_many
     from reports.manifest import ManifestError
 
     with one_sentence(SetupError, ManifestError):
-        verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
+        if waiting is None:
+            verdicts = judge_many(folders, out=out, baseline=baseline, progress=progress)
+        else:
+            verdicts = waiting.judge_many(folders, progress=progress)
     tell(verdicts)
     hint_at_old_runs()
     return verdicts

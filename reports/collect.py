@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, Window
@@ -117,29 +118,50 @@ def without_presets(faults: Sequence[Row]) -> list[Row]:
     return [row for row in faults if not row["kind"].startswith("preset")]
 
 
-def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE) -> list[Findings]:
-    """``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own."""
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One action of Spark: it finds the breaches of the guarantee ``name``, or measures what is called so."""
+
+    name: str
+    judges: bool
+    rows: Callable[[], list[Row]]
+
+
+def queries(tables: Tables, runs: int) -> list[Query]:
+    """What is asked of these tables."""
 
     def some_run_has(*names: str) -> bool:
         """False if no run has the tables, since even a query over nothing costs its planning."""
         return any(tables.has(run, *names) for run in range(runs))
 
-    with ThreadPoolExecutor(jobs_at_once) as pool:
-        breaches = [
-            pool.submit(_breaches, one, tables, progress)
-            for one in all_judgings()
-            if any(some_run_has(*names) for names in _starting_points(one))
-        ]
-        declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
-        measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
-        series = {
-            name: pool.submit(_rows, name, job, tables, progress)
+    judged = [one for one in all_judgings() if any(some_run_has(*names) for names in _starting_points(one))]
+    declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
+    measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
+    return [
+        *(Query(one.name, True, partial(_breaches, one, tables)) for one in judged),
+        *(
+            Query(name, False, partial(_rows, job, tables))
             for name, job in {"facts": facts.transform, **measured}.items()
-        }
-        examples = _with_faults([row for one in breaches for row in one.result()], tables)
-        found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
-        rows = {name: future.result() for name, future in series.items()}
-    return [_of_run(run, tables, found, rows) for run in range(runs)]
+        ),
+    ]
+
+
+def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE) -> list[Findings]:
+    """``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own."""
+
+    def ask(query: Query) -> list[Row]:
+        rows = query.rows()
+        progress(f"judged {query.name}" if query.judges else f"measured {query.name.replace('_', ' ')}")
+        return rows
+
+    asked = queries(tables, runs)
+    with ThreadPoolExecutor(jobs_at_once) as pool:
+        answers = list(pool.map(ask, asked))
+    answered = list(zip(asked, answers, strict=True))
+    examples = _with_faults([row for query, rows in answered if query.judges for row in rows], tables)
+    found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
+    measured = {query.name: rows for query, rows in answered if not query.judges}
+    return [_of_run(run, tables, found, measured) for run in range(runs)]
 
 
 def _starting_points(one: Judging) -> list[Sequence[str]]:
@@ -148,13 +170,11 @@ def _starting_points(one: Judging) -> list[Sequence[str]]:
     return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]
 
 
-def _breaches(one: Judging, tables: Tables, progress: Progress) -> list[Row]:
+def _breaches(one: Judging, tables: Tables) -> list[Row]:
     of_run = Window.partitionBy("run")
     found = one.find(tables).withColumn("total", F.count("*").over(of_run))
     in_order = of_run.orderBy("at_us", "topic", "partition", "offset", "process", "index")
-    rows = [{"guarantee": one.name, **row.asDict()} for row in first_rows(found, MOST_EXAMPLES, in_order).collect()]
-    progress(f"judged {one.name}")
-    return rows
+    return [{"guarantee": one.name, **row.asDict()} for row in first_rows(found, MOST_EXAMPLES, in_order).collect()]
 
 
 def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
@@ -166,11 +186,9 @@ def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
     return sorted(named, key=lambda row: (row["run"], row["guarantee"], row["n"]))
 
 
-def _rows(name: str, job: Job, tables: Tables, progress: Progress) -> list[Row]:
+def _rows(job: Job, tables: Tables) -> list[Row]:
     rows = [row.asDict() for row in job(tables).collect()]
-    rows.sort(key=lambda row: tuple((value is None, value) for value in row.values()))
-    progress(f"measured {name.replace('_', ' ')}")
-    return rows
+    return sorted(rows, key=lambda row: tuple((value is None, value) for value in row.values()))
 
 
 def _of_run(

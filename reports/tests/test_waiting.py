@@ -1,0 +1,77 @@
+"""A judge that waited gives the verdict of one that is started for it, and its process ends with the block."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from reports import schema
+from reports.manifest import ManifestError
+from reports.schema import files_of, history_bytes
+from reports.tests.played import generate
+from reports.tests.test_judge_finds_anomalies import plant_lost_write
+from reports.verdict import Outcome
+from reports.waiting import WaitingJudge
+from reports.warm_up import ORDINARY, warm_up, write_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_history_for_warming_up_has_the_ordinary_tables(tmp_path: Path) -> None:
+    write_history(tmp_path)
+    assert {table.name for table in schema.TABLES if files_of(tmp_path, table)} == set(ORDINARY)
+    assert history_bytes([tmp_path]) < 20_000
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_warming_up_ends_when_a_run_is_there(spark: "SparkSession") -> None:
+    asked = iter([False, False, True])
+    warm_up(spark, lambda: next(asked))
+    assert next(asked, None) is None
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WaitingJudge, tmp_path: Path) -> None:
+    history = generate(45)
+    plant_lost_write(history)
+    told: list[str] = []
+    with pytest.raises(ManifestError):
+        waiting.judge_many([tmp_path / "nothing"])
+    (verdict,) = waiting.judge_many([history.write(tmp_path / "run")], told.append)
+    assert verdict.outcome is Outcome.FAILED
+    assert [one.name for one in verdict.guarantees if one.status == "broken"] == ["lost-write", "unseen"]
+    assert "judged lost-write" in told
+    assert verdict.report is not None
+    assert verdict.report.exists()
+
+
+ALONE = (
+    "import reports.waiting, time; judge = reports.waiting.WaitingJudge(); print(judge._process.pid); time.sleep(60)"
+)
+
+
+@pytest.mark.live
+def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-uc", ALONE], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        judge = psutil.Process(int(parent.stdout.readline()))
+        assert judge.is_running()
+        parent.kill()
+    _, alive = psutil.wait_procs([judge], timeout=10)
+    assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
+
+
+@pytest.fixture
+def waiting() -> Iterator[WaitingJudge]:
+    with WaitingJudge() as judge:
+        process = judge._process
+        yield judge
+    assert not process.is_alive()

@@ -1,0 +1,119 @@
+"""A judge that stands ready when a run ends: Spark has started and Java is warm by then.
+
+It is a process of its own, which is started while the run begins. It has the lowest priority, so it takes what the load
+leaves of the processors. When the run ends it gets the folders.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, Self
+
+from reports.errors import SetupError
+from reports.judge import Progress, judge_many, silent
+from reports.manifest import ManifestError
+from reports.verdict import Verdict
+
+LOWEST_PRIORITY = 19
+END_S = 20.0
+"""Spark takes a second or two to stop."""
+_PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
+
+
+class WaitingJudge:
+    """A context manager. The judge ends with the block, also if it was never asked, or with the process that made it.
+
+    Nothing depends on it: whoever asks it gets the same verdicts, sooner or later.
+    """
+
+    def __init__(self) -> None:
+        context = get_context("spawn")
+        self._link, theirs = context.Pipe()
+        self._process = context.Process(target=_wait, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def judge_many(self, run_dirs: Sequence[Path], progress: Progress = silent) -> list[Verdict]:
+        """As ``reports.judge.judge_many``. A large history is judged in this process, because it needs another Java;
+        and so is any if the judge has died."""
+        from reports.schema import history_bytes
+        from reports.spark import SMALL_HISTORY_BYTES
+
+        folders = [Path(one).resolve() for one in run_dirs]
+        if history_bytes(folders) < SMALL_HISTORY_BYTES:
+            try:
+                self._link.send(folders)
+                return self._answer(progress)
+            except (EOFError, OSError):
+                progress("the judge that was started with the run has died; another begins anew")
+        self.close()
+        return judge_many(folders, progress=progress)
+
+    def _answer(self, progress: Progress) -> list[Verdict]:
+        while True:
+            kind, told = self._link.recv()
+            if kind == _PROGRESS:
+                progress(told)
+            elif kind == _REFUSED:
+                raise told
+            else:
+                verdicts: list[Verdict] = told
+                return verdicts
+
+    def close(self) -> None:
+        """Ends the judge and its Java. It may be called again."""
+        self._link.close()
+        if self._process.is_alive():
+            self._process.terminate()
+        self._process.join(END_S)
+        if self._process.is_alive() and self._process.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _wait(link: "Connection[Any, Any]") -> None:
+    """What the judge's process does."""
+    os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
+    Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    os.nice(LOWEST_PRIORITY)
+    from reports.spark import spark_session
+    from reports.warm_up import warm_up
+
+    lock = Lock()
+
+    def tell(kind: str, what: Any) -> None:
+        with lock:
+            link.send((kind, what))
+
+    with spark_session() as spark:
+        warm_up(spark, link.poll)
+        while True:
+            try:
+                folders = link.recv()
+            except EOFError:
+                return
+            try:
+                tell(_VERDICTS, judge_many(folders, spark=spark, progress=lambda text: tell(_PROGRESS, text)))
+            except (SetupError, ManifestError) as error:
+                tell(_REFUSED, error)
+
+
+def _end_with_parent() -> None:
+    """Ends this process and its Java as soon as the process is dead that started it, even one that was killed."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
