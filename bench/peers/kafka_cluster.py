@@ -14,8 +14,13 @@ NAME = "Apache Kafka"
 
 
 @contextmanager
-def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
+def kafka_cluster(
+    folder: Path, nodes: int, config: Mapping[str, str], words: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails.
+
+    ``words`` replace placeholders of Kafka's target file.
+    """
     kafka = replace(find("kafka"), nodes=nodes)
-    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP}) as cluster:
+    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP, **(words or {})}) as cluster:
         yield cluster

@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.peers.cluster import Cluster, until
 from bench.peers.errors import PeerError
 from bench.peers.target_cluster import target_cluster
+from bench.peers.tiered import BOTH, KAFKA
 from bench.targets.errors import TargetError
 from bench.targets.loader import find
 from bench.targets.providers import kafka
@@ -27,12 +28,8 @@ from bench.upgrade.taking_over import LOG_START, OldDirectory, put
 VERSION = "4.1.1"
 NAME = f"Apache Kafka {VERSION}"
 SETTINGS = {
-    "remote.log.storage.system.enable": "true",
-    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-    "remote.log.storage.manager.impl.prefix": "rsm.config.",
-    "remote.log.metadata.manager.listener.name": "BROKER",
-    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
-    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    **BOTH,
+    **KAFKA,
     "remote.log.manager.task.interval.ms": "500",
     "remote.log.manager.task.retry.backoff.ms": "500",
     "remote.log.manager.task.retry.backoff.max.ms": "1000",
