@@ -9,25 +9,37 @@ from pathlib import Path
 
 import click
 
+import completing
 
-@click.command(epilog="\b\nExamples:\n  ./crucible demo\n  ./crucible demo --out runs/mine --seed 7")
+_OPEN = click.option("--open", "opened", is_flag=True, help="Open the page in the browser at the end.")
+
+
+@click.command(epilog="\b\nExamples:\n  ./crucible demo --open\n  ./crucible demo --out runs/mine --seed 7")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: runs/demo-...).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the run.")
-def demo(out: Path | None, seed: int) -> None:
+@_OPEN
+def demo(out: Path | None, seed: int, opened: bool) -> None:
     """Shows the main job in small: a cluster, a fleet through Toxiproxy, faults, Spark, a report."""
-    from playing import find_scenarios, play_live, worst
+    from playing import find_scenarios, open_worst, play_live, worst
 
-    sys.exit(worst(play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)))
+    verdicts = play_live([(each, "") for each in find_scenarios(["demo"], False)], "reference", out, seed)
+    if opened:
+        open_worst(verdicts)
+    sys.exit(worst(verdicts))
 
 
-_SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...")
+_SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...", shell_complete=completing.scenarios)
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
 _REVISION = click.option(
     "--revision",
     type=click.Choice(["final", "first"]),
     help="Revision of fetch sessions (default: each of a scenario's).",
 )
-_MUTANT = click.option("--mutant", help="Plant this defect. The scenario must turn red (exit code 1).")
+_MUTANT = click.option(
+    "--mutant",
+    help="Plant this defect. The scenario must turn red (exit code 1).",
+    shell_complete=completing.mutants,
+)
 _WITH_MUTANTS = click.option(
     "--with-mutants",
     is_flag=True,
@@ -45,12 +57,20 @@ _WITH_MUTANTS = click.option(
 @_SCENARIOS
 @_ALL
 @_REVISION
-@click.option("--target", default="reference", show_default=True, metavar="TARGET", help="What is played against.")
+@click.option(
+    "--target",
+    default="reference",
+    show_default=True,
+    metavar="TARGET",
+    help="What is played against.",
+    shell_complete=completing.targets,
+)
 @_MUTANT
 @_WITH_MUTANTS
 @click.option("--leader-epochs", is_flag=True, help="Groups and the mirror send leader epochs (KIP-320).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@_OPEN
 def run(
     scenarios: Sequence[str],
     everything: bool,
@@ -61,13 +81,14 @@ def run(
     leader_epochs: bool,
     out: Path | None,
     seed: int,
+    opened: bool,
 ) -> None:
     """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
 
     SCENARIO is a file, its stem, or the scenario's number. A TARGET is the reference broker, one that is started here
     (kafka, kafka@4.3.1, kafka/1, reference.toml, your FILE.toml: see bench/targets), or HOST:PORT.
     """
-    from playing import as_they_must, find_scenarios, live_plays, play_live, worst
+    from playing import as_they_must, find_scenarios, live_plays, open_worst, play_live, worst
     from scenarios.epochs import with_leader_epochs
 
     _one_of(mutant, with_mutants)
@@ -76,6 +97,8 @@ def run(
     found = [with_leader_epochs(each) for each in found] if leader_epochs else found
     plays = live_plays(found, revision, planted, target, everything)
     verdicts = play_live(plays, target, out, seed)
+    if opened:
+        open_worst(verdicts)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
 
 
@@ -86,36 +109,73 @@ def _one_of(mutant: str | None, with_mutants: bool) -> None:
 
 @click.command(
     epilog="\b\nExamples:"
+    "\n  source <(./crucible completion bash)"
+    "\n  ./crucible completion zsh > ~/.zfunc/_crucible"
+    "\n  ./crucible completion fish > ~/.config/fish/completions/crucible.fish",
+)
+@click.argument("shell", type=click.Choice(completing.SHELLS))
+def completion(shell: str) -> None:
+    """Prints a script with which your shell completes commands, scenarios, mutants, targets and runs."""
+    click.echo(completing.script(click.get_current_context().find_root().command, shell), nl=False)
+
+
+class _TwoSets(click.Command):
+    """All words after ``--with``, up to the next option, are its values, so that shells may expand patterns there."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        among = False
+        for word in args:
+            if word.startswith("-"):
+                among = word.partition("=")[0] == "--with"
+                spread += [] if word == "--with" else [word]
+            else:
+                spread += ["--with", word] if among else [word]
+        return super().parse_args(ctx, spread)
+
+
+@click.command(
+    cls=_TwoSets,
+    epilog="\b\nExamples:"
     "\n  ./crucible compare fetch-revisions"
     "\n  ./crucible compare mirror --seed 7 --out runs/compared"
+    "\n  ./crucible compare runs/before-* --with runs/after-*"
+    "\n  ./crucible compare RUN_DIR --with OTHER_RUN_DIR --out compared",
 )
-@click.argument("scenario")
+@click.argument("named", nargs=-1, required=True, metavar="SCENARIO | RUN_DIR...", shell_complete=completing.scenarios)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR...",
+    shell_complete=completing.run_folders,
+    help="The second set of runs.",
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the runs and the page (default: in runs/).")
-@click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
-def compare(scenario: str, out: Path | None, seed: int) -> None:
-    """Plays a scenario in both revisions of fetch sessions and with full fetches, and lays the runs side by side.
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Decides every random choice of a played scenario."
+)
+def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed: int) -> None:
+    """Compares two sets of runs, or plays a scenario in its variants and lays the runs side by side.
 
-    The runs have the same load, faults and seed. They are played one after the other with real processes, and judged. A
-    scenario with a mirror is played with metadata epochs and without them instead.
+    With --with: says of each percentile of latency and of each rate whether the second set is better, worse, or no
+    difference is shown, with the confidence of runs drawn again and again. A RUN_DIR is a run, or a folder of runs. At
+    least three runs on each side, better five or more, tell how far runs of the same thing differ.
+
+    With a SCENARIO: plays it in both revisions of fetch sessions and with full fetches, one after the other, with real
+    processes and the same load, faults and seed. A scenario with a mirror is played with metadata epochs and without
+    them instead.
     """
-    from playing import command_line, find_scenarios, run_folder, tell, worst
-    from terminal import need_java, one_sentence, progress, shown
+    from playing import compare_runs, play_compared
 
-    need_java()
-    from chaos.live.comparison import compare as play_all
-    from chaos.live.errors import SetupError
-    from reports.comparison import compare_runs
-    from reports.errors import SetupError as NoSpark
-
-    (found,) = find_scenarios([scenario], False)
-    with one_sentence(SetupError):
-        folder = run_folder(out, f"compare-{found.name}", False)
-        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
-    with one_sentence(NoSpark):
-        compared = compare_runs([run for _, run in played], folder, progress=progress)
-    tell(compared.verdicts)
-    click.echo(f"comparison: {shown(compared.page)}")
-    sys.exit(worst(compared.verdicts))
+    runs = [each for each in named if (Path(each) / "manifest.json").is_file()]
+    if others:
+        compare_runs([Path(each) for each in named], others, out)
+    elif runs or len(named) > 1:
+        raise click.UsageError("say which runs to compare with: ./crucible compare RUN_DIR... --with RUN_DIR...")
+    else:
+        sys.exit(play_compared(named[0], out, seed))
 
 
 @click.command(
@@ -237,16 +297,57 @@ def sim(
     "\n  ./crucible report runs/demo-20260101-120000"
     "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
 )
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
+@click.argument(
+    "run_dirs",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN_DIR...",
+    shell_complete=completing.run_folders,
+)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
 @click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
-def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None) -> None:
+@_OPEN
+def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None, opened: bool) -> None:
     """Lets Spark judge and draw runs, also old ones again."""
-    from playing import judge, worst
+    from playing import judge, open_worst, worst
     from terminal import need_java
 
     need_java()
-    sys.exit(worst(judge(run_dirs, out, baseline)))
+    verdicts = judge(run_dirs, out, baseline)
+    if opened:
+        open_worst(verdicts)
+    sys.exit(worst(verdicts))
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible index"
+    "\n  ./crucible index --nights kept/nights --out site"
+    "\n  ./crucible index --out nights.html"
+)
+@click.option("--nights", type=click.Path(path_type=Path), help="Folder of the nights (default: nights).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="An .html file, or a folder (default: that of the nights)."
+)
+def index(nights: Path | None, out: Path | None) -> None:
+    """Shows the nights on one page: the last one, failures, rates, figures beside the peer, and the probe.
+
+    The page is one file and needs no server. It links to the runs that the nights kept. Its figures show the notes in
+    annotations.toml, which lies beside the nights.
+    """
+    from terminal import need_java, one_sentence, shown
+
+    need_java()
+    from playing import ROOT
+    from reports.errors import SetupError
+    from reports.index.write import write_index
+    from reports.night import NightError
+
+    with one_sentence(NightError, SetupError):
+        page, last = write_index(nights or ROOT / "nights", out)
+    click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
+    click.echo(f"index: {shown(page)}")
 
 
 @click.command(

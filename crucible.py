@@ -25,15 +25,18 @@ COLLECTED = {
     "bench": "bench.commands",
     "clauses": "scenarios.commands",
     "compare": "commands",
+    "completion": "commands",
     "demo": "commands",
+    "doctor": "tools.commands",
     "evidence": "commands",
     "fleet": "commands",
+    "index": "commands",
     "mutants": "chaos.commands",
     "probe": "bench.commands",
     "proxy": "chaos.commands",
-    "prune": "chaos.commands",
     "report": "commands",
     "run": "commands",
+    "runs": "chaos.commands",
     "sim": "commands",
     "test": "tools.commands",
     "upgrade-path": "bench.commands",
@@ -211,4 +214,4 @@ def cluster(nodes: int, data: Path, port: int, toxiproxy: bool, restart: bool, c
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from terminal import need_java, one_sentence, progress, shown
+from terminal import need_disk, need_java, one_sentence, progress, show_page, shown
 
 if TYPE_CHECKING:
     from reports.verdict import Verdict
@@ -80,8 +80,10 @@ def _outside_revision(scenario: "Scenario", target: str) -> str | None:
 def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
     """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
     need_java()
+    need_disk(out or ROOT / "runs")
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
+    from live_table import shown_live
 
     folders: list[Path] = []
     with one_sentence(SetupError):
@@ -92,7 +94,17 @@ def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | 
             folder = run_folder(out, name, len(plays) > 1)
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
-            play(scenario, folder, seed=seed, target=target, mutant=mutant, command=command_line(), progress=progress)
+            with shown_live() as show:
+                play(
+                    scenario,
+                    folder,
+                    seed=seed,
+                    target=target,
+                    mutant=mutant,
+                    command=command_line(),
+                    progress=progress,
+                    show=show,
+                )
             folders.append(folder)
     return judge(folders)
 
@@ -127,13 +139,15 @@ def judge(folders: Sequence[Path], out: Path | None = None, baseline: Path | Non
 
 
 def hint_at_old_runs() -> None:
-    """Names ``crucible prune`` if there is something for it to delete. Nothing is deleted unasked."""
+    """Names ``crucible runs --prune`` if there is something for it to delete. Nothing is deleted unasked."""
     from chaos.live.kept_runs import KEEP, surplus
 
-    old = len(surplus(ROOT / "runs"))
+    old = surplus(ROOT / "runs")
     if old:
+        size = f"{sum(each.size_bytes() for each in old) / 1e6:,.0f} MB"
         progress(
-            f"runs/ holds {old} more than {KEEP} runs that ended as they must; ./crucible prune deletes the oldest"
+            f"runs/ holds {len(old)} more than {KEEP} runs that ended as they must ({size}); "
+            "./crucible runs --prune deletes the oldest"
         )
 
 
@@ -144,6 +158,13 @@ def tell(verdicts: "Sequence[Verdict]") -> None:
             click.echo(f"  report: {shown(verdict.report)}")
         if verdict.exit_code:
             click.echo(f"  repeat with: {verdict.repeat_command}")
+
+
+def open_worst(verdicts: "Sequence[Verdict]") -> None:
+    """Opens the page of the run that ended worst, or of the first if all ended well."""
+    worst_one = max(verdicts, key=lambda each: each.exit_code)
+    if worst_one.report is not None:
+        show_page(worst_one.report)
 
 
 def worst(verdicts: "Sequence[Verdict]") -> int:
@@ -167,3 +188,39 @@ def as_they_must(plays: "Sequence[tuple[Scenario, str]]", verdicts: "Sequence[Ve
     ]
     click.echo(f"not as it must be: {'; '.join(wrong)}" if wrong else "every control passed, every mutant was caught")
     return 1 if wrong else 0
+
+
+def play_compared(scenario: str, out: Path | None, seed: int) -> int:
+    """Plays the scenario in its variants, and judges and compares them. Returns the exit code of the worst."""
+    need_java()
+    from chaos.live.comparison import compare as play_all
+    from chaos.live.errors import SetupError
+    from reports.comparison import compare_runs as lay_beside
+    from reports.errors import SetupError as NoSpark
+
+    (found,) = find_scenarios([scenario], False)
+    with one_sentence(SetupError):
+        folder = run_folder(out, f"compare-{found.name}", False)
+        played = play_all(found, folder, seed=seed, command=command_line(), progress=progress)
+    with one_sentence(NoSpark):
+        compared = lay_beside([run for _, run in played], folder, progress=progress)
+    tell(compared.verdicts)
+    click.echo(f"comparison: {shown(compared.page)}")
+    return worst(compared.verdicts)
+
+
+def compare_runs(first: Sequence[Path], second: Sequence[Path], out: Path | None) -> None:
+    """Compares two sets of runs that were played before."""
+    need_java()
+    from reports.errors import SetupError
+    from reports.manifest import ManifestError
+    from reports.run_sets import compare_sets, find_runs
+
+    with one_sentence(SetupError, ManifestError):
+        folder = run_folder(out, "compared", False)
+        compared, page = compare_sets(find_runs(first), find_runs(second), folder)
+    for one in compared.figures:
+        if one.word != "no difference shown":
+            click.echo(f"{one.word}: {one.operation} {one.figure} ({one.phase}) x {one.ratio.ratio:.3f}")
+    click.echo(compared.summary)
+    click.echo(f"comparison: {shown(page)}")

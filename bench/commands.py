@@ -1,7 +1,7 @@
 """The commands that measure and that question brokers. Each imports what it needs only when it runs."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,28 +31,18 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
     from bench.peers.errors import PeerError
     from bench.report import write
     from bench.results import table
-    from terminal import USAGE_ERROR, one_sentence, shown
+    from terminal import USAGE_ERROR, one_sentence, print_table, shown
 
     with one_sentence(ValueError):
         wanted = Options(peer, tuple(rows), tuple(map(int, nodes)) or NODES, QUICK if quick else Sizes())
     with one_sentence(PeerError):
         results = _measured(wanted)
-    _print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
+    print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
     stored = results.store()
     click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
     for row, why in results.missing.items():
         click.echo(f"crucible: {row} could not be measured: {why}", err=True)
     sys.exit(USAGE_ERROR if results.missing else 0)
-
-
-def _print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    drawn = Table(*headings)
-    for cells in rows:
-        drawn.add_row(*cells)
-    Console(width=None if sys.stdout.isatty() else 160).print(drawn)
 
 
 def _measured(wanted: "Options") -> "Results":
@@ -164,7 +154,7 @@ def upgrade_path(
     from bench.upgrade.judging import HEADINGS
     from bench.upgrade.kafka_after import LIFE_HEADINGS
     from bench.upgrade.page import written
-    from terminal import one_sentence, progress, shown
+    from terminal import one_sentence, print_table, progress, shown
 
     if figure is not None and not ablation:
         raise click.UsageError("--figure draws the ablation: give --ablation, too")
@@ -174,15 +164,15 @@ def upgrade_path(
     wanted = command.Request(directory, out, topics, settings, limit_s, kafka)
     with one_sentence(UpgradeError, PeerError):
         outcome = command.run(wanted, progress)
-    _print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
+    print_table(HEADINGS, [each.cells() for each in outcome.verdicts])
     if kafka:
-        _print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
+        print_table(LIFE_HEADINGS, [each.cells() for each in outcome.lives])
     if page is not None:
         page.write_text(written(outcome), encoding="utf-8")
         click.echo(f"written: {shown(page)}")
     if ablation:
         found = command.ablated(progress)
-        _print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
+        print_table(command.ABLATION_HEADINGS, command.ablation_rows(found))
         if figure is not None:
             from bench.upgrade.drawing import drawn
 

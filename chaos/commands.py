@@ -1,10 +1,15 @@
 """The commands that need no judge. Each imports what it needs only when it runs."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from chaos.live.kept_runs import KeptRun
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -95,15 +100,59 @@ def mutants() -> None:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  ./crucible prune\n  ./crucible prune --keep 5\n  ./crucible prune --keep 0 --red"
+    epilog="\b\nExamples:\n  ./crucible runs\n  ./crucible runs --prune\n  ./crucible runs --prune --keep 0 --red"
 )
+@click.option("--prune", is_flag=True, help="Delete old runs that passed, or whose mutant was caught.")
 @click.option("--keep", type=click.IntRange(0), default=20, show_default=True, help="So many of the newest runs stay.")
 @click.option("--red", is_flag=True, help="Count and delete also runs that are red, INVALID or crashed.")
-def prune(keep: int, red: bool) -> None:
-    """Deletes old runs in runs/ that passed, or whose mutant was caught.
+def runs(prune: bool, keep: int, red: bool) -> None:
+    """Lists the runs in runs/ with verdict, size and age, the newest last. With --prune it deletes old ones instead.
 
-    Folders that --out named, and runs that were not judged, stay.
+    Folders that --out named are not looked at. Runs that were not judged stay.
     """
+    from chaos.live.kept_runs import listed
+
+    if prune:
+        _prune(keep, red)
+        return
+    found = listed(ROOT / "runs")
+    if not found:
+        click.echo("there are no runs yet; ./crucible demo makes one")
+        return
+    sizes = [each.size_bytes() for each in found]
+    _print_runs(found, sizes)
+    click.echo(f"{len(found)} runs, {sum(sizes) / 1e6:,.1f} MB; {_left(ROOT)} are free on their disk")
+
+
+def _print_runs(found: "Sequence[KeptRun]", sizes: Sequence[int]) -> None:
+    from datetime import datetime
+
+    from terminal import print_table, shown
+
+    now = datetime.now()
+    rows = [
+        (
+            each.path.name,
+            ", ".join(each.outcomes) or "not judged",
+            f"{size / 1e6:,.1f} MB",
+            _age(int((now - each.made).total_seconds())),
+            str(shown(each.page)) if each.page else "",
+        )
+        for each, size in zip(found, sizes, strict=True)
+    ]
+    print_table(("run", "verdict", "size", "age", "page"), rows)
+
+
+def _age(seconds: int) -> str:
+    steps = ((86_400, "d"), (3_600, "h"), (60, "min"))
+    return next((f"{seconds // each} {unit}" for each, unit in steps if seconds >= each), f"{max(seconds, 0)} s")
+
+
+def _left(folder: Path) -> str:
+    return f"{shutil.disk_usage(folder).free / 1e9:,.1f} GB"
+
+
+def _prune(keep: int, red: bool) -> None:
     from chaos.live.kept_runs import surplus
     from terminal import shown
 

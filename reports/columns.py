@@ -16,8 +16,8 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 R = TypeVar("R", bound="type[Row]")
-Kind = Literal["int64", "string", "bool"]
-_KINDS: dict[object, Kind] = {int: "int64", str: "string", bool: "bool"}
+Kind = Literal["int64", "float64", "string", "bool"]
+_KINDS: dict[object, Kind] = {int: "int64", float: "float64", str: "string", bool: "bool"}
 
 
 class _Meaning(str):
@@ -80,12 +80,12 @@ ROW_TABLES: dict[type[Row], Table] = {}
 _GETTERS: dict[type[Row], Callable[[Row], tuple[Any, ...]]] = {}
 
 
-def table(name: str, path: str) -> Callable[[R], R]:
-    """Makes a dataclass of rows a table of the history."""
+def table(name: str, path: str, among: dict[type[Row], Table] = ROW_TABLES) -> Callable[[R], R]:
+    """Makes a dataclass of rows a table of the history, or one ``among`` others."""
 
     def declared(row: R) -> R:
         columns = tuple(_columns(row))
-        ROW_TABLES[row] = Table(name, path, (row.__doc__ or "").strip(), columns)
+        among[row] = Table(name, path, (row.__doc__ or "").strip(), columns)
         _GETTERS[row] = attrgetter(*(column.name for column in columns))
         return row
 

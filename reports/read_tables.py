@@ -14,14 +14,19 @@ from typing import Any
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import BooleanType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
 
 from reports import schema
 from reports.columns import Table
 from reports.gathered import gather
 from reports.jobs.shared.config import JobConfig
 
-_TYPES: Mapping[str, DataType] = {"int64": LongType(), "string": StringType(), "bool": BooleanType()}
+_TYPES: Mapping[str, DataType] = {
+    "int64": LongType(),
+    "float64": DoubleType(),
+    "string": StringType(),
+    "bool": BooleanType(),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def arrow_schema(table: Table) -> Any:
     """The table's pyarrow schema. pyarrow is imported only now."""
     import pyarrow as pa
 
-    kinds = {"int64": pa.int64(), "string": pa.string(), "bool": pa.bool_()}
+    kinds = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
     return pa.schema([pa.field(each.name, kinds[each.kind], each.nullable) for each in table.columns])
 
 

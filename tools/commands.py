@@ -30,3 +30,22 @@ def test(fast: bool, only: Sequence[str], pytest_words: Sequence[str]) -> None:
     if {"live", "spark"} & {*names}:
         need_java()
     sys.exit(checks.run(names, pytest_words))
+
+
+@click.command(epilog="\b\nExample:\n  ./crucible doctor")
+def doctor() -> None:
+    """Says what is missing on this machine, for which commands, and how to get it.
+
+    The exit code is 2 if a main command cannot work.
+    """
+    from terminal import print_table
+    from tools.doctor import examine, exit_code
+
+    findings = examine()
+    signs = {True: "missing", False: "to be had"}
+    rows = [(each.thing, signs[each.is_needed] if each.cure else "ok", each.found, each.serves) for each in findings]
+    print_table(("thing", "state", "found", "serves"), rows)
+    for each in findings:
+        if each.cure:
+            click.echo(f"{each.thing}: {each.cure}")
+    sys.exit(exit_code(findings))

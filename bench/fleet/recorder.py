@@ -83,6 +83,20 @@ class Totals:
     fetches: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """Figures of the last seconds, for whoever watches the load.
+
+    ``offered`` and ``completed`` are operations in all of these seconds. A 99th percentile is that of response times,
+    which count from the time when an operation was due. It is 0 if there was none.
+    """
+
+    offered: int
+    completed: int
+    produce_p99_us: int
+    fetch_p99_us: int
+
+
 class Recorder:
     """The recorder of one worker or simulated world. It is not thread-safe; only the worker's own thread calls it.
 
@@ -143,6 +157,29 @@ class Recorder:
         second = self._seconds[(now_us - self._origin_us) // _SECOND_US]
         second.cpu_permille, second.wanted_permille = sample.cpu_permille, sample.wanted_permille
         second.lag_us = sample.lag_us
+
+    def live(self, now_us: int, seconds: int) -> Live:
+        """Returns the figures of so many seconds that are over."""
+        now = (now_us - self._origin_us) // _SECOND_US
+        past = range(now - seconds, now)
+        counts = [self._seconds[each] for each in past if each in self._seconds]
+        return Live(
+            offered=sum(each.offered for each in counts),
+            completed=sum(each.completed for each in counts),
+            produce_p99_us=self._p99_us("produce", past),
+            fetch_p99_us=self._p99_us("fetch", past),
+        )
+
+    def _p99_us(self, operation: str, seconds: Iterable[int]) -> int:
+        found: Counter[int] = sum(
+            (self._latency.get((operation, "response", each), Counter()) for each in seconds), Counter()
+        )
+        below = found.total() * 0.99
+        for bucket in sorted(found):
+            below -= found[bucket]
+            if below <= 0:
+                return bounds_us(bucket)[0]
+        return 0
 
     def write_out(self) -> None:
         """Hands over the rows that wait, so that little is lost if the worker dies."""

@@ -22,14 +22,17 @@ from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.driver import BlockingDriver, clock
+from bench.fleet.early_signs import SIGNS_OF, EarlySigns
 from bench.fleet.fleet import make_fleet
 from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
 from bench.fleet.spec import FleetSpec
-from reports.rows import HistoryRow, OperationRow
+from reports.rows import HistoryRow, OperationRow, RunRow
 
 REPORT_INTERVAL_S: Final = 1.0
+LIVE_S: Final = 3
+"""Live figures are those of so many seconds: a single one jumps too much to be read."""
 _REQUEST_TYPES: Final = {
     "fetch": "FETCH",
     "produce": "PRODUCE",
@@ -66,6 +69,7 @@ class WorkerFleet:
         fleet = make_fleet(spec, (index, spec.workers))
         self.sink = ParquetSink(Path(spec.out_dir), self.name)
         self.recorder = Recorder(self.sink, self.name, spec.start_mono_us)
+        self.signs = EarlySigns()
         kinds: tuple[Sequence[Behaviour], ...] = (
             fleet.producers,
             fleet.transactional,
@@ -94,6 +98,8 @@ class WorkerFleet:
         for row in rows:
             if isinstance(row, OperationRow) and row.f in _REQUEST_TYPES:
                 self._tell_locust(row)
+            elif isinstance(row, RunRow) and row.kind == "read":
+                self.signs.read(row)
 
     def _tell_locust(self, row: OperationRow) -> None:
         failure = None
@@ -160,9 +166,15 @@ class WorkerFleet:
 
     def report(self, sample: Sample | None = None) -> None:
         sample = sample or Sample(0, 0, 0)
+        live = self.recorder.live(clock().mono_us, LIVE_S)
         data = {
             "index": self.index,
             **asdict(self.recorder.totals),
+            "offered_per_s": live.offered // LIVE_S,
+            "completed_per_s": live.completed // LIVE_S,
+            "worst_produce_p99_us": live.produce_p99_us,
+            "worst_fetch_p99_us": live.fetch_p99_us,
+            **{f"{SIGNS_OF}{name}": count for name, count in self.signs.seen.items()},
             "writers_left": self.left(writers=True),
             "readers_left": self.left(writers=False),
             "cpu_permille": sample.cpu_permille,

@@ -1,7 +1,7 @@
-"""Which folders of ``runs/`` may be deleted, so that it does not grow for ever.
+"""The folders of ``runs/``: how they ended, and which of them may be deleted, so that it does not grow for ever.
 
-Only folders that got their name from us (``NAME-YYYYMMDD-HHMMSS``) are looked at. One without a verdict is left alone,
-because it may still be in play.
+Only folders that got their name from us (``NAME-YYYYMMDD-HHMMSS``) are looked at. One without a verdict is never
+deleted, because it may still be in play.
 """
 
 import json
@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from reports.manifest import MANIFEST_NAME
@@ -21,14 +22,27 @@ VERDICT = Path("report", "verdict.json")
 
 @dataclass(frozen=True, slots=True)
 class KeptRun:
-    """A folder with a verdict. ``stamp`` is when it was made, and orders runs.
+    """A folder with one run, or with several that are compared.
 
-    ``is_as_it_must`` says that the run PASSED, or that it FAILED with a planted mutant. Nobody needs to look at it.
+    - ``stamp`` is when it was made (YYYYMMDD-HHMMSS), and orders runs.
+    - ``outcomes`` are those of its runs that have a verdict. It has none while it is in play.
+    - ``is_as_it_must`` says that each run PASSED, or FAILED with a planted mutant. Nobody needs to look at it.
     """
 
     path: Path
     stamp: str
+    outcomes: tuple[str, ...]
     is_as_it_must: bool
+
+    @property
+    def made(self) -> datetime:
+        return datetime.strptime(self.stamp, "%Y%m%d-%H%M%S")
+
+    @property
+    def page(self) -> Path | None:
+        """The page to open: that of a comparison, or of the run. None if there is none."""
+        pages = (self.path / "comparison.html", self.path / "report" / "index.html")
+        return next((each for each in pages if each.exists()), None)
 
     def size_bytes(self) -> int:
         return sum(each.stat().st_size for each in self.path.rglob("*") if each.is_file())
@@ -42,9 +56,13 @@ def surplus(runs: Path, keep: int = KEEP, red: bool = False) -> list[KeptRun]:
 
     Runs that did not end as they must are neither counted nor returned, unless ``red``.
     """
-    found = [each for each in _kept(runs) if red or each.is_as_it_must]
-    found.sort(key=lambda each: (each.stamp, each.path.name))
+    found = [each for each in listed(runs) if each.outcomes and (red or each.is_as_it_must)]
     return found[: max(0, len(found) - keep)]
+
+
+def listed(runs: Path) -> list[KeptRun]:
+    """Returns all runs, oldest first."""
+    return sorted(_kept(runs), key=lambda each: (each.stamp, each.path.name))
 
 
 def _kept(runs: Path) -> Iterator[KeptRun]:
@@ -53,8 +71,9 @@ def _kept(runs: Path) -> Iterator[KeptRun]:
         if stamp is None or path.is_symlink():
             continue
         verdicts = [run / VERDICT for run in (path, *sorted(path.iterdir())) if _is_run(run)]
-        if any(file.exists() for file in verdicts):
-            yield KeptRun(path, stamp[1], all(_is_as_it_must(file) for file in verdicts))
+        told = [_told(file) for file in verdicts]
+        outcomes = tuple(outcome for file, (outcome, _) in zip(verdicts, told, strict=True) if file.exists())
+        yield KeptRun(path, stamp[1], outcomes, all(is_as_it_must for _, is_as_it_must in told))
 
 
 def _is_run(folder: Path) -> bool:
@@ -62,10 +81,11 @@ def _is_run(folder: Path) -> bool:
     return any((folder / each).exists() for each in (VERDICT, MANIFEST_NAME, "trace"))
 
 
-def _is_as_it_must(verdict: Path) -> bool:
-    """Returns false also for a verdict that is missing or cannot be read."""
+def _told(verdict: Path) -> tuple[str, bool]:
+    """Returns the outcome, and whether it is as it must be. A verdict that is missing or cannot be read is not."""
     try:
         told = json.loads(verdict.read_text(encoding="utf-8"))
-        return bool(told["outcome"] == ("FAILED" if told["mutant"] else "PASSED"))
+        outcome = str(told["outcome"])
+        return outcome, outcome == ("FAILED" if told["mutant"] else "PASSED")
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return "unreadable", False

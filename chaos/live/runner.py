@@ -24,6 +24,7 @@ from chaos.live.outside.needs import check_target
 from chaos.live.outside.world import Outside
 from chaos.live.quorum import Dial
 from chaos.live.run_folder import RunFolder
+from chaos.live.run_view import RunView, Show, seen_by_clients
 from chaos.live.sampler import Sampler
 from chaos.live.strikes import Strikes
 from chaos.live.toxiproxy_server import ToxiproxyServer
@@ -42,6 +43,7 @@ from scenarios.revisions import revision_of
 from scenarios.vocabulary import REVISIONS
 
 TICK_S = 0.01
+SHOWN_EVERY_US = 1_000_000
 CONVERGES = "quorum-converges"
 SETUP_LIMIT_S = 90.0
 DRAIN_LIMIT_S = 120.0
@@ -58,11 +60,13 @@ def play(
     mutant: str = "",
     command: str = "",
     progress: Progress = lambda _: None,
+    show: Show = lambda _: None,
     variant: str = "",
 ) -> RunFolder:
     """Plays a scenario and leaves the run's folder at ``out``, for reports to judge. Raises SetupError (exit code 2).
 
-    ``variant`` goes into the manifest. It says what was chosen for this run when runs are compared. A node that ends
+    ``progress`` gets a line for what happens, and ``show`` once a second how the run stands. ``variant`` goes into the
+    manifest. It says what was chosen for this run when runs are compared. A node that ends
     itself over its metadata breaks quorum-converges, as in the simulator, and ends the run. Another unexpected death of
     a node or of the fleet, or a failure of the suite itself, raises nothing but stands in the manifest as ``crash``. A
     run that could not be set up, or was stopped, leaves no folder.
@@ -71,7 +75,7 @@ def play(
     scenario = cast(scenario if target == REFERENCE else from_outside(scenario), seed)
     folder = RunFolder(out)
     folder.make()
-    run = LiveRun(scenario, folder, seed, target, mutant, progress)
+    run = LiveRun(scenario, folder, seed, target, mutant, progress, show)
     crash = ended = ""
     try:
         try:
@@ -125,13 +129,24 @@ class LiveRun:
     """One run. ``rows`` is what fired so far. ``mutant`` is empty for none."""
 
     def __init__(
-        self, scenario: Scenario, folder: RunFolder, seed: int, target: str, mutant: str, progress: Progress
+        self,
+        scenario: Scenario,
+        folder: RunFolder,
+        seed: int,
+        target: str,
+        mutant: str,
+        progress: Progress,
+        show: Show = lambda _: None,
     ) -> None:
         self._folder = folder
         self._seed = seed
         self._target = target
         self._mutant = mutant
         self._progress = progress
+        self._show = show
+        self._shown_us = 0
+        self._phase = "nodes start"
+        self._load_start_us = 0
         self._origin_us = time.monotonic_ns() // 1000
         self._start_wall_us = time.time_ns() // 1000
         self._changes_client = bool(mutant) and by_name(mutant).side == "client"
@@ -175,10 +190,12 @@ class LiveRun:
         for frames in self._frames:
             frames.load_starts(load_start_us)
         strikes.plan(load_start_us)
+        self._phase, self._load_start_us = "load", load_start_us
         load_end_us = load_start_us + int(self._scenario.load.seconds * 1e6)
         self._progress(f"load for {self._scenario.load.seconds:g} s")
         while self.now_us() < load_end_us:
             self._tick()
+        self._phase = "final polls and final read"
         self._progress("heal, final polls, final read")
         for node in self._crew.nodes:
             node.disarm()
@@ -337,7 +354,23 @@ class LiveRun:
             self._fleet.check()
         if self._toxiproxy.died() is not None:
             raise NodeDied(f"the Toxiproxy server exited with {self._toxiproxy.died()}")
+        if self.now_us() - self._shown_us >= SHOWN_EVERY_US:
+            self._shown_us = self.now_us()
+            self._show(self._view(self._strikes))
         time.sleep(TICK_S)
+
+    def _view(self, strikes: Strikes) -> RunView:
+        report = {} if self._fleet is None else self._fleet.report
+        return RunView(
+            phase=self._phase,
+            load_s=(self.now_us() - self._load_start_us) / 1e6 if self._load_start_us else -1.0,
+            whole_load_s=self._scenario.load.seconds,
+            report=report,
+            under_way=tuple(strikes.under_way),
+            hits=len(strikes.rows),
+            next_fault=strikes.next_fault(),
+            broken=tuple(dict.fromkeys((*seen_by_clients(report), *strikes.findings.broken))),
+        )
 
     def _evidence_line(self, node: int, line: dict[str, Any]) -> None:
         assert self._strikes is not None

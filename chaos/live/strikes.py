@@ -68,6 +68,9 @@ class Strikes:
         self._faults = {fault.name: fault for fault in scenario.faults}
         self._disk_struck: dict[tuple[int, str], str] = {}
         self._may_end_until_us: dict[Child, int] = {}
+        self._planned: list[tuple[int, str]] = []
+        self.under_way: list[str] = []
+        """The names of the faults at a time that have begun and not ended."""
 
     # What the faults need.
 
@@ -132,9 +135,16 @@ class Strikes:
             for repeat in range(fault.repeat if fault.timed else 0):
                 at_us = load_start_us + int((fault.at_s + repeat * fault.repeat_every_s) * 1e6)
                 self._agenda.add(at_us, partial(self._due, fault, repeat + 1, at_us))
+                self._planned.append((at_us, fault.name))
 
     def do_due(self) -> None:
         self._agenda.do_due(self.now_us())
+
+    def next_fault(self) -> tuple[str, float] | None:
+        """Returns the name of the next fault at a time, and how many seconds are left until then. None if all began."""
+        now_us = self.now_us()
+        at_us, name = min((each for each in self._planned if each[0] > now_us), default=(0, ""))
+        return (name, (at_us - now_us) / 1e6) if name else None
 
     def end_all(self) -> None:
         """Notes that the load is over. No fault begins any more, and those that last end now."""
@@ -170,6 +180,7 @@ class Strikes:
         fault = target.fault
         self._progress(f"fault {fault.name} begins at {target.told}")
         at_us = self.now_us()
+        self.under_way.append(fault.name)
         end = LIVE[fault.kind](self, target)
         lasts_s = fault.restart_after_s if fault.kind in RESTARTED else fault.duration_s
         until_us = at_us if fault.kind in BY_THEMSELVES else at_us + int(max(lasts_s, 0.0) * 1e6)
@@ -180,6 +191,7 @@ class Strikes:
         if ended is None:
             self._again_soon(partial(self._end, target, hit, at_us, end))
             return
+        self.under_way.remove(fault.name)
         self._progress(f"fault {fault.name} ends: {ended.evidence or 'no sign that it had an effect'}")
         if ended.evidence:
             blows = ended.blows or (Blow(target.told, at_us, self.now_us(), ended.evidence),)

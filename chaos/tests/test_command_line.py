@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import hypothesis  # noqa: F401  (a broker keeps it out of its process unless it is there, and this one is pytest's)
 import psutil
 import pytest
 from click.testing import CliRunner, Result
 
+import completing
 import crucible
 import playing
 from scenarios.loader import FOLDER, load, typed
@@ -67,7 +69,7 @@ def test_what_does_not_exist_is_named(command: str, words: list[str], sentence: 
         (["sim", "1@second"], "no revision 'second'; there are: final, first, none"),
         (["compare", "nonsense"], "no scenario 'nonsense'"),
         (["compare", "swarm"], "draws its faults from each seed"),
-        (["compare"], "Missing argument 'SCENARIO'"),
+        (["compare"], "Missing argument 'SCENARIO | RUN_DIR...'"),
     ],
 )
 def test_a_revision_or_comparison_that_cannot_be_is_refused(words: list[str], sentence: str) -> None:
@@ -149,7 +151,7 @@ def test_a_target_file_that_says_too_much_is_refused(tmp_path: Path) -> None:
 
 def test_missing_java_and_maven_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)]):
+    for words in (["demo"], ["run", "1"], ["compare", "1"], ["test"], ["report", str(tmp_path)], ["index"]):
         assert "Java runtime, 17 or newer" in refused(typed_in(*words))
     assert "needs Java 17" in refused(typed_in("bench", "--peer", "kafka"))
     (tmp_path / "java").symlink_to("/bin/true")
@@ -300,3 +302,55 @@ def test_what_was_named_is_refused_and_not_left_out() -> None:
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power", "--with-mutants"))
     assert "exists only in the simulator" in refused(typed_in("run", "voter-loses-power"))
     assert "lacks a mechanism" in refused(typed_in("run", "4@first", "--mutant", "only_records_are_news"))
+
+
+def test_runs_that_cannot_be_compared_are_told_apart_from_scenarios(tmp_path: Path) -> None:
+    assert "--with RUN_DIR..." in refused(typed_in("compare", tmp_path, tmp_path))
+    assert f"{tmp_path} is neither a run nor a folder of runs" in refused(
+        typed_in("compare", tmp_path, "--with", tmp_path)
+    )
+
+
+def test_all_words_after_with_are_of_the_second_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(playing, "compare_runs", lambda *sides: asked.extend(sides))
+    typed_in("compare", "a", "b", "--with", "c", "d", "--out", "e")
+    assert asked == [[Path("a"), Path("b")], (Path("c"), Path("d")), Path("e")]
+
+
+def test_a_folder_without_nights_has_no_index(tmp_path: Path) -> None:
+    assert f"{tmp_path} has no nights: ./crucible nightly writes one" in refused(
+        typed_in("index", "--nights", tmp_path)
+    )
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("comp", {"compare", "completion"}),
+        ("run 27", {"27-killed-at-epoch"}),
+        ("sim 1 --mutant no_epoch_comp", {"no_epoch_comparison"}),
+        ("run 1 --target kaf", {"kafka"}),
+    ],
+)
+def test_a_shell_is_offered_commands_scenarios_mutants_and_targets(typed: str, offered: set[str]) -> None:
+    words = ["crucible", *typed.split()]
+    asked = {"_CRUCIBLE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    with CliRunner(env=asked).isolation() as (out, *_), pytest.raises(SystemExit):
+        crucible.main([], prog_name="./crucible", complete_var="_CRUCIBLE_COMPLETE")
+    assert offered <= {line.split(",")[1] for line in out.getvalue().decode().splitlines()}
+
+
+@pytest.mark.parametrize("shell", completing.SHELLS)
+def test_each_shell_has_a_script_that_names_the_command(shell: str) -> None:
+    told = typed_in("completion", shell)
+    assert told.exit_code == 0
+    assert f"_CRUCIBLE_COMPLETE={shell}_complete" in told.output
+
+
+def test_the_page_of_the_worst_run_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    browser = Mock(return_value=0)
+    monkeypatch.setattr("click.launch", browser)
+    good, bad = (Mock(exit_code=code, report=tmp_path / f"{code}.html") for code in (0, 1))
+    playing.open_worst([good, bad, good])
+    browser.assert_called_once_with(str(tmp_path / "1.html"))

@@ -1,54 +1,56 @@
-"""Compares this run with a baseline: each figure has old, new, the ratio with a bootstrap interval, and a word.
+"""Compares this run with a baseline: each figure has old, new, the ratio with its interval, and a word.
 
-The values are those of single seconds, so the interval shows how unsteady the runs themselves are. Noise below NOISE
-counts as none. Both sides leave out the seconds in which a fault lasted.
+The units are blocks of neighbouring seconds, so the interval shows how unsteady the two runs were in themselves. Both
+sides leave out the seconds in which a fault lasted. ``crucible compare`` compares sets of runs, and knows more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
-from statistics import median
+from statistics import geometric_mean
 
 from reports.collect import Findings, without_presets
 from reports.page import words
 from reports.page.impact import disturbed_seconds
-
-NOISE = 0.05
-RESAMPLES = 1_000
-LEAST_SECONDS = 5
+from reports.statistics.ratios import BLOCKS, BUCKET, LEAST_BLOCK_S, LEAST_UNITS, Ratio, Word, ratios
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """95 % of the bootstrap ratios new/old lie from ``low`` to ``high``.
-
-    ``word`` is better, worse, same or undecided.
-    """
+    """``ratio`` is that of this run to the baseline."""
 
     figure: str
     is_time: bool
-    old: float
-    new: float
-    ratio: float
-    low: float
-    high: float
-    word: str
+    ratio: Ratio
+
+    @property
+    def word(self) -> Word:
+        return self.ratio.word(less_is_better=self.is_time)
 
 
 def comparisons(new: Findings, old: Findings) -> list[Comparison]:
-    found = []
+    """Empty if a run has too few quiet seconds."""
+    sides = [_figures(one) for one in (old, new)]
+    names = [name for name in sides[0] if name in sides[1]]
+    before, now = (_blocks([side[name] for name in names]) for side in sides)
+    if not names or min(len(before), len(now)) < LEAST_UNITS:
+        return []
+    exact = [BUCKET if is_time else 0.0 for _, is_time in names]
+    return [Comparison(*name, ratio) for name, ratio in zip(names, ratios(before, now, exact), strict=True)]
+
+
+def _figures(one: Findings) -> dict[tuple[str, bool], Mapping[int, float]]:
+    """Each figure, whether it is a time, and its value in each quiet second."""
+    found: dict[tuple[str, bool], Mapping[int, float]] = {}
     for kind in ("fetch", "produce"):
         for column, title in (("p50_us", "p50"), ("p99_us", "p99")):
-            pair = [_quiet(one, _latencies(one, kind, column)) for one in (new, old)]
-            found += _compare(f"{kind} {title}, response time", *pair, is_time=True)
-        pair = [_quiet(one, _rates(one, kind)) for one in (new, old)]
-        found += _compare(f"{kind}, operations per second", *pair, is_time=False)
-    return found
+            found[f"{kind} {title}, response time", True] = _quiet(one, _latencies(one, kind, column))
+        found[f"{kind}, operations per second", False] = _quiet(one, _rates(one, kind))
+    return {name: values for name, values in found.items() if values}
 
 
 def _latencies(one: Findings, kind: str, column: str) -> dict[int, float]:
     rows = [row for row in one.latency if row["operation"] == kind and row["measure"] == "response"]
-    return {row["second"]: float(row[column]) for row in rows}
+    return {row["second"]: float(max(row[column], 1)) for row in rows}
 
 
 def _rates(one: Findings, kind: str) -> dict[int, float]:
@@ -57,32 +59,17 @@ def _rates(one: Findings, kind: str) -> dict[int, float]:
     return {second: seconds[second] for second in sorted(seconds)[1:-1]}  # the first and last are cut
 
 
-def _quiet(one: Findings, values: dict[int, float]) -> list[float]:
+def _quiet(one: Findings, values: dict[int, float]) -> dict[int, float]:
     disturbed = disturbed_seconds(without_presets(one.fault_hits))
-    return [value for second, value in sorted(values.items()) if second not in disturbed]
+    return {second: value for second, value in values.items() if second not in disturbed}
 
 
-def _compare(figure: str, new: Sequence[float], old: Sequence[float], *, is_time: bool) -> list[Comparison]:
-    if min(len(new), len(old)) < LEAST_SECONDS or not median(old):
-        return []
-    random = Random(f"bootstrap of {figure}")
-    ratios = sorted(_resampled(random, new) / max(_resampled(random, old), 1e-9) for _ in range(RESAMPLES))
-    low, high = ratios[int(RESAMPLES * 0.025)], ratios[int(RESAMPLES * 0.975) - 1]
-    value = median(new) / median(old)
-    return [Comparison(figure, is_time, median(old), median(new), value, low, high, word(low, high, is_time))]
-
-
-def _resampled(random: Random, values: Sequence[float]) -> float:
-    return median(random.choices(values, k=len(values)))
-
-
-def word(low: float, high: float, is_time: bool) -> str:
-    """The word for an interval of new/old. It is decided only if the interval lies wholly on one side of the noise."""
-    if low > 1 + NOISE:
-        return "worse" if is_time else "better"
-    if high < 1 - NOISE:
-        return "better" if is_time else "worse"
-    return "same" if low >= 1 - NOISE and high <= 1 + NOISE else "undecided"
+def _blocks(figures: Sequence[Mapping[int, float]]) -> list[list[float]]:
+    """Blocks of the seconds that all figures have. A block has geometric means."""
+    seconds = sorted(set[int]().union(*figures[:1]).intersection(*figures))
+    count = min(BLOCKS, len(seconds) // LEAST_BLOCK_S)
+    cuts = [seconds[len(seconds) * n // count : len(seconds) * (n + 1) // count] for n in range(count)]
+    return [[geometric_mean([figure[second] for second in cut]) for figure in figures] for cut in cuts]
 
 
 def rows_for_page(found: Sequence[Comparison]) -> list[dict[str, str]]:
@@ -92,10 +79,10 @@ def rows_for_page(found: Sequence[Comparison]) -> list[dict[str, str]]:
         rows.append(
             {
                 "figure": one.figure,
-                "old": text(one.old),
-                "new": text(one.new),
-                "ratio": f"× {one.ratio:.2f}",
-                "interval": f"{one.low:.2f} … {one.high:.2f}",
+                "old": text(one.ratio.old),
+                "new": text(one.ratio.new),
+                "ratio": f"× {one.ratio.ratio:.2f}",
+                "interval": f"{one.ratio.low:.2f} … {one.ratio.high:.2f}",
                 "word": one.word,
             }
         )

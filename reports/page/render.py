@@ -50,9 +50,10 @@ def run_seconds(manifest: Manifest, findings: Findings) -> int:
     return max(1, -(-min(last_us, longest) // 1_000_000))
 
 
-def environment() -> Environment:
+def environment(*folders: Path) -> Environment:
+    """Templates lie in this folder, or in ``folders``."""
     made = Environment(
-        loader=FileSystemLoader(FOLDER),
+        loader=FileSystemLoader([*folders, FOLDER]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.plots import style
@@ -29,14 +30,18 @@ def draw(distribution: Sequence[dict[str, Any]], baseline: Sequence[dict[str, An
         axes.plot(
             x, y, color=style.color_of(operation), linestyle=_LINES.get(measure, ":"), label=f"{operation}, {measure}"
         )
-    furthest = max(x[-1] for x, _ in curves.values())
+    percentile_axis(axes, max(x[-1] for x, _ in curves.values()))
+    style.micros_axis(axes)
+    axes.legend(loc="lower right", ncols=2)
+    return figure
+
+
+def percentile_axis(axes: Axes, furthest: float) -> None:
+    """``furthest`` is the greatest x of ``curve``."""
     ticks = {-math.log10(1 - p): label for p, label in _TICKS.items() if -math.log10(1 - p) <= furthest + 0.35}
     axes.set_xticks(list(ticks), [f"{label} %" for label in ticks.values()])
     axes.set_xlim(0, furthest * 1.02)
     axes.set_xlabel("percentile")
-    style.micros_axis(axes)
-    axes.legend(loc="lower right", ncols=2)
-    return figure
 
 
 def _curves(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
@@ -44,13 +49,14 @@ def _curves(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[list[
     for row in rows:
         grouped.setdefault((row["operation"], row["measure"]), []).append((row["high_us"], row["count"]))
     curves = {
-        key: _curve(sorted(points))
+        key: curve(sorted(points))
         for key, points in sorted(grouped.items(), key=lambda one: (one[0][0], one[0][1] != "service"))
     }
-    return {key: curve for key, curve in curves.items() if curve[0]}
+    return {key: line for key, line in curves.items() if line[0]}
 
 
-def _curve(points: list[tuple[int, int]]) -> tuple[list[float], list[float]]:
+def curve(points: Sequence[tuple[int, int]]) -> tuple[list[float], list[float]]:
+    """Places on the percentile axis, and the latency there. ``points`` are latencies with their counts, in order."""
     total = sum(count for _, count in points)
     x: list[float] = []
     y: list[float] = []

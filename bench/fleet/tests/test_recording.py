@@ -104,3 +104,17 @@ def test_a_disk_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
 
 def test_columns_of_nothing_are_nothing() -> None:
     assert columns_of([], 5) == {}
+
+
+def test_live_figures_are_those_of_the_last_whole_seconds() -> None:
+    recorder = Recorder(MemorySink(), "w", ORIGIN)
+    quick = [operation(each, 1_000_000, 1_000_000, 1_001_000) for each in range(99)]
+    slow = operation(99, 1_500_000, 1_500_000, 1_900_000)
+    recorder.record(
+        [operation(1000, 100, 100, 900_000), *quick, slow, operation(1001, 4_000_000, 4_000_000, 4_000_100)]
+    )
+    live = recorder.live(ORIGIN + 4_500_000, 3)
+    assert (live.offered, live.completed, live.produce_p99_us) == (100, 100, 0)
+    assert live.fetch_p99_us == 1000 // 8 * 8, "99 of 100 took a millisecond"
+    assert recorder.live(ORIGIN + 1_500_000, 1).fetch_p99_us > 890_000, "the second before"
+    assert recorder.live(ORIGIN + 60_000_000, 3).offered == 0

@@ -96,7 +96,8 @@ class FleetProcess(Child):
 class Fleet:
     """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, or is empty.
 
-    ``events`` says when the fleet told each event first, in microseconds since the run's start.
+    ``events`` says when the fleet told each event first, in microseconds since the run's start. ``report`` is the last
+    one about its progress.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Fleet:
     ) -> None:
         self._origin_us = origin_us
         self.events: dict[str, int] = {}
+        self.report: dict[str, int] = {}
         spec = spec_of(scenario, folder.path, way, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
@@ -129,6 +131,8 @@ class Fleet:
 
     def _heard(self, event: dict[str, Any]) -> None:
         self.events.setdefault(str(event.get("event")), time.monotonic_ns() // 1000 - self._origin_us)
+        if event.get("event") == "progress":
+            self.report = {name: value for name, value in event.items() if name != "event"}
 
 
 class IdleWriter:

@@ -124,6 +124,11 @@ class Findings:
             incarnation, looked = line[LOOKED]
             self._looked[node, incarnation] = looked
 
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The guarantees of which a node has told that it saw them broken."""
+        return tuple(self._broken)
+
     def judged(self, guarantees: Iterable[str]) -> tuple[Judged, ...]:
         """Returns one entry of the manifest for each guarantee that was looked at."""
         looked, wanted = sum(self._looked.values()), frozenset(guarantees)

@@ -1,13 +1,15 @@
-"""Which runs are deleted: old ones that ended as they must, and nothing else without being told."""
+"""How runs are listed, and which are deleted: old ones that ended as they must, and nothing else unasked."""
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 import crucible
 import playing
+import terminal
 from chaos import commands
 from chaos.live.kept_runs import KEEP, surplus
 
@@ -81,12 +83,12 @@ def test_the_command_deletes_them_and_says_what(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(commands, "ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     folders = [run_of(tmp_path / "runs", f"demo-{DAY}-{second:06}") for second in range(KEEP + 2)]
-    told = CliRunner().invoke(crucible.main, ["prune"])
+    told = CliRunner().invoke(crucible.main, ["runs", "--prune"])
     assert told.exit_code == 0
     assert told.output.splitlines()[0] == f"deleted runs/{folders[0].name}"
     assert told.output.splitlines()[-1].startswith("2 runs deleted, 0.0 MB;")
     assert [each.exists() for each in folders] == [False] * 2 + [True] * KEEP
-    assert "0 runs deleted" in CliRunner().invoke(crucible.main, ["prune"]).output
+    assert "0 runs deleted" in CliRunner().invoke(crucible.main, ["runs", "--prune"]).output
 
 
 def test_a_hint_names_the_command_once_there_is_something_to_delete(
@@ -99,4 +101,32 @@ def test_a_hint_names_the_command_once_there_is_something_to_delete(
     assert capsys.readouterr().err == ""
     run_of(tmp_path / "runs", f"demo-{DAY}-{KEEP:06}")
     playing.hint_at_old_runs()
-    assert "./crucible prune" in capsys.readouterr().err
+    assert "./crucible runs --prune" in capsys.readouterr().err
+
+
+def test_all_runs_are_listed_with_verdict_size_age_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "ROOT", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert "there are no runs yet" in CliRunner().invoke(crucible.main, ["runs"]).output
+    run_of(tmp_path / "runs", f"demo-{DAY}-000002")
+    run_of(tmp_path / "runs", f"in-play-{DAY}-000003", "")
+    red = run_of(tmp_path / "runs", f"red-{DAY}-000001", "FAILED")
+    (red / "report" / "index.html").write_text("")
+    lines = CliRunner().invoke(crucible.main, ["runs"]).output.splitlines()
+    shown = [line for line in lines if DAY in line]
+    assert ["red-" in shown[0], "demo-" in shown[1], "in-play-" in shown[2]] == [True] * 3
+    assert "FAILED" in shown[0]
+    assert f"runs/red-{DAY}-000001/report/index.html" in shown[0]
+    assert "PASSED" in shown[1]
+    assert "not judged" in shown[2]
+    assert lines[-1].startswith("3 runs, 0.0 MB;")
+
+
+def test_a_disk_that_is_nearly_full_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal.need_disk(tmp_path / "not" / "yet")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=9, free=5))
+    with pytest.raises(SystemExit, match="2"):
+        terminal.need_disk(tmp_path / "not" / "yet")
+    assert f"0.0 GB are free below {tmp_path}" in capsys.readouterr().err

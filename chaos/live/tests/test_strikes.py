@@ -186,3 +186,16 @@ def test_what_is_damaged_of_a_topic_that_no_client_deletes_must_stay(tmp_path: P
         (tmp_path / name / "partition.metadata").unlink()
     (check,) = world.strikes.damage.judged(1)
     assert (check.holds, check.evidence) == (False, 1)
+
+
+def test_who_watches_sees_what_is_under_way_and_what_comes_next(tickle: list[int]) -> None:
+    world = World(Fault("f", "tickle", at_s=1.0, duration_s=2.0, node=0), Fault("g", "tickle", at_s=5.0, node=1))
+    strikes = world.strikes
+    assert strikes.next_fault() == ("f", 1.0)
+    world.run_until(2.0)
+    assert strikes.under_way == ["f"]
+    assert strikes.next_fault() == ("g", 3.0)
+    world.run_until(6.0)
+    assert strikes.under_way == []
+    assert strikes.next_fault() is None
+    assert tickle == [0, 1]

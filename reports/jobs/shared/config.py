@@ -21,7 +21,8 @@ class JobConfig:
 
     ``window_s`` is the length of "before" and of "after" a fault. ``settle_s`` counts the seconds after a fault's end
     that still belong to "during", because operations that the fault hit end later. A load worker is its own limit if it
-    wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late.
+    wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late. Where
+    runs are compared, each is cut into ``blocks``.
     """
 
     window_s: int = 10
@@ -29,6 +30,7 @@ class JobConfig:
     busy_permille: int = 900
     working_permille: int = 500
     late_us: int = 100_000
+    blocks: int = 1
     runs: Mapping[int, RunConfig] = field(default_factory=dict)
 
     def per_run(self, name: str) -> Column:

@@ -1,0 +1,74 @@
+"""What a load worker can see of a broken guarantee while the load runs. It is told at once; the judge decides later.
+
+Only signs that nothing later can excuse are looked for: a value that nobody sent (corrupt-value), and two values at one
+offset (inconsistent-offsets). A worker sees only what its own clients read, so it may miss what the judge finds.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Final
+
+from reports.rows import RunRow
+
+SIGNS_OF: Final = "signs of "
+"""Begins the names of a report's counts of signs. The guarantee's name follows."""
+MOST_SPANS: Final = 2_000
+"""So many spans of one partition are kept. Those of the lowest offsets are forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets first to last, at which one writer's values lie. A value's number is its offset plus ``shift``."""
+
+    first: int
+    last: int
+    writer: str
+    shift: int
+
+    def agrees(self, other: "Span") -> bool:
+        return (self.writer, self.shift) == (other.writer, other.shift)
+
+    def meets(self, other: "Span") -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+class EarlySigns:
+    """``seen`` counts the signs of each guarantee. One read costs a search among the spans of its partition."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, int] = {"corrupt-value": 0, "inconsistent-offsets": 0}
+        self._spans: dict[tuple[str, int], list[Span]] = {}
+
+    def read(self, row: RunRow) -> None:
+        """Takes a run of records that was read."""
+        if not row.valid or not row.writer:
+            self.seen["corrupt-value"] += 1
+            return
+        last = row.first_offset + row.count - 1
+        shift = row.first_sequence - row.first_offset
+        self._place(
+            self._spans.setdefault((row.topic, row.partition), []), Span(row.first_offset, last, row.writer, shift)
+        )
+
+    def _place(self, spans: list[Span], new: Span) -> None:
+        """Keeps the spans in order and apart. Those that agree with the new one and touch it become one with it."""
+        place = bisect_right(spans, new.first, key=lambda each: each.first)
+        start = end = place
+        while start and spans[start - 1].last >= new.first - 1:
+            start -= 1
+        while end < len(spans) and spans[end].first <= new.last + 1:
+            end += 1
+        near = spans[start:end]
+        if any(each.meets(new) and not each.agrees(new) for each in near):
+            self.seen["inconsistent-offsets"] += 1
+            return
+        same = [each for each in near if each.agrees(new)]
+        others = [each for each in near if not each.agrees(new)]
+        whole = Span(
+            min([new.first, *(each.first for each in same)]),
+            max([new.last, *(each.last for each in same)]),
+            new.writer,
+            new.shift,
+        )
+        spans[start:end] = sorted([whole, *others], key=lambda each: each.first)
+        del spans[:-MOST_SPANS]

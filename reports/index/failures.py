@@ -1,0 +1,64 @@
+"""Open failures in words: since when, seen how often, and what repeats them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from reports.index.collected import Row
+from reports.index.last_night import NightTold
+from reports.index.rates import percent
+from reports.statistics.proportions import wilson
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailure:
+    """``row`` is that of ``jobs/nights/open_failures.py``. ``regression`` is the address of the candidate file."""
+
+    row: Row
+    age: str
+    seen: str
+    live: str
+    faults: tuple[str, ...]
+    regression: str
+
+
+def open_failures(
+    rows: Sequence[Row], nights: Sequence[NightTold], file: Callable[[str, str], str]
+) -> list[OpenFailure]:
+    """The oldest comes first. ``file`` gives the address of a file of a night."""
+    return [_told(row, nights, file) for row in rows]
+
+
+def _told(row: Row, nights: Sequence[NightTold], file: Callable[[str, str], str]) -> OpenFailure:
+    return OpenFailure(
+        row,
+        age=_age(row["first_night"], nights),
+        seen=_seen(row),
+        live=_live(row),
+        faults=tuple(line for line in row["faults"].splitlines() if line.strip()),
+        regression=file(row["last_night"], row["regression"]) if row["regression"] else "",
+    )
+
+
+def _age(first_night: str, nights: Sequence[NightTold]) -> str:
+    first = datetime.strptime(first_night, "%Y%m%d-%H%M%S").date()
+    days = (nights[-1].started.date() - first).days
+    return f"{_many(sum(one.night.night >= first_night for one in nights), 'night')}, {_many(days, 'day')}"
+
+
+def _seen(row: Row) -> str:
+    found = f"In {_many(row['nights'], 'night')}, with {_many(row['seeds'], 'seed')}."
+    if row["plays_since"]:
+        found += f" Since then {row['reds_since']:,} of {_many(row['plays_since'], 'play')} of this scenario were red."
+    return found
+
+
+def _live(row: Row) -> str:
+    if not row["live_plays"]:
+        return "not played with real processes"
+    low, high = wilson(row["live_reds"], row["live_plays"])
+    return f"{row['live_reds']} of {row['live_plays']} red: a rate from {percent(low)} to {percent(high)}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"

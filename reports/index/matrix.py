@@ -1,0 +1,105 @@
+"""The matrix of scenario x world x target over the nights, as small cells that lead to runs or to details."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from reports.index.collected import Row
+
+Tone: TypeAlias = Literal["passed", "failed", "mixed", "invalid", "crashed"]
+Link: TypeAlias = Callable[[str, str], str]
+"""From a night and a run's folder in it to the address of the run's page. It is empty if there is none."""
+SIGNS: dict[Tone, str] = {"passed": "✓", "failed": "✕", "mixed": "~", "invalid": "?", "crashed": "!"}
+MEANINGS: dict[Tone, str] = {
+    "passed": "all plays passed",
+    "failed": "all plays failed",
+    "mixed": "some plays passed, some did not",
+    "invalid": "no play showed anything",
+    "crashed": "a play crashed",
+}
+OUTCOMES = ("passed", "failed", "invalid", "crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    href: str
+    outcome: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What came of one scenario in one world on one target in one night. ``href`` leads to the only run's page."""
+
+    tone: Tone
+    counts: str
+    href: str
+    seeds: str
+    worst: str
+    command: str
+    runs: tuple[Run, ...]
+
+    @property
+    def sign(self) -> str:
+        return SIGNS[self.tone]
+
+    @property
+    def told(self) -> str:
+        return f"{self.counts}. {self.worst}" if self.worst else self.counts
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """``cells`` stand in the order of the nights. None: not played."""
+
+    scenario: str
+    world: str
+    target: str
+    cells: tuple[Cell | None, ...]
+    plays: int
+    reds: int
+    invalid: int
+    is_steady: bool = field(default=True)
+
+
+def lines(rows: Sequence[Row], nights: Sequence[str], link: Link) -> list[Line]:
+    """A line for each scenario, world and target that was played in these nights."""
+    places = sorted({(row["scenario"], row["world"], row["target"]) for row in rows if row["night"] in nights})
+    known = {(row["scenario"], row["world"], row["target"], row["night"]): row for row in rows}
+    return [_line(place, [known.get((*place, night)) for night in nights], link) for place in places]
+
+
+def _line(place: tuple[str, str, str], rows: Sequence[Row | None], link: Link) -> Line:
+    played = [row for row in rows if row is not None]
+    cells = tuple(None if row is None else _cell(row, link) for row in rows)
+    return Line(
+        *place,
+        cells=cells,
+        plays=sum(row["passed"] + row["failed"] + row["crashed"] for row in played),
+        reds=sum(row["failed"] + row["crashed"] for row in played),
+        invalid=sum(row["invalid"] for row in played),
+        is_steady=all(cell is None or cell.tone == "passed" for cell in cells),
+    )
+
+
+def _cell(row: Row, link: Link) -> Cell:
+    runs = tuple(Run(link(row["night"], one["run_dir"]), one["outcome"], one["seed"]) for one in row["runs"])
+    first, last = row["first_seed"], row["last_seed"]
+    counts = ", ".join(f"{row[name]:,} {name}" for name in OUTCOMES if row[name])
+    worst = "" if row["outcome"] == "PASSED" else ": ".join(part for part in (row["guarantee"], row["detail"]) if part)
+    return Cell(
+        tone=_tone(row),
+        counts=counts,
+        href=runs[0].href if len(runs) == 1 else "",
+        seeds=f"seed {first}" if first == last else f"seeds from {first} to {last}",
+        worst=worst,
+        command=row["command"],
+        runs=tuple(run for run in runs if run.href),
+    )
+
+
+def _tone(row: Row) -> Tone:
+    if row["crashed"]:
+        return "crashed"
+    found: list[Tone] = [name for name in ("passed", "failed", "invalid") if row[name]]
+    return found[0] if len(found) == 1 else "mixed"

@@ -1,0 +1,87 @@
+"""The series of the benchmark's figures, with the places where they changed for good."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from math import exp, log
+
+from reports.index.collected import Row
+from reports.jobs.nights import series as job
+from reports.statistics.change_points import change_points
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """From ``start`` to before ``end`` (places in the series) the ratio stayed around ``ratio``."""
+
+    start: int
+    end: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Ratios say how many times better the reference was than the peer. Lists stand in the order of the nights."""
+
+    row: str
+    what: str
+    nodes: int
+    peer: str
+    nights: tuple[str, ...]
+    ratios: tuple[float, ...]
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+    levels: tuple[Level, ...]
+
+    @property
+    def title(self) -> str:
+        nodes = f", {self.nodes} nodes" if self.nodes > 1 else ", one node" if self.nodes else ""
+        return f"{self.what}{nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """``night`` is the first one at the new level, and ``before`` the last one at the old level."""
+
+    series: Series
+    before: str
+    night: str
+    old: float
+    new: float
+
+    @property
+    def word(self) -> str:
+        return "better" if self.new > self.old else "worse"
+
+
+def series_of(rows: Sequence[Row]) -> list[Series]:
+    return [_series(list(group)) for _, group in groupby(rows, key=lambda row: tuple(row[key] for key in job.KEYS))]
+
+
+def _series(rows: Sequence[Row]) -> Series:
+    ratios = tuple(row["ratio"] for row in rows)
+    logs = [log(each) for each in ratios]
+    bounds = [0, *(one.at for one in change_points(logs)), len(logs)]
+    first = rows[0]
+    return Series(
+        row=first["row"],
+        what=first["what"],
+        nodes=first["nodes"],
+        peer=first["peer_name"],
+        nights=tuple(row["night"] for row in rows),
+        ratios=ratios,
+        lows=tuple(row["ratio_low"] or row["ratio"] for row in rows),
+        highs=tuple(row["ratio_high"] or row["ratio"] for row in rows),
+        levels=tuple(Level(start, end, exp(sum(logs[start:end]) / (end - start))) for start, end in pairwise(bounds)),
+    )
+
+
+def changes(every: Sequence[Series]) -> list[Change]:
+    """The newest change comes first."""
+    return sorted(_changes(every), key=lambda one: (one.night, one.series.row, one.series.what), reverse=True)
+
+
+def _changes(every: Sequence[Series]) -> Iterator[Change]:
+    for one in every:
+        for old, new in pairwise(one.levels):
+            yield Change(one, one.nights[new.start - 1], one.nights[new.start], old.ratio, new.ratio)

@@ -1,0 +1,105 @@
+"""Writes the index of nights: one self-contained page that needs no server."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from os.path import relpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from reports.index import failures, matrix, pictures, probe, rates, series
+from reports.index.annotations import Note, read_notes
+from reports.index.collected import Collected, collect_nights
+from reports.index.last_night import NightTold, told
+from reports.night import NightError, night_folders, read_night
+from reports.page.render import environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOLDER = Path(__file__).parent
+PAGE_NAME = "index.html"
+SHOWN_NIGHTS = 30
+MOST_NAMED = 8
+"""The header names so many scenarios of the last night that were red."""
+RUN_PAGE = "report/index.html"
+
+
+def write_index(
+    nights: Path, out: Path | None = None, now_us: int = 0, spark: "SparkSession | None" = None
+) -> tuple[Path, NightTold]:
+    """Returns the page and the last night. ``out`` is a folder or an .html file (default: ``nights``).
+
+    ``now_us`` is the time since the epoch (default: now). Raises NightError and SetupError, each one sentence.
+    """
+    folders = night_folders(nights)
+    if not folders:
+        raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they lie")
+    notes = read_notes(nights)
+    collected = collect_nights(folders, spark)
+    every = told([read_night(each) for each in folders], collected.counts, now_us or time.time_ns() // 1_000)
+    page = _page(nights, out)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    context = context_of(collected, every, notes, nights, page.parent)
+    page.write_text(environment(FOLDER).get_template("index.html.j2").render(context), encoding="utf-8")
+    return page, every[-1]
+
+
+def _page(nights: Path, out: Path | None) -> Path:
+    if out is None:
+        return nights / PAGE_NAME
+    return out if out.suffix in (".html", ".htm") else out / PAGE_NAME
+
+
+def context_of(
+    collected: Collected, every: Sequence[NightTold], notes: Sequence[Note], nights: Path, beside: Path
+) -> dict[str, Any]:
+    """What the template shows. Links are relative to ``beside``, the folder of the page."""
+
+    def file(night: str, path: str) -> str:
+        found = nights / night / path
+        return quote(relpath(found, beside)) if path and found.exists() else ""
+
+    def run_page(night: str, run_dir: str) -> str:
+        return file(night, f"{run_dir}/{RUN_PAGE}")
+
+    shown = every[-SHOWN_NIGHTS:]
+    lines = matrix.lines(collected.matrix, [one.night.night for one in shown], run_page)
+    measured = series.series_of(collected.series)
+    probed = probe.lines(collected.probed)
+    return {
+        "last": every[-1],
+        "nights": shown,
+        "months": [(month, len(list(group))) for month, group in groupby(shown, key=lambda one: f"{one.started:%b}")],
+        "lines": lines,
+        "cells": _cells(lines, shown),
+        "index_style": (FOLDER / "index.css").read_text(encoding="utf-8"),
+        "index_script": (FOLDER / "index.js").read_text(encoding="utf-8"),
+        "red": [
+            (place, line, cell)
+            for place, line in enumerate(lines)
+            if (cell := line.cells[-1]) is not None and cell.tone != "passed"
+        ][:MOST_NAMED],
+        "signs": matrix.SIGNS,
+        "meanings": matrix.MEANINGS,
+        "failures": failures.open_failures(collected.failures, every, file),
+        "rates": rates.rates(lines),
+        "percent": rates.percent,
+        "changes": series.changes(measured),
+        "series": measured,
+        "pictures": pictures.pictures(measured, notes),
+        "commits": {one.night.night: one.night.commit for one in every},
+        "targets": probe.targets(collected.probed),
+        "probed": probed,
+        "probe_changes": probe.changes(probed),
+    }
+
+
+def _cells(lines: Sequence[matrix.Line], nights: Sequence[NightTold]) -> dict[str, Any]:
+    """What the page's script shows of a cell, by the places of its line and its night."""
+    return {
+        "nights": [f"{one.started:%-d %b %Y}" for one in nights],
+        "lines": [asdict(line) for line in lines],
+    }

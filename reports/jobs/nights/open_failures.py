@@ -1,0 +1,51 @@
+"""The failures that nights found and that nothing has shown to be mended.
+
+A failure is one guarantee that broke in one scenario, world and on one target, whatever the seeds. It is open until a
+later night plays the seed of its last sighting again, and that passes.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from reports.read_nights import NightTables
+
+PLACE = ("scenario", "world", "target")
+LATEST = ("seed", "faults", "regression", "command", "live_plays", "live_reds", "detail")
+
+
+def transform(tables: NightTables) -> DataFrame:
+    """Columns: PLACE, guarantee, first_night, last_night, nights, seeds, first_bad_commit (the first that was found),
+    LATEST (of the last night's failure), plays_since and reds_since (control plays of that place in later nights)."""
+    known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
+    found = (
+        tables.failures.groupBy(*PLACE, "guarantee")
+        .agg(
+            F.min("night").alias("first_night"),
+            F.max("night").alias("last_night"),
+            F.count_distinct("night").alias("nights"),
+            F.count_distinct("seed").alias("seeds"),
+            F.coalesce(F.min_by(known, F.when(known.isNotNull(), F.col("night"))), F.lit("")).alias("first_bad_commit"),
+            F.max_by(F.struct(*LATEST), "night").alias("latest"),
+        )
+        .select("*", "latest.*")
+        .drop("latest")
+    )
+    return _with_later_plays(found, tables).where("not healed").drop("healed")
+
+
+def _with_later_plays(found: DataFrame, tables: NightTables) -> DataFrame:
+    later = tables.plays.where("mutant = ''").select(
+        *PLACE, "night", F.col("seed").alias("played"), (F.col("outcome") != "PASSED").alias("red")
+    )
+    key = [*PLACE, "guarantee"]
+    counted = (
+        found.join(later, list(PLACE))
+        .where("night > last_night")
+        .groupBy(*key)
+        .agg(
+            F.count("*").alias("plays_since"),
+            F.count_if("red").alias("reds_since"),
+            F.bool_or(F.expr("played = seed and not red")).alias("healed"),
+        )
+    )
+    return found.join(counted, key, "left").fillna({"plays_since": 0, "reds_since": 0, "healed": False})

@@ -1,0 +1,152 @@
+"""What a night was (``night.json``), and the rule that says whether it is red.
+
+``crucible nightly`` writes one folder for each night, with this file and the tables of ``night_rows.py``. Whoever shows
+nights judges them by the same rule.
+"""
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from reports.verdict import Outcome, worst_outcome
+
+NIGHT_NAME = "night.json"
+ANNOTATIONS_NAME = "annotations.toml"
+"""Beside the nights' folders: notes that people keep."""
+FOLDER_NAME = re.compile(r"\d{8}-\d{6}")
+"""When the night began, in UTC: YYYYMMDD-HHMMSS."""
+COMPARED_NIGHTS = 10
+LEAST_SHARE = 0.5
+OLDEST_S = 36 * 3600
+
+
+class NightError(Exception):
+    """A night's file is missing or unreadable. The message is one sentence."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    cpu: str = ""
+    cores: int = 0
+    memory_bytes: int = 0
+    python: str = ""
+    java: str = ""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A part of a night. ``outcome`` is that of a run, or SKIPPED, or empty if the stage has not ended. ``detail`` says
+    why it is not PASSED, if no play says it."""
+
+    name: str
+    planned_s: float
+    spent_s: float = 0.0
+    outcome: str = ""
+    detail: str = ""
+
+
+class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The planted mutant that the night must find. ``guarantee`` is the first one that it broke."""
+
+    mutant: str
+    scenario: str
+    world: str = "sim"
+    seeds_tried: int = 0
+    found: bool = False
+    guarantee: str = ""
+
+
+class Night(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times are microseconds since the epoch, of the wall clock. ``ended_us`` is 0 until the night ends.
+
+    ``seed`` is the first one; all others derive from it. ``finished`` says that the budget was spent or all was done.
+    ``canary`` is None only if this night was told to play nothing in the simulator.
+    """
+
+    night: str
+    started_us: int
+    budget_s: float
+    seed: int
+    ended_us: int = 0
+    commit: str = ""
+    commit_time_us: int = 0
+    dirty: bool = False
+    machine: Machine = Machine()
+    finished: bool = False
+    stages: tuple[Stage, ...] = ()
+    canary: Canary | None = None
+    command: str = ""
+
+
+def night_folders(nights: Path) -> list[Path]:
+    """The folders of all nights, the oldest first."""
+    found = nights.iterdir() if nights.is_dir() else ()
+    return sorted(each for each in found if FOLDER_NAME.fullmatch(each.name) and (each / NIGHT_NAME).is_file())
+
+
+def read_night(folder: Path) -> Night:
+    """Raises NightError."""
+    path = folder / NIGHT_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Night)
+    except FileNotFoundError:
+        raise NightError(f"{folder} has no {NIGHT_NAME}: it is not the folder of a night") from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise NightError(f"{path} cannot be read: {error}") from error
+
+
+def write_night(folder: Path, night: Night) -> Path:
+    """Writes the file whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NIGHT_NAME
+    part = path.with_suffix(".part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(night), indent=2) + b"\n")
+    part.replace(path)
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a night is red. ``outcome`` is never PASSED."""
+
+    outcome: Outcome
+    text: str
+
+
+def why_red(
+    night: Night, plays: int, controls: Mapping[str, int], earlier_plays: Sequence[int], now_us: int = 0
+) -> tuple[Reason, ...]:
+    """Returns why the night is red; nothing if it is green.
+
+    - ``plays`` counts all of the night's plays, and ``controls`` those without a mutant by their outcome.
+    - ``earlier_plays`` counts the plays of finished nights before this one, the oldest first; the last ten count.
+    - ``now_us`` is given for the newest night only: a night that began long ago is red, since none has come after it.
+    """
+    return tuple(_reasons(night, plays, controls, earlier_plays, now_us))
+
+
+def _reasons(
+    night: Night, plays: int, controls: Mapping[str, int], earlier_plays: Sequence[int], now_us: int
+) -> Iterator[Reason]:
+    for outcome in (Outcome.CRASHED, Outcome.FAILED, Outcome.INVALID):
+        if count := controls.get(outcome.name, 0):
+            yield Reason(outcome, f"{count} control plays {outcome.name}" if count > 1 else f"a control {outcome.name}")
+    for stage in night.stages:
+        if stage.outcome in (Outcome.CRASHED.name, Outcome.FAILED.name) and stage.detail:
+            yield Reason(Outcome[stage.outcome], f"the stage {stage.name} {stage.outcome}: {stage.detail}")
+    if night.canary is not None and not night.canary.found:
+        tried = f"{night.canary.mutant} in {night.canary.seeds_tried} seeds of {night.canary.scenario}"
+        yield Reason(Outcome.FAILED, f"the canary lives: nothing caught {tried}")
+    median = statistics.median(earlier_plays[-COMPARED_NIGHTS:] or [0])
+    if plays < median * LEAST_SHARE:
+        yield Reason(Outcome.FAILED, f"{plays} plays, less than half the median {median:g} of the nights before")
+    if now_us and now_us - night.started_us > OLDEST_S * 1e6:
+        hours = (now_us - night.started_us) / 3600e6
+        yield Reason(Outcome.FAILED, f"the newest night began {hours:.0f} hours ago, which is more than 36")
+
+
+def outcome_of(reasons: Sequence[Reason]) -> Outcome:
+    """The worst of the reasons; its value is the exit code of a night."""
+    return worst_outcome(each.outcome for each in reasons)

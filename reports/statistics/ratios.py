@@ -1,0 +1,101 @@
+"""How many times greater figures of one side are than those of another, and how sure that is, for many at once.
+
+Each side has several units: runs, or blocks of seconds of a run. A unit has one value of each figure. Sides are
+compared by the ratio of their geometric means. Its interval comes from a bootstrap that draws units, never single
+operations, because operations of one unit are not independent.
+
+The bootstrap draws from the deviations of both sides, each divided by its side's spread, and gives them the spread of
+the side for which they are drawn. So few units a side are enough, also if one side varies more (B. Efron and
+R. Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 16). All figures of a unit are drawn together, and
+intervals are wide enough for the figure that strays most (P. Westfall and S. Young, "Resampling-Based Multiple
+Testing", 1993). So if nothing differs, one comparison of 20 shows a difference, however many figures it has.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Word: TypeAlias = Literal["better", "worse", "no difference shown"]
+ERROR_RATE = 0.05
+RESAMPLES = 2_000
+LEAST_UNITS = 3
+BLOCKS, LEAST_BLOCK_S = 12, 3
+"""A run alone is cut into at most so many blocks of at least so many seconds. Neighbouring seconds are not independent,
+so that single ones are no units."""
+BUCKET = 0.01
+"""Latencies are recorded in buckets of this width, as a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """``ratio`` is new / old. A difference is shown if ``low`` to ``high`` has not 1 in it.
+
+    ``least`` is the least ratio above 1 that would have been shown. It is infinite if nothing could be shown.
+    """
+
+    old: float
+    new: float
+    ratio: float
+    low: float
+    high: float
+    least: float
+
+    def word(self, less_is_better: bool) -> Word:
+        if self.low <= 1 <= self.high:
+            return "no difference shown"
+        return "better" if (self.ratio < 1) == less_is_better else "worse"
+
+
+def ratios(
+    old: Sequence[Sequence[float]], new: Sequence[Sequence[float]], exact_to: Sequence[float], seed: int = 1
+) -> list[Ratio]:
+    """One for each figure. ``old`` and ``new`` have a row for each unit, with a positive value for each figure.
+
+    ``exact_to`` says by which share each figure may be wrong as it was recorded; intervals are wider by so much. Raises
+    ValueError if a side has fewer than LEAST_UNITS units.
+    """
+    sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (old, new)]
+    if min(len(side) for side in sides) < LEAST_UNITS:
+        raise ValueError(f"each side needs at least {LEAST_UNITS} units")
+    means = [side.mean(axis=0) for side in sides]
+    difference = means[1] - means[0]
+    error = _error(*sides)
+    chance = np.multiply(
+        _critical(sides, np.random.default_rng(seed)), error, out=np.zeros_like(error), where=error > 0
+    )
+    reach = np.log1p(np.asarray(exact_to, dtype=np.float64)) + chance
+    columns = (*means, difference, difference - reach, difference + reach, reach)
+    return [Ratio(*map(float, row)) for row in np.exp(np.column_stack(columns))]
+
+
+def _error(old: NDArray[Any], new: NDArray[Any]) -> Floats:
+    """The standard error of the difference of means. The units are on the last axis but one."""
+    squares = [side.var(axis=-2, ddof=1) / side.shape[-2] for side in (old, new)]
+    return np.asarray(np.sqrt(squares[0] + squares[1]))
+
+
+def _critical(sides: Sequence[Floats], random: np.random.Generator) -> float:
+    """So many standard errors away is the figure that strays most, in all but ERROR_RATE of what chance does."""
+    spreads = [side.std(axis=0, ddof=1) for side in sides]
+    varying = np.any([spread > 0 for spread in spreads], axis=0)
+    if not varying.any():
+        return 0.0
+    spreads = [spread[varying] for spread in spreads]
+    centred = [(side - side.mean(axis=0))[:, varying] for side in sides]
+    deviations = [
+        np.divide(each, spread, out=np.zeros_like(each), where=spread > 0)
+        for each, spread in zip(centred, spreads, strict=True)
+    ]
+    pool = np.concatenate(deviations)
+    drawn = [
+        spread * pool[random.integers(0, len(pool), (RESAMPLES, len(side)))]
+        for side, spread in zip(sides, spreads, strict=True)
+    ]
+    error = _error(*drawn)
+    away = np.abs(drawn[1].mean(axis=1) - drawn[0].mean(axis=1))
+    strayed = np.divide(away, error, out=np.where(away > 0, np.inf, 0.0), where=error > 0)
+    return float(np.quantile(strayed.max(axis=1), 1 - ERROR_RATE, method="higher"))

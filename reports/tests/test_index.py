@@ -1,0 +1,165 @@
+"""The index over a month of planted nights: what it tells of each thing that was planted, and a page that is whole."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.index.annotations import read_notes
+from reports.index.collected import Collected, collect_nights
+from reports.index.last_night import NightTold, told
+from reports.index.matrix import Line
+from reports.index.write import context_of, write_index
+from reports.night import ANNOTATIONS_NAME, NightError, night_folders, read_night
+from reports.tests import planted_nights as truth
+from reports.tests.planted_nights import Planted, plant
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    return plant(tmp_path_factory.mktemp("nights"))
+
+
+@pytest.fixture(scope="module")
+def collected(spark: Any, planted: Planted) -> Collected:
+    return collect_nights(night_folders(planted.root), spark)
+
+
+@pytest.fixture(scope="module")
+def shown(collected: Collected, planted: Planted) -> dict[str, Any]:
+    notes = read_notes(planted.root)
+    return context_of(collected, _told(collected, planted, planted.soon_us), notes, planted.root, planted.root)
+
+
+def _told(collected: Collected, planted: Planted, now_us: int) -> list[NightTold]:
+    return told([read_night(each) for each in planted.folders], collected.counts, now_us)
+
+
+def _night(every: list[NightTold], number: int) -> NightTold:
+    """The planted night with this number; one is missing."""
+    return every[number - (number > truth.MISSING)]
+
+
+def _line(shown: dict[str, Any], scenario: str, target: str = "reference") -> Line:
+    lines: list[Line] = shown["lines"]
+    return next(line for line in lines if (line.scenario, line.target) == (scenario, target))
+
+
+def test_each_night_is_red_for_what_was_planted_in_it(collected: Collected, planted: Planted) -> None:
+    every = _told(collected, planted, planted.soon_us)
+    assert len(every) == truth.NIGHTS - 1
+    lives, stopped = (_night(every, number) for number in (truth.CANARY_LIVES, truth.STOPPED))
+    assert any("the canary lives: nothing caught no_abort in 40 seeds" in each for each in lives.reasons)
+    assert any("less than half the median" in each for each in stopped.reasons)
+    assert any("control" in each and "FAILED" in each for each in _night(every, truth.MENDED[0]).reasons)
+    green = [one for one in every if not one.is_red]
+    assert green
+    assert "the canary no_abort was found after 3 seeds" in green[0].line
+    assert [one.gap_hours > 36 for one in every].index(True) == truth.MISSING
+
+
+def test_a_stale_night_is_red_only_if_it_is_the_newest_and_older_than_36_hours(
+    collected: Collected, planted: Planted
+) -> None:
+    soon, late = (_told(collected, planted, now_us) for now_us in (planted.soon_us, planted.late_us))
+    assert not any("hours ago" in each for one in soon for each in one.reasons)
+    assert ["hours ago" in " ".join(one.reasons) for one in late] == [False] * (len(late) - 1) + [True]
+
+
+def test_cells_lead_to_the_page_of_their_run_or_to_a_detail(shown: dict[str, Any], planted: Planted) -> None:
+    flaky = _line(shown, truth.FLAKY)
+    assert {cell.tone for cell in flaky.cells if cell} >= {"passed", "mixed"}
+    direct = [cell for cell in flaky.cells if cell and cell.href]
+    assert direct
+    assert all((planted.root / cell.href).is_file() for cell in direct)
+    several = [cell for cell in flaky.cells if cell and len(cell.runs) > 1]
+    assert not any(cell.href for cell in several)
+    regressed = _line(shown, truth.REGRESSED)
+    assert not regressed.is_steady
+    first = regressed.cells[truth.REGRESSION_FROM - 1]
+    assert first is not None
+    assert (first.tone, first.counts) == ("mixed", "12 passed, 1 failed")
+    assert first.command == f"./crucible sim {truth.REGRESSED} --seed {truth.REGRESSION_SEED}"
+    steady = _line(shown, "kill-under-load", "kafka@4.1.1")
+    assert steady.is_steady
+    assert steady.cells[truth.STOPPED - 1] is None  # Its plays had not come yet.
+
+
+def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) -> None:
+    (failure,) = shown["failures"]
+    assert (failure.row["scenario"], failure.row["seed"]) == (truth.REGRESSED, truth.REGRESSION_SEED + 4)
+    assert failure.row["first_bad_commit"] == truth.BAD_COMMIT
+    assert failure.age == "6 nights, 5 days"
+    assert failure.seen.startswith("In 3 nights, with 3 seeds. Since then 0 of 12 plays")
+    assert failure.live == "1 of 3 red: a rate from 6.1 % to 79 %"
+    assert len(failure.faults) == 2
+
+
+def test_what_is_uncertain_has_a_rate_and_what_never_failed_in_the_simulator_has_none(shown: dict[str, Any]) -> None:
+    rates = {(one.line.scenario, one.line.target): one for one in shown["rates"]}
+    flaky = rates[truth.FLAKY, "reference"]
+    assert flaky.low < 1 / 3 < flaky.high
+    assert flaky is shown["rates"][0]
+    assert rates["plain-load", "reference"].low == 0.0
+    assert 0.02 < rates["plain-load", "reference"].high < 0.06
+    assert ("swarm", "reference") not in rates
+
+
+def test_the_step_in_a_figure_is_found_in_its_night_and_nothing_else(shown: dict[str, Any], planted: Planted) -> None:
+    (change,) = shown["changes"]
+    assert (change.series.row, change.series.what, change.word) == ("produce", "acks=all, p99", "worse")
+    steps = [folder.name for folder in planted.folders]
+    assert abs(steps.index(change.night) - (truth.STEP_AT - 1)) <= 1
+    assert change.new == pytest.approx(truth.STEP_TO, rel=0.03)
+    assert {one.row for one in shown["series"]} == {"produce", "fetch", "failover"}, "figures without a peer have none"
+    notes = {one.row: [note.text for note in one.notes] for one in shown["pictures"]}
+    assert (len(notes["produce"]), len(notes["fetch"])) == (2, 1)
+
+
+def test_the_probe_marks_what_changed_since_the_night_before(shown: dict[str, Any]) -> None:
+    changed = {(one.target, one.case_id): (one.word, one.was, one.now) for one in shown["probe_changes"]}
+    assert changed.pop(("kafka@4.1.1", "fetch/session/case-03")) == ("worse", "pass", "differs")
+    assert {key: word for key, (word, _, _) in changed.items()} == {
+        (target, "groups/join/case-09"): "new" for target in ("reference", "kafka@4.1.1", "kfake")
+    }
+    cells = {
+        (line.section, target): cell
+        for line in shown["probed"]
+        for target, cell in zip(shown["targets"], line.cells, strict=True)
+    }
+    assert (cells["fetch/session", "kafka@4.1.1"].tone, cells["fetch/session", "kfake"].tone) == ("mixed", "failed")
+    assert (cells["transactions", "kfake"].sign, cells["transactions", "kfake"].judged) == ("–", 0)
+
+
+def test_the_page_stands_alone_and_all_its_links_lead_somewhere(
+    planted: Planted, collected: Collected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: collected)
+    page, last = write_index(planted.root, tmp_path / "site" / "nights.html", planted.late_us)
+    text = page.read_text(encoding="utf-8")
+    assert page == tmp_path / "site" / "nights.html"
+    assert last.is_red
+    links = re.findall(r'href="([^"]+)"', text)
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    cells = [link for link in links if re.fullmatch(r"#c\d+-\d+", link)]
+    assert len(cells) > 200
+    assert {link[1:] for link in links if link.startswith("#") and link not in cells} <= set(ids)
+    outside = [link for link in links if not link.startswith("#")]
+    assert outside
+    assert all((page.parent / link).is_file() for link in outside)
+    assert not re.search(r"(?:src|href)=[\"']https?:|url\(https?:|@import", text.replace("http://www.w3.org", ""))
+    assert "&lt;kernel&gt;" in text
+    assert "<kernel>" not in text
+    assert "<orders>" not in text
+
+
+def test_what_a_person_can_put_right_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(NightError, match=r"has no nights: \./crucible nightly"):
+        write_index(tmp_path / "nights")
+    (tmp_path / ANNOTATIONS_NAME).write_text("[[note]]\nat = 2026-11-28\ntxt = 'no'\n", encoding="utf-8")
+    with pytest.raises(NightError, match=r"annotations.toml cannot be read .* each note is \[\[note\]\]"):
+        read_notes(tmp_path)
