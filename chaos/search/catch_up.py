@@ -36,8 +36,8 @@ State = dict[bytes | None, int]
 @dataclass(slots=True)
 class Caught:
     """``after_us`` is the time from the heal, or -1 if it never caught up. ``again_bytes`` are those of the bytes that
-    it had been sent before, whenever that was. ``anew`` is how often it began from the start. ``wrong`` counts the keys
-    of which it held something else than what was written, -1 if that was not looked at."""
+    it had been sent before the heal. ``anew`` is how often it began from the start. ``wrong`` counts the keys of which
+    it held something else than what was written, -1 if that was not looked at."""
 
     after_us: int = -1
     sent_bytes: int = 0
@@ -129,7 +129,6 @@ class FollowerCaughtUp(NodeCaughtUp):
         if self._is_counted and node.broker.node_id == self._node_id:
             for record in _records_for_replicas(event):
                 self._got(record, record.offset < self._had)
-                self._had = max(self._had, record.offset + 1)
 
     def _position(self) -> int:
         log = _partition(self.around).copies[self._node_id].log
@@ -184,7 +183,6 @@ class ReaderCaughtUp(CatchUp):
                 self._told = [each for each in records if each.offset >= self._asked] or self._told
                 for each in records if self._is_counted else ():
                     self._got(each, each.offset < self._had)
-                    self._had = max(self._had, each.offset + 1)
 
     def _asks(self, offset: int) -> None:
         if offset < self._asked:
