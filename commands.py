@@ -296,27 +296,31 @@ def sim(
     epilog="\b\nExamples:"
     "\n  ./crucible report runs/demo-20260101-120000"
     "\n  ./crucible report RUN_DIR --baseline OTHER_RUN_DIR"
+    "\n  ./crucible report s3://BUCKET/RUN"
 )
-@click.argument(
-    "run_dirs",
-    nargs=-1,
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="RUN_DIR...",
-    shell_complete=completing.run_folders,
-)
+@click.argument("run_dirs", nargs=-1, required=True, metavar="RUN_DIR...", shell_complete=completing.run_folders)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the report goes (default: RUN_DIR/report).")
-@click.option("--baseline", type=click.Path(path_type=Path), help="A run to compare with.")
+@click.option("--baseline", help="A run to compare with.")
 @_OPEN
-def report(run_dirs: Sequence[Path], out: Path | None, baseline: Path | None, opened: bool) -> None:
-    """Lets Spark judge and draw runs, also old ones again."""
+def report(run_dirs: Sequence[str], out: Path | None, baseline: str | None, opened: bool) -> None:
+    """Lets Spark judge and draw runs, also old ones again.
+
+    A run may lie in S3 (s3://BUCKET/RUN), and its report is written there. The AWS_* variables say who asks, and
+    AWS_ENDPOINT_URL names another server.
+    """
     from playing import judge, open_worst, worst
-    from terminal import need_java
+    from reports import s3
+    from reports.errors import SetupError
+    from terminal import need_java, one_sentence
 
     need_java()
-    verdicts = judge(run_dirs, out, baseline)
-    if opened:
-        open_worst(verdicts)
+    with one_sentence(SetupError), s3.local_folders([*run_dirs, *([baseline] if baseline else [])]) as folders:
+        verdicts = judge(folders[: len(run_dirs)], out, folders[-1] if baseline else None)
+        if opened:
+            open_worst(verdicts)
+    for each in run_dirs if out is None else ():
+        if s3.is_remote(each):
+            click.echo(f"  report in S3: {each.rstrip('/')}/report/index.html")
     sys.exit(worst(verdicts))
 
 
@@ -348,6 +352,45 @@ def index(nights: Path | None, out: Path | None) -> None:
         page, last = write_index(nights or ROOT / "nights", out)
     click.echo(f"last night ({last.night.night}): {'red' if last.is_red else 'green'}. {last.line}")
     click.echo(f"index: {shown(page)}")
+
+
+@click.command(
+    epilog="\b\nExamples:"
+    "\n  ./crucible judge runs/demo-20260101-120000"
+    "\n  ./crucible judge --watch runs/fleet-plain-load-20260101-120000"
+    "\n  ./crucible judge --watch --fail-fast RUN_DIR"
+)
+@click.argument("run_dir", type=click.Path(path_type=Path), metavar="RUN_DIR", shell_complete=completing.run_folders)
+@click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
+@click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
+@click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
+def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
+    """Lets Spark judge a run and tells the verdict, without a page.
+
+    With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
+    that something may still excuse wait for the end.
+    """
+    from playing import tell, worst
+    from terminal import need_java, one_sentence, progress
+
+    if fail_fast and not watch:
+        raise click.UsageError("--fail-fast ends a --watch: give both")
+    need_java()
+    from chaos.live.run_folder import RunFolder
+    from chaos.live.trace_spool import SpoolFollower
+    from reports.errors import SetupError
+    from reports.judge import verdicts_of
+    from reports.manifest import ManifestError
+    from reports.watch import Watch
+
+    with one_sentence(SetupError, ManifestError):
+        if not watch:
+            verdicts, broken = verdicts_of([run_dir]), {}
+        else:
+            watched = Watch(run_dir, SpoolFollower(RunFolder(run_dir).spools).take, progress, every_s)
+            verdicts, broken = watched.until_red_or_ended(fail_fast), watched.broken
+    tell(verdicts)
+    sys.exit(1 if broken else worst(verdicts))
 
 
 @click.command(

@@ -66,18 +66,9 @@ def chaos(session: nox.Session) -> None:
 
 @nox.session
 def nightly(session: nox.Session) -> None:
-    """Runs the quick tests with ten times as many of Hypothesis's examples, and the tests that take too long for CI.
-    Then plays random faults and every scenario with its mutants in the simulator, compares the two judges of such runs
-    and the revisions of fetch sessions, plays everything live, and keeps at last which mutants are caught there."""
-    words = ["-m", "pytest", "--benchmark-disable", "-q", "--part", "quick", "--timeout", "1800"]
-    session.run(sys.executable, *words, env={"HYPOTHESIS_PROFILE": "nightly"}, external=True)
-    session.run(sys.executable, "-m", "pytest", "-m", "nightly", external=True)
-    _crucible(session, "sim", "swarm", "--seeds", "10000")
-    _crucible(session, "sim", "--all", "--seeds", "500", "--with-mutants")
-    session.run(sys.executable, "-m", "tools.two_judges", "--seeds", "20", external=True)
-    session.run(sys.executable, "-m", "chaos.search.revisions_compared", "--seeds", "5", external=True)
-    _crucible(session, "run", "--all")
-    session.run(sys.executable, "-m", "tools.mutants_live", external=True)
+    """Plays a night: searches, live plays, other brokers, measurements, and tests that take too long for CI:
+    ``nox -s nightly -- --hours 8``."""
+    _crucible(session, "nightly")
 
 
 @nox.session

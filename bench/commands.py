@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 @click.option(
     "--quick", is_flag=True, help="Measure little of everything, to see that it works. No figure is worth quoting."
 )
-def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="Store it in this folder (default: .benchmarks/crucible).")
+def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bool, out: Path | None) -> None:
     """Measures one node and three, alone or beside a peer, and writes a page that shows the figures."""
     from bench.options import NODES, QUICK, Options, Sizes
     from bench.peers.errors import PeerError
     from bench.report import write
-    from bench.results import table
+    from bench.results import STORE, table
     from terminal import USAGE_ERROR, one_sentence, print_table, shown
 
     with one_sentence(ValueError):
@@ -38,7 +39,7 @@ def bench(peer: str | None, rows: Sequence[str], nodes: Sequence[str], quick: bo
     with one_sentence(PeerError):
         results = _measured(wanted)
     print_table(("work", "reference", peer or "", "ratio" if peer else "", "goal"), table(results.rows))
-    stored = results.store()
+    stored = results.store(out or STORE)
     click.echo(f"stored: {shown(stored)}, drawn: {shown(write(results, stored))}")
     for row, why in results.missing.items():
         click.echo(f"crucible: {row} could not be measured: {why}", err=True)

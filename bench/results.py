@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / ".benchmarks" / "crucible"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Row:
 
     ``ratio`` is how many times better the reference is, pair by pair; without a peer it is None. ``goal`` says in words
     which ratio or bound was to be reached, and ``reached`` whether it was, or None without a goal. If the goal is a
-    ratio, ``at_least`` is that ratio.
+    ratio, ``at_least`` is that ratio. ``less_is_better`` is None if there is no peer to be better than. ``nodes`` is
+    the size of each broker's cluster.
     """
 
     work: str
@@ -48,6 +49,8 @@ class Row:
     goal: str = ""
     reached: bool | None = None
     at_least: float | None = None
+    less_is_better: bool | None = None
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +82,23 @@ class Results:
     missing: dict[str, str] = field(default_factory=dict)
 
     def beside(
-        self, work: str, figures: tuple[Figure, Figure | None], less_is_better: bool, at_least: float | None = None
+        self,
+        work: str,
+        figures: tuple[Figure, Figure | None],
+        less_is_better: bool,
+        at_least: float | None = None,
+        nodes: int = 1,
     ) -> None:
-        """Adds a row, with its ratio if there is a peer. ``at_least`` is the ratio to reach, or None without a goal."""
+        """Adds a row, with its ratio if there is a peer. ``at_least`` is the ratio to reach, or None without a goal.
+        ``nodes`` is the size of each cluster."""
         reference, peer = figures
         if peer is None:
-            self.rows.append(Row(work, reference))
+            self.rows.append(Row(work, reference, nodes=nodes))
             return
         ratio = better_lower(reference, peer) if less_is_better else better_higher(reference, peer)
         goal = "" if at_least is None else f"at least {at_least:g} x"
         reached = None if at_least is None else ratio.median >= at_least
-        self.rows.append(Row(work, reference, peer, ratio, goal, reached, at_least))
+        self.rows.append(Row(work, reference, peer, ratio, goal, reached, at_least, less_is_better, nodes))
 
     def store(self, folder: Path = STORE) -> Path:
         """Writes the next numbered JSON file below ``folder`` and returns its path."""

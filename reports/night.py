@@ -38,13 +38,15 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A part of a night. ``outcome`` is that of a run, or SKIPPED, or empty if the stage has not ended. ``detail`` says
-    why it is not PASSED, if no play says it."""
+    why it is not PASSED, if no play says it. ``tried`` are the things of which a night plays only some: brokers, rows
+    of the benchmark, scenarios with real processes. Those that were not tried for longest are the next night's."""
 
     name: str
     planned_s: float
     spent_s: float = 0.0
     outcome: str = ""
     detail: str = ""
+    tried: tuple[str, ...] = ()
 
 
 class Canary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,7 +122,8 @@ def why_red(
 ) -> tuple[Reason, ...]:
     """Returns why the night is red; nothing if it is green.
 
-    - ``plays`` counts all of the night's plays, and ``controls`` those without a mutant by their outcome.
+    - ``plays`` counts all of the night's plays, and ``controls`` by their outcome those that must pass: plays of
+      our own broker (target ``reference``) without a mutant.
     - ``earlier_plays`` counts the plays of finished nights before this one, the oldest first; the last ten count.
     - ``now_us`` is given for the newest night only: a night that began long ago is red, since none has come after it.
     """

@@ -27,7 +27,7 @@ class PlayRow(Row):
     scenario: Annotated[str, "its name, with the mark of its revision"]
     world: World
     target: Target
-    mutant: Annotated[str, "the planted defect; empty: none, a control"]
+    mutant: Annotated[str, "the planted defect; empty: none; a control, if the target is reference"]
     seed: Seed
     outcome: Annotated[str, "PASSED, FAILED, INVALID or CRASHED"]
     guarantee: Annotated[str, "the first one that broke, or empty"]
@@ -60,7 +60,7 @@ class FailureRow(Row):
 @table("figures", "figures.parquet", NIGHT_TABLES)
 @dataclass(frozen=True, slots=True)
 class FigureRow(Row):
-    """A measured figure. The ratio says how many times better the reference was, pair by pair."""
+    """A figure, beside that of a peer. The ratio says how many times better the reference was, pair by pair."""
 
     row: Annotated[str, "the row of the benchmark: produce, fetch, ..."]
     what: Annotated[str, "the figure's label in its row"]
@@ -68,7 +68,7 @@ class FigureRow(Row):
     unit: str
     better: Annotated[str, "higher or lower"]
     reference: Annotated[float, "median of the reference broker, in the unit"]
-    peer: Annotated[float | None, "median of the peer; null without one, as are all ratios"]
+    peer: Annotated[float | None, "median of the peer, in the unit; null without one, as are all ratios"]
     ratio: Annotated[float | None, "median over all pairs"]
     ratio_low: Annotated[float | None, "of the pairs"]
     ratio_high: Annotated[float | None, "of the pairs"]

@@ -52,6 +52,7 @@ class Tables:
     metadata_reads: DataFrame
     commits: DataFrame
     transactions: DataFrame
+    told_transactions: DataFrame
     transforms: DataFrame
     memberships: DataFrame
     metadata_epochs: DataFrame
@@ -94,6 +95,17 @@ def struct_type(table: Table) -> StructType:
     return StructType([StructField(one.name, _TYPES[one.kind], True) for one in table.columns])
 
 
+def together(frame: DataFrame, *keys: str) -> DataFrame:
+    """Moves rows of equal keys to one place, for all grouping, ordering and joining by these keys (and more) that
+    follows. A small history lies in one place anyway."""
+    return frame if lies_in_one_place(frame) else frame.repartition(*keys)
+
+
+def lies_in_one_place(frame: DataFrame) -> bool:
+    """Whether the history is small."""
+    return str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")) == "1"
+
+
 @contextmanager
 def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) -> Iterator[Tables]:
     """The runs' tables. What was kept in memory for the jobs is freed at the end of the block."""
@@ -131,7 +143,8 @@ def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, s
 
 def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: Path) -> DataFrame:
     with_run = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
-    if len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
+    here = not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
+    if here and len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
         target = scratch / f"{table.name}.parquet"
         if gather(run_dirs, table, target):
             return spark.read.schema(with_run).parquet(str(target))
@@ -158,7 +171,8 @@ def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
 def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:
     ends = operations.select("run", "process", "index", "f", "type", "invoke_us", "complete_us")
     return (
-        runs.join(ends, ["run", "process", "index"], "left")
+        together(runs, "run", "process")
+        .join(together(ends, "run", "process"), ["run", "process", "index"], "left")
         .fillna({"f": "", "type": "info", "invoke_us": -1, "complete_us": -1, "isolation": 0})
         .withColumn("last_offset", F.col("first_offset") + F.col("count") - 1)
         .withColumn("last_sequence", F.col("first_sequence") + F.col("count") - 1)

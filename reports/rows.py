@@ -225,11 +225,36 @@ class TransactionRow(Row):
     producer_epoch: Annotated[int, "that it was sent with, -1 none"]
     asked: Annotated[str, "commit or abort, by EndTxn; nothing: the producer died inside, or met an error before"]
     outcome: Annotated[str, "of what was asked: ok, failed or unknown"]
-    error: Annotated[str | None, "Kafka's error name, or timeout; null if none"]
+    error: Annotated[
+        str | None, "Kafka's error name, or timeout; not_added: its coordinator never heard of it; null if none"
+    ]
     timeout_us: Annotated[int, "after so long its coordinator aborts it"]
     from_us: Annotated[int, Moment("when it began")]
     at_us: Annotated[int, Moment("when its end was asked for; without that, when it was given up")]
     until_us: Annotated[int, Moment("when its outcome was known, or given up")]
+
+
+@table("told_transactions", "history/told_transactions*.parquet")
+@dataclass(slots=True)
+class ToldTransactionRow(Row):
+    """What a janitor was told of an open transaction in one partition, and whether it asked to abort it. A partition in
+    which nothing was open has one row with producer_id -1. All rows of one look belong to one operation (``f`` is
+    look)."""
+
+    process: Process
+    index: OperationIndex
+    topic: str
+    partition: int
+    producer_id: Annotated[int, "by DescribeProducers, -1 if nothing is open"]
+    producer_epoch: Annotated[int, "by DescribeProducers, -1 if nothing is open"]
+    start_offset: Annotated[int, "of the transaction, by DescribeProducers, -1 if nothing is open"]
+    transactional_id: Annotated[str, "that ListTransactions names for this producer ID, empty if none"]
+    found: Annotated[str, "nothing, young (not looked up), known (its coordinator knows the partition) or hanging"]
+    asked_us: Annotated[int, Moment("when DescribeProducers was sent")]
+    told_us: Annotated[int, Moment("when the last answer of the look had come")]
+    abort: Annotated[str, "what WriteTxnMarkers answered: ok, Kafka's error name, or unknown; empty if not asked"] = ""
+    abort_us: Annotated[int, Moment("when the abort was asked for; without that = told_us")] = 0
+    abort_end_us: Annotated[int, Moment("when the answer came, or was given up; without that = told_us")] = 0
 
 
 @table("transforms", "history/transforms*.parquet")
@@ -452,6 +477,7 @@ HistoryRow: TypeAlias = (
     | MetadataReadRow
     | CommitRow
     | TransactionRow
+    | ToldTransactionRow
     | TransformRow
     | MembershipRow
     | MetadataEpochRow

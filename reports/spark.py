@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reports import s3
 from reports.errors import SetupError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ LARGE_DRIVER_MEMORY = "3g"
 TINY_HISTORY_BYTES = 4 * 1024 * 1024
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
+LARGE_HISTORY_BYTES = 64 * 1024 * 1024
 
 
 def require_java() -> Path:
@@ -131,6 +133,7 @@ def _settings(scratch: Path, history_bytes: int) -> dict[str, str]:
     small = history_bytes < SMALL_HISTORY_BYTES
     options += "-XX:+UseSerialGC -XX:TieredStopAtLevel=1" if small else "-XX:+UseParallelGC"
     settings = {
+        **s3.spark_settings(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),

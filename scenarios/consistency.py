@@ -8,9 +8,11 @@ from scenarios.load import (
     Admins,
     Fetchers,
     Groups,
+    Janitors,
     Load,
     MetadataReaders,
     Producers,
+    Strays,
     Topic,
     TransactionalWriters,
 )
@@ -95,6 +97,8 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     asked += [(f"group {each.name!r}", topic) for each in load.groups for topic in each.topics]
     asked += [("the mirror", load.mirror.topic)] if load.mirror is not None else []
     asked += [(f"{each.name!r}", each.topic) for each in load.transactional]
+    asked += [(f"{each.name!r}", each.topic) for each in load.strays]
+    asked += [(f"{each.name!r}", each.topic) for each in load.janitors]
     asked += [(f"worker {each.name!r}", topic) for each in load.workers for topic in (each.source, each.target)]
     for client, topic in asked:
         if topic not in topics:
@@ -117,8 +121,8 @@ def _wrong_in_load(load: Load) -> Iterator[str]:
     for producers in load.producers:
         if producers.acks == 0:
             yield f"load: {producers.name!r} has acks 0: nothing would be answered, so nothing could be judged"
-    named: tuple[Fetchers | Producers | Admins | MetadataReaders, ...]
-    named = (*load.fetchers, *load.producers, *load.admins, *load.metadata_readers)
+    named: tuple[Fetchers | Producers | Admins | MetadataReaders | Strays | Janitors, ...]
+    named = (*load.fetchers, *load.producers, *load.admins, *load.metadata_readers, *load.strays, *load.janitors)
     yield from _twice([each.name for each in named], "load: two groups are")
     if load.mirror is not None and any(each.name == MIRROR_GROUP for each in load.groups):
         yield f"load.groups: the name {MIRROR_GROUP!r} is that of the mirror's group"

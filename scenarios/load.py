@@ -271,6 +271,43 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Strays:
+    """Producers that leave hanging transactions. Client IDs are ``stray-<number>``, and transactional IDs begin with
+    them.
+
+    Each leaves ``transactions_per_s`` transactions a second of ``batch_records`` records in one partition of ``topic``,
+    of which no coordinator hears. Leaders must not verify transactions. A coordinator that knew would abort them after
+    ``timeout_ms``.
+    """
+
+    name: str = "stray"
+    count: Count = 1
+    sim_count: Count | None = None
+    topic: str
+    transactions_per_s: Rate
+    sim_transactions_per_s: Rate | None = None
+    batch_records: Count = 3
+    record_bytes: Bytes = 100
+    timeout_ms: Count = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Janitors:
+    """Admins that look for hanging transactions in ``topic`` as Kafka's tool does, and abort what they find in two
+    looks, one after the other. Client IDs are ``janitor-<number>``.
+
+    A look begins every ``interval_ms``. Transactions whose producer wrote less than ``older_than_ms`` ago are left
+    alone.
+    """
+
+    name: str = "janitor"
+    count: Count = 1
+    topic: str
+    interval_ms: Count = 1_000
+    older_than_ms: Count = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The load lasts ``seconds``. Then faults heal, and final polls and the final read follow.
 
@@ -294,10 +331,12 @@ class Load:
     mirror: Mirror | None = None
     transactional: tuple[TransactionalWriters, ...] = ()
     workers: tuple[Workers, ...] = ()
+    strays: tuple[Strays, ...] = ()
+    janitors: tuple[Janitors, ...] = ()
 
     @property
     def has_transactions(self) -> bool:
-        return bool(self.transactional or self.workers)
+        return bool(self.transactional or self.workers or self.strays)
 
     @property
     def hot(self) -> Topic:

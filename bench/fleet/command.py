@@ -110,6 +110,7 @@ class FleetRun:
         clients |= {"metadata_readers": len(fleet.metadata_readers)}
         clients |= {"members": len(fleet.members), "mirrors": len(fleet.mirrors)}
         clients |= {"transactional": len(fleet.transactional), "transactional_workers": len(fleet.workers)}
+        clients |= {"strays": len(fleet.strays), "janitors": len(fleet.janitors)}
         say("load", **clients, workers=workers)
         end_s = time.monotonic() + self.spec.load.seconds if self.spec.load.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:

@@ -15,16 +15,20 @@ from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour, ClientSettings
 from bench.fleet.behaviours.session_fetcher import SessionFetcher
 from bench.fleet.behaviours.target_reader import target_reader
+from bench.fleet.behaviours.transactions.janitor import Janitor
+from bench.fleet.behaviours.transactions.strays import StrayProducer
 from bench.fleet.behaviours.transactions.workers import Worker
 from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.plans import (
     admin_plans,
     dealt,
     fetcher_plans,
+    janitor_plans,
     member_plans,
     metadata_reader_plans,
     mirror_plans,
     producer_plans,
+    stray_plans,
     worker_plans,
     writer_plans,
 )
@@ -60,11 +64,13 @@ class Fleet:
     target_reader: FinalReader | None = None
     transactional: tuple[TransactionalWriter, ...] = ()
     workers: tuple[Worker, ...] = ()
+    strays: tuple[StrayProducer, ...] = ()
+    janitors: tuple[Janitor, ...] = ()
     committed_reader: FinalReader | None = None
 
     @property
     def writers(self) -> tuple[Behaviour, ...]:
-        return (*self.producers, *self.transactional, *self.admins)
+        return (*self.producers, *self.transactional, *self.admins, *self.strays, *self.janitors)
 
     @property
     def readers(self) -> tuple[Behaviour, ...]:
@@ -131,6 +137,13 @@ class _Maker:
             workers=tuple(
                 Worker(plan, settings, self._random(plan.member.process))
                 for plan in list(worker_plans(spec))[first::step]
+            ),
+            strays=tuple(
+                StrayProducer(plan, settings, self._random(plan.process))
+                for plan in list(stray_plans(spec))[first::step]
+            ),
+            janitors=tuple(
+                Janitor(plan, settings, self._random(plan.process)) for plan in list(janitor_plans(spec))[first::step]
             ),
             committed_reader=self._committed_reader(),
             target_preparer=self._target_preparer(),

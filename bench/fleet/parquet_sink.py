@@ -1,4 +1,4 @@
-"""Writes history tables as Parquet files, from one native thread that owns pyarrow.
+"""Writes history tables as Parquet files, in parts, from one native thread that owns pyarrow.
 
 The load generator hands over lists of rows, and the thread turns them into columns and bytes. Under gevent a
 ``threading.Thread`` would be a greenlet and would stop the load. So the sink is given a function that starts a thread
@@ -13,10 +13,13 @@ from typing import Any, Final, TypeAlias
 
 from bench.fleet.recorder import AnyRow, columns_of
 from reports.columns import Table
+from reports.parts import OPEN, Progress, part_of, tell
 from reports.schema import TABLES, arrow_schema
 
 StartThread: TypeAlias = Callable[[Callable[[], None]], None]
 _Item: TypeAlias = tuple[str, Sequence[AnyRow], int]
+_END_OF_PART: Final = ""
+"""Stands in the queue where the name of a table would."""
 
 _TABLES: Final[Mapping[str, Table]] = {each.name: each for each in TABLES}
 
@@ -34,13 +37,13 @@ def native_thread(work: Callable[[], None]) -> None:
 
 
 def file_of(run_dir: Path, table: str, writer: str) -> Path:
-    """Returns the file that ``writer`` (a worker's name) adds to a table. reports/schema.py says where tables lie."""
-    pattern = run_dir / _TABLES[table].path
-    return pattern.with_name(pattern.name.replace("*", f"-{writer}").lstrip("-"))
+    """Returns the first file that ``writer`` (a worker's name) adds to a table."""
+    return part_of(run_dir, _TABLES[table], writer)
 
 
 class ParquetSink:
-    """Writes one file for each table that gets rows. ``write`` never waits for the disk.
+    """Writes one file for each table that gets rows, and another one after each ``roll``. Neither that nor ``write``
+    waits for the disk.
 
     :raises OSError: from ``close``, if anything could not be written.
     """
@@ -56,6 +59,9 @@ class ParquetSink:
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:
         self._items.put((table, rows, origin_us))
+
+    def roll(self, until_us: int) -> None:
+        self._items.put((_END_OF_PART, (), until_us))
 
     def close(self) -> None:
         self._items.put(None)
@@ -86,23 +92,35 @@ class _Files:
     def __init__(self, run_dir: Path, writer: str) -> None:
         self._run_dir = run_dir
         self._writer = writer
-        self._open: dict[str, tuple[Any, Any]] = {}
+        self._progress = Progress(writer, 0, 0)
+        self._open: dict[str, tuple[Any, Any, Path]] = {}
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:
         import pyarrow as pa
 
-        schema, writer = self._open.get(table) or self._opened(table)
+        if table == _END_OF_PART:
+            self._end_part(origin_us)
+            return
+        schema, writer, _ = self._open.get(table) or self._opened(table)
         writer.write_table(pa.table(columns_of(rows, origin_us), schema=schema))
 
-    def _opened(self, table: str) -> tuple[Any, Any]:
+    def _opened(self, table: str) -> tuple[Any, Any, Path]:
         import pyarrow.parquet as pq
 
         schema = arrow_schema(_TABLES[table])
-        path = file_of(self._run_dir, table, self._writer)
+        path = part_of(self._run_dir, _TABLES[table], self._writer, self._progress.parts)
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = self._open[table] = (schema, pq.ParquetWriter(path, schema, compression="zstd"))
+        writer = pq.ParquetWriter(path.with_suffix(OPEN), schema, compression="zstd")
+        opened = self._open[table] = (schema, writer, path)
         return opened
 
-    def close(self) -> None:
-        for _, writer in self._open.values():
+    def _end_part(self, until_us: int, closed: bool = False) -> None:
+        for _, writer, path in self._open.values():
             writer.close()
+            path.with_suffix(OPEN).rename(path)
+        self._open.clear()
+        self._progress = Progress(self._writer, self._progress.parts + 1, until_us, closed)
+        tell(self._run_dir, self._progress)
+
+    def close(self) -> None:
+        self._end_part(self._progress.until_us, closed=True)

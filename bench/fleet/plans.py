@@ -17,6 +17,8 @@ from bench.fleet.behaviours.producers import ProducerPlan
 from bench.fleet.behaviours.protocol import ClientSettings, TopicPartition
 from bench.fleet.behaviours.session_fetcher import FetcherPlan
 from bench.fleet.behaviours.transactions.client import ProducerHabits
+from bench.fleet.behaviours.transactions.janitor import JanitorPlan
+from bench.fleet.behaviours.transactions.strays import StrayPlan
 from bench.fleet.behaviours.transactions.workers import WorkerPlan
 from bench.fleet.behaviours.transactions.writers import WriterPlan
 from bench.fleet.spec import FleetSpec
@@ -180,6 +182,31 @@ def worker_plans(spec: FleetSpec) -> Iterator[WorkerPlan]:
             habits = _plan(ProducerHabits, group, process=f"{process}{WRITER_SUFFIX}", topics=(target[0].topic,))
             interval_us = group.commit_interval_ms * 1000
             yield WorkerPlan(member, habits, target[0].topic, len(target), interval_us, group.record_bytes)
+            number += 1
+
+
+def stray_plans(spec: FleetSpec) -> Iterator[StrayPlan]:
+    """Yields the plans of all producers that leave hanging transactions."""
+    number = 0
+    for group in spec.load.strays:
+        for member in range(group.count):
+            yield _plan(
+                StrayPlan,
+                group,
+                process=f"{spec.process_prefix}stray-{number}",
+                partitions=tuple(_rotated(spec.partitions_of(group.topic), member)),
+                interval_us=max(1, round(1_000_000 / group.transactions_per_s)),
+            )
+            number += 1
+
+
+def janitor_plans(spec: FleetSpec) -> Iterator[JanitorPlan]:
+    """Yields the plans of all admins that look for hanging transactions."""
+    number = 0
+    for group in spec.load.janitors:
+        for _ in range(group.count):
+            process = f"{spec.process_prefix}janitor-{number}"
+            yield _plan(JanitorPlan, group, process=process, partitions=tuple(spec.partitions_of(group.topic)))
             number += 1
 
 

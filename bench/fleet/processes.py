@@ -162,7 +162,7 @@ def users_needed(spec: FleetSpec) -> int:
     inside, outside = split_by_offsets(spec.load.groups)
     mirrors = [] if spec.load.mirror is None else [spec.load.mirror]
     load = spec.load
-    writers = (load.producers, load.transactional, load.admins)
+    writers = (load.producers, load.transactional, load.admins, load.strays, load.janitors)
     groups = (*writers, load.fetchers, load.metadata_readers, load.workers, inside, mirrors)
     counts = (sum(each.count for each in group) for group in groups)
     return spec.workers * sum((*(-(-count // spec.workers) for count in counts), *(each.count for each in outside)))

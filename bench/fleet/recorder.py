@@ -13,6 +13,7 @@ from bench.fleet.behaviours.protocol import Behaviour, Now
 from bench.fleet.generator import Sample
 from bench.fleet.histogram import bounds_us, bucket_of
 from reports.columns import ROW_TABLES, Row
+from reports.parts import ROLL_S
 from reports.rows import END_OF_RUN_US, HistoryRow, LatencyRow, LoadRow, OperationRow, RunRow
 
 AnyRow: TypeAlias = HistoryRow | LatencyRow | LoadRow
@@ -27,6 +28,11 @@ class Sink(Protocol):
     """Where rows go, a batch of one table at a time."""
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None: ...
+
+    def roll(self, until_us: int) -> None:
+        """Ends a part: what was written up to now may be read, while more is written. ``until_us`` is the time of that,
+        since the run's start."""
+        ...
 
     def close(self) -> None:
         """All rows written are safe when this returns."""
@@ -53,6 +59,9 @@ class MemorySink:
 
     def write(self, table: str, rows: Sequence[AnyRow], origin_us: int) -> None:  # noqa: ARG002
         self.tables.setdefault(table, []).extend(rows)
+
+    def roll(self, until_us: int) -> None:
+        """All can be read at any time."""
 
     def close(self) -> None:
         """Nothing is kept anywhere else."""
@@ -100,15 +109,20 @@ class Live:
 class Recorder:
     """The recorder of one worker or simulated world. It is not thread-safe; only the worker's own thread calls it.
 
-    ``origin_us`` is the run's start on the behaviours' clock. A batch has ``batch_rows`` rows of one table.
+    ``origin_us`` is the run's start on the behaviours' clock. A batch has ``batch_rows`` rows of one table. A part of
+    the history holds ``roll_s`` seconds.
     """
 
-    def __init__(self, sink: Sink, worker: str, origin_us: int = 0, batch_rows: int = 5_000) -> None:
+    def __init__(
+        self, sink: Sink, worker: str, origin_us: int = 0, batch_rows: int = 5_000, roll_s: float = ROLL_S
+    ) -> None:
         self.worker = worker
         self.totals = Totals()
         self._sink = sink
         self._origin_us = origin_us
         self._batch_rows = batch_rows
+        self._roll_us = int(roll_s * _SECOND_US)
+        self._rolled_us = origin_us
         self._pending: dict[str, list[AnyRow]] = {name: [] for name in TABLE_OF.values()}
         self._latency: defaultdict[tuple[str, str, int], Counter[int]] = defaultdict(Counter)
         self._seconds: defaultdict[int, Second] = defaultdict(Second)
@@ -185,6 +199,13 @@ class Recorder:
         """Hands over the rows that wait, so that little is lost if the worker dies."""
         for table in list(self._pending):
             self._flush(table)
+
+    def write_part(self, now_us: int) -> None:
+        """Hands over the rows that wait, and ends a part of the history if one is due."""
+        self.write_out()
+        if now_us - self._rolled_us >= self._roll_us:
+            self._rolled_us = now_us
+            self._sink.roll(now_us - self._origin_us)
 
     def close(self, now: Now, behaviours: Iterable[Behaviour] = ()) -> None:
         """Ends the history. What the behaviours have open becomes ``info``, and then everything is written."""

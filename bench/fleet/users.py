@@ -20,6 +20,8 @@ from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.cluster import ClusterScript
 from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
+from bench.fleet.behaviours.transactions.janitor import Janitor
+from bench.fleet.behaviours.transactions.strays import StrayProducer
 from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.early_signs import SIGNS_OF, EarlySigns
@@ -79,6 +81,8 @@ class WorkerFleet:
             fleet.members,
             fleet.mirrors,
             fleet.workers,
+            fleet.strays,
+            fleet.janitors,
         )
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
         share_metadata([*fleet.fetchers, *fleet.producers])
@@ -160,7 +164,7 @@ class WorkerFleet:
             sample = self.meter.sample(time.monotonic(), time.process_time())
             if not self._ended:
                 self.recorder.note_generator(clock().mono_us - 1_000_000, sample)
-                self.recorder.write_out()
+                self.recorder.write_part(clock().mono_us)
                 self.failure = self.failure or self.sink.failure
             self.report(sample)
 
@@ -189,7 +193,7 @@ class WorkerFleet:
 
 def _writes(behaviour: Behaviour) -> bool:
     """Writers end before readers do."""
-    return isinstance(behaviour, KeyedProducer | TransactionalWriter | Admin)
+    return isinstance(behaviour, KeyedProducer | TransactionalWriter | Admin | StrayProducer | Janitor)
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:

@@ -37,7 +37,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
             taken_s = _again_committed_s(cluster, f"group-{number}", number)
             taken.add(cluster.name, taken_s)
             progress(f"coordinator killed: {cluster.name} accepts a commit after {taken_s:.2f} s")
-    results.beside("coordinator killed to first accepted commit", taken.figures(), less_is_better=True)
+    results.beside("coordinator killed to first accepted commit", taken.figures(), less_is_better=True, nodes=NODES)
 
 
 def _prepare(cluster: Cluster) -> None:

@@ -41,7 +41,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
                 progress(f"leader killed, {kind}: {cluster.name} acknowledges after {taken_s:.2f} s")
     for kind in KINDS:
         work = f"leader killed to first acknowledged record, {kind}"
-        results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL)
+        results.beside(work, taken[kind].figures(), less_is_better=True, at_least=GOAL, nodes=NODES)
 
 
 def _again_acknowledged_s(cluster: Cluster, topic: str, controller_too: bool) -> float:

@@ -44,8 +44,8 @@ def _measure(
         done = f"{pair + 1} of {pairs}: {cluster.name} {rate:.0f} thousand/s"
         progress(f"produce: {record_bytes} bytes, {place(nodes)}, {done}")
     work = f"produce, {record_bytes}-byte records, acks=all, {PARTITIONS} partitions, {place(nodes)}"
-    results.beside(work, rates.figures(), less_is_better=False, at_least=GOALS[record_bytes, nodes])
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
+    results.beside(work, rates.figures(), less_is_better=False, at_least=GOALS[record_bytes, nodes], nodes=nodes)
+    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
 def _thousand_per_s(cluster: Cluster, topic: str, records: int, record_bytes: int) -> float:

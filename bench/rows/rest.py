@@ -35,8 +35,8 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
         for cluster in clusters:
             memory.add(cluster.name, cluster.rss_bytes() / 2**20)
     what = f"{NODES} nodes, {sizes.rest_partitions:,} partitions with {NODES} replicas"
-    results.beside(f"processor time at rest, {what}", spent.figures(), less_is_better=True, at_least=GOAL)
-    results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True)
+    results.beside(f"processor time at rest, {what}", spent.figures(), less_is_better=True, at_least=GOAL, nodes=NODES)
+    results.beside(f"memory at rest, {what}", memory.figures(), less_is_better=True, nodes=NODES)
 
 
 def _create(cluster: Cluster, partitions: int) -> None:

@@ -36,7 +36,7 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
             goal = f"within {READY_GOAL_S} s"
             results.rows.append(Row("exec to ready", first, goal=goal, reached=first.median <= READY_GOAL_S))
         work = f"start to first acknowledged record, {nodes} node{'s' * (nodes > 1)}"
-        results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL)
+        results.beside(work, acknowledged.figures(), less_is_better=True, at_least=GOAL, nodes=nodes)
 
 
 def _ready_s(cluster: Cluster) -> float:

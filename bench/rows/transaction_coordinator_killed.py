@@ -39,7 +39,9 @@ def measure(results: Results, systems: Sequence[System], folder: Path, options: 
             taken_s = _again_committed_s(cluster, f"id-{number}")
             taken.add(cluster.name, taken_s)
             progress(f"transaction coordinator killed: {cluster.name} accepts the commit after {taken_s:.2f} s")
-    results.beside("transaction coordinator killed to accepted commit", taken.figures(), less_is_better=True)
+    results.beside(
+        "transaction coordinator killed to accepted commit", taken.figures(), less_is_better=True, nodes=NODES
+    )
 
 
 def _again_committed_s(cluster: Cluster, own_id: str) -> float:

@@ -58,8 +58,8 @@ def _produce(results: Results, clusters: Sequence[Cluster], options: Options, pr
         with RetryingClient(cluster.ports) as client:
             client.delete_topic(topic, LIMIT_S)
     work = f"produce in transactions of {TRANSACTION_MS} ms, {RECORD_BYTES}-byte records, {place(nodes)}"
-    results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL)
-    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True)
+    results.beside(work, rates.figures(), less_is_better=False, at_least=GOAL, nodes=nodes)
+    results.beside(f"{work}: processor time", costs.figures(), less_is_better=True, nodes=nodes)
 
 
 def _commit(results: Results, clusters: Sequence[Cluster], options: Options, progress: Progress) -> None:

@@ -32,6 +32,7 @@ from reports.rows import (
     ResetRow,
     RunRow,
     TargetRunRow,
+    ToldTransactionRow,
     TraceRow,
     TransactionRow,
     TransformRow,
@@ -164,6 +165,7 @@ class History:
     metadata_reads: list[MetadataReadRow] = field(default_factory=list)
     commits: list[CommitRow] = field(default_factory=list)
     transactions: list[TransactionRow] = field(default_factory=list)
+    told_transactions: list[ToldTransactionRow] = field(default_factory=list)
     transforms: list[TransformRow] = field(default_factory=list)
     memberships: list[MembershipRow] = field(default_factory=list)
     metadata_epochs: list[MetadataEpochRow] = field(default_factory=list)
@@ -184,7 +186,10 @@ class History:
             return self
         kept: dict[str, Any] = {
             name: [row for row in getattr(self, name) if place(row) not in gone]
-            for name in ("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets")
+            for name in (
+                *("runs", "keyed_writes", "views", "positions", "assignments", "ends", "resets"),
+                "told_transactions",
+            )
         }
         kept["commits"] = [row for row in self.commits if not is_lost(row.group)]
         return replace(self, **kept)

@@ -97,6 +97,10 @@ def load_words(scenario: Scenario) -> dict[str, str]:
         words[writers.name] = f"{writers.count} writers of transactions in {writers.topic}"
     for workers in scenario.load.workers:
         words[workers.name] = f"{workers.count} workers from {workers.source} to {workers.target}, in transactions"
+    for strays in scenario.load.strays:
+        words[strays.name] = f"{strays.count} producers that leave hanging transactions in {strays.topic}"
+    for janitors in scenario.load.janitors:
+        words[janitors.name] = f"{janitors.count} admins that abort hanging transactions in {janitors.topic}"
     for each in scenario.load.producers:
         words[each.name] = f"{each.count} producers to {each.topic}, {each.rate_per_s:g} records/s each"
     return words

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from chaos.live.errors import SetupError
 from chaos.live.trace_spool import convert_spools, write_table
+from reports.parts import OPEN
 from reports.rows import BrokerSample, FaultRow
 from reports.schema import BROKER, FAULTS
 
@@ -68,8 +69,9 @@ class RunFolder:
     def set_torn_aside(self) -> list[str]:
         """Gives another name to each file that its writer did not finish, and returns these names. The file of a writer
         that was killed has no footer, so a judge cannot read it."""
-        torn = [each for each in sorted(self.path.glob("*/*.parquet")) if not _is_whole(each)]
-        return [each.rename(each.with_suffix(".torn")).name for each in torn]
+        opened = self.path.glob(f"*/*{OPEN}")
+        torn = [*opened, *(each for each in self.path.glob("*/*.parquet") if not _is_whole(each))]
+        return [each.rename(each.with_suffix(".torn")).name for each in sorted(torn)]
 
     def collect_trace(self) -> int:
         """Writes the spools of all nodes as Parquet, and removes them. Returns the number of rows of the trace."""

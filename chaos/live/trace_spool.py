@@ -7,6 +7,7 @@ loses none.
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,36 @@ def convert_spools(spools: Path, run_folder: Path) -> int:
         )
         rows[table] = sum(written)
     return rows[TRACE]
+
+
+@dataclass(slots=True)
+class SpoolFollower:
+    """Converts the nodes' traces while they grow. ``read_bytes`` says how far it has come in each spool."""
+
+    spools: Path
+    read_bytes: dict[str, int] = field(default_factory=dict)
+    parts: int = 0
+
+    def take(self, run_folder: Path) -> None:
+        """Writes the rows that have come since the last call as a further part of the trace in this folder."""
+        for spool in sorted(self.spools.glob("node-*.jsonl")):
+            begun = self.read_bytes.get(spool.name, 0)
+            target = run_folder / "trace" / f"{spool.stem}.{self.parts:04}.parquet"
+            try:
+                write_table(TRACE, self._new_rows(spool), target)
+            except FileNotFoundError:  # The run has ended, and its traces were converted.
+                continue
+            if self.read_bytes.get(spool.name, 0) == begun:
+                target.unlink()
+        self.parts += 1
+
+    def _new_rows(self, spool: Path) -> Iterator[list[Any]]:
+        with spool.open("rb") as file:
+            file.seek(self.read_bytes.get(spool.name, 0))
+            for line in file:
+                if line.endswith(b"\n"):
+                    self.read_bytes[spool.name] = self.read_bytes.get(spool.name, 0) + len(line)
+                    yield json.loads(line)
 
 
 def gave_sessions(run_folder: Path) -> bool:

@@ -2,8 +2,11 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
+
+from kio.static.primitive import i64
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.records.batch import NO_PRODUCER_ID
@@ -12,6 +15,7 @@ from reference_broker.transactions.markers.sending import Delivery
 from reference_broker.transactions.state.states import DECIDED, TransactionState
 from reference_broker.wire.errors import Error, ErrorCode
 
+APIS = "reference_broker.apis.transactions"
 PRODUCERS = "reference_broker.log.producer_state:ProducerStates"
 OFFSETS = "reference_broker.groups.offsets.committed_offsets:CommittedOffsets"
 IDLE = "reference_broker.transactions.idle:IdleTransactions"
@@ -105,11 +109,16 @@ def open_transactions_expire(original: Function, self: Any, target: Any, held: A
 
 
 @mutant(f"{PRODUCERS}._check_one")
-def producer_epoch_not_checked(original: Function, self: Any, producer: Any, header: Any) -> Any:
-    """A partition appends what a fenced producer sends (X-1)."""
+def older_epoch_appended(original: Function, self: Any, producer: Any, header: Any) -> Any:
+    """Producers' states take a batch of an older epoch (X-1)."""
     if producer is not None and header.producer_epoch < producer.producer_epoch:
         return None
     return original(self, producer, header)
+
+
+@mutant("reference_broker.log.verification:_check_epoch", partner=older_epoch_appended)
+def producer_epoch_not_checked(original: Function, known: Any, batch: Any) -> None:
+    """A partition appends what a fenced producer sends (X-1)."""
 
 
 @mutant(f"{PRODUCERS}.first_unstable_offset")
@@ -143,6 +152,42 @@ def coordinator_epoch_not_checked(original: Function, marker: Any, known: Any) -
     """A partition appends the marker of a coordinator that is fenced (X-6)."""
     refusal: Error = original(marker, known)
     return ErrorCode.none if refusal is ErrorCode.transaction_coordinator_fenced else refusal
+
+
+# --- what admins are told -------------------------------------------------------------------------------------------
+
+
+@mutant(f"{APIS}.k61_describe_producers:_told_of")
+def open_transactions_not_told(
+    original: Function, broker: Any, topic: str, index: int, work: Any
+) -> Generator[None, None, Any]:
+    """DescribeProducers says of no producer that it has an open transaction (X-12)."""
+    told = yield from original(broker, topic, index, work)
+    producers = [replace(each, current_txn_start_offset=i64(-1)) for each in told.active_producers]
+    return replace(told, active_producers=tuple(producers))
+
+
+@mutant(f"{APIS}.k66_list_transactions:_response")
+def open_transactions_not_listed(original: Function, error: Error, unknown: Any, listed: Any) -> Any:
+    """ListTransactions leaves out what is open (X-12)."""
+    at_rest = [each for each in listed if each.transaction_state != TransactionState.ONGOING.value]
+    return original(error, unknown, at_rest)
+
+
+@mutant(f"{APIS}.k65_describe_transactions:_told")
+def partitions_not_described(original: Function, transactional_id: Any, held: Any) -> Any:
+    """DescribeTransactions tells no partitions of a transaction (X-12)."""
+    return replace(original(transactional_id, held), topics=())
+
+
+@mutant("reference_broker.transactions.markers.writing:MarkerWriter._append")
+def aborts_answered_unwritten(original: Function, self: Any, marker: Any, key: Any) -> Any:
+    """An abort with the coordinator epoch that Kafka's tool makes up is answered, and no marker is written (X-12)."""
+    partition = self._partitions.by_name.get(key)
+    known = None if partition is None else partition.log.producers.by_id.get(marker.producer_id)
+    if not marker.is_commit and marker.coordinator_epoch == 0 and known is not None and known.coordinator_epoch < 0:
+        return ErrorCode.none
+    return original(self, marker, key)
 
 
 # --- the offsets of groups ------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any, cast
+from zlib import crc32
 
 from chaos.mutants.mutant import Function, mutant
 from reference_broker.log.producer_snapshots import encoded
@@ -98,6 +99,16 @@ def forgotten_a_millisecond_early(
     """A snapshot that is made anew lacks producers that expire within a millisecond (P-7, P-10)."""
     recreated: Recreated = yield from original(segments, offset, now_ms + 1, expiration_ms)
     return recreated
+
+
+@mutant("reference_broker.log.recreating:recreated")
+def recreated_in_another_format(
+    original: Function, segments: Segments, offset: int, now_ms: int, expiration_ms: int
+) -> Generator[None, None, Recreated]:
+    """A snapshot that is made anew has a CRC-32 over its producers, where Kafka's version 1 has a CRC-32C (P-13)."""
+    made: Recreated = yield from original(segments, offset, now_ms, expiration_ms)
+    version, rest = made.snapshot[:2], made.snapshot[6:]
+    return made._replace(snapshot=version + crc32(rest).to_bytes(4, "big") + rest)
 
 
 @mutant("reference_broker.log.shrinking_log:ShrinkingLog.delete_local")

@@ -158,11 +158,12 @@ class Search:
 def search(scenario: Scenario, seeds: Sequence[int], processes: int = 2, mutant: str | None = None) -> Search:
     """Plays all seeds in so many processes. It starts no process for few seeds, or if ``processes`` is 1."""
     started = time.perf_counter()
-    verdicts = tuple(_verdicts(scenario, seeds, processes, mutant))
-    return Search(scenario.name, verdicts, time.perf_counter() - started)
+    found = tuple(verdicts(scenario, seeds, processes, mutant))
+    return Search(scenario.name, found, time.perf_counter() - started)
 
 
-def _verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
+def verdicts(scenario: Scenario, seeds: Sequence[int], processes: int, mutant: str | None) -> Iterator[SimVerdict]:
+    """Yields each seed's verdict in their order, as soon as it is known."""
     if processes <= 1 or len(seeds) < 2 * processes:
         for seed in seeds:
             with _quickly():
@@ -317,7 +318,7 @@ def _prove(scenarios: Sequence[Scenario], seeds: Sequence[int], processes: int) 
         if found.outcome is not Outcome.PASSED:
             wrong.append(scenario.name)
         for mutant in mutants_of(scenario):
-            red = next((each for each in _verdicts(scenario, seeds, 1, mutant) if each.red), None)
+            red = next((each for each in verdicts(scenario, seeds, 1, mutant) if each.red), None)
             played = len(seeds) if red is None else red.seed - seeds[0] + 1
             broken = () if red is None else red.broken or (red.outcome.name,)
             remember(Catch(mutant, scenario.name, "sim", played, tuple(broken)))

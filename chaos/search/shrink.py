@@ -1,7 +1,7 @@
 """Shrinks a failure: finds the smallest scenario with which a seed still breaks the same guarantee. Smaller means fewer
 faults, less load, fewer nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,8 +21,15 @@ LEAST_RATE = 0.1
 REGRESSIONS = Path(__file__).resolve().parents[2] / "scenarios" / "regressions"
 
 
-def shrink(scenario: Scenario, failing: SimVerdict, max_runs: int = MAX_RUNS) -> Scenario:
+def shrink(
+    scenario: Scenario,
+    failing: SimVerdict,
+    max_runs: int = MAX_RUNS,
+    is_smaller: Callable[[Scenario], None] = lambda _: None,
+) -> Scenario:
     """Tries smaller scenarios until none is left to try, or after so many runs. Returns the smallest that still fails.
+
+    ``is_smaller`` gets each one that fails as soon as it is found, so that a search that is ended has one to show.
 
     ``failing`` is the scenario's verdict with its seed and mutant. A smaller scenario must break the same first
     guarantee, or crash in the same way. The scenario that is returned has no swarm and no alternatives: all of its
@@ -47,6 +54,7 @@ def shrink(scenario: Scenario, failing: SimVerdict, max_runs: int = MAX_RUNS) ->
         for smaller in (_halves_of_faults, _fewer_faults, _simpler_faults, _shorter, _less_load, _smaller_cluster):
             while (found := next(filter(still_fails, smaller(smallest)), None)) is not None:
                 smallest, shrunk = found, True
+                is_smaller(smallest)
     return smallest
 
 
@@ -85,7 +93,7 @@ def _shorter(scenario: Scenario) -> Iterator[Scenario]:
 def _less_load(scenario: Scenario) -> Iterator[Scenario]:
     """Drops a group, or gives it fewer members or a lower rate."""
     load = scenario.load
-    for name in ("metadata_readers", "fetchers", "admins", "producers"):
+    for name in ("metadata_readers", "fetchers", "admins", "strays", "producers"):
         groups = getattr(load, name)
         for place, group in enumerate(groups):
             yield _with_load(scenario, **{name: groups[:place] + groups[place + 1 :]})

@@ -39,6 +39,11 @@ def text_of(scenario: Scenario, comment: str = "") -> str:
     return "\n".join(_lines(scenario, comment)) + "\n"
 
 
+def fault_line(fault: Fault) -> str:
+    """The fault's keys as its table has them, in one line."""
+    return ", ".join(each for each in _fault(fault) if " = " in each)
+
+
 def _lines(scenario: Scenario, comment: str) -> Iterator[str]:
     yield from (f"# {line}".rstrip() for line in comment.splitlines())
     for name in _TOP:

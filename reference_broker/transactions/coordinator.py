@@ -77,7 +77,7 @@ class TransactionCoordinator:
         self.resigns = self._led.resigns
         self._steps = Steps(ports)
         sender = MarkerSender(ports, node_id, image, writer, self._steps, self.metrics.waiting_markers)
-        self._endings = Endings(ports, image, producer_ids, sender)
+        self._endings = Endings(ports, image, producer_ids, sender, self.metrics.waiting_completions)
         self._idle = IdleTransactions(ports, config, self._led.active, self._endings)
         self.is_creating = False
         """The topic has been asked for, and no answer has come."""

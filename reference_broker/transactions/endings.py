@@ -10,6 +10,7 @@ from functools import partial
 
 from reference_broker.metadata.features import transaction_version
 from reference_broker.metadata.image import MetadataImage
+from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.node_ports import Ports
 from reference_broker.ports.timing import Slices, later, run_slices
 from reference_broker.records.batch import NO_PRODUCER_ID
@@ -28,12 +29,14 @@ RESUMED_A_SLICE = 100
 
 @dataclass(slots=True)
 class Endings:
-    """``image`` returns the metadata as this node knows it."""
+    """``image`` returns the metadata as this node knows it. ``unwritten`` counts completions that wait to be written
+    again."""
 
     _ports: Ports
     _image: Callable[[], MetadataImage]
     _producer_ids: ProducerIds
     _sender: MarkerSender
+    _unwritten: Gauge
 
     def decide(
         self,
@@ -129,6 +132,11 @@ class Endings:
 
         def told(error: Error) -> None:
             if error and target.is_led and held.changing is None:
-                later(self._ports, WRITE_AGAIN_US, lambda: self._complete(target, held))
+                self._unwritten.value += 1
+                later(self._ports, WRITE_AGAIN_US, write_again)
+
+        def write_again() -> None:
+            self._unwritten.value -= 1
+            self._complete(target, held)
 
         target.write(held, completed(held.current, self._ports.now().wall_ms), told)

@@ -12,5 +12,7 @@ class TransactionMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self.loading = metrics.gauge(*_COORDINATOR, "num-partitions", state="loading")
         self.load_time_ms = metrics.histogram(*_COORDINATOR, "partition-load-time")
+        self.waiting_completions = metrics.gauge(*_SENDER, "LogAppendRetryQueueSize")
+        """Transactions whose completion could not be written and is written again soon."""
         self.waiting_markers = metrics.gauge(*_SENDER, "UnknownDestinationQueueSize")
         """Markers that are asked for again soon, because their leader is not known or did not take them."""

@@ -12,7 +12,11 @@ from reports.statistics.proportions import wilson
 
 @dataclass(frozen=True, slots=True)
 class OpenFailure:
-    """``row`` is that of ``jobs/nights/open_failures.py``. ``regression`` is the address of the candidate file."""
+    """``row`` is that of ``jobs/nights/open_failures.py``. ``regression`` is the address of the candidate file.
+
+    ``is_gone`` says that later nights played the scenario so often without the breach that the old rate is excluded.
+    The failure is open, since its seed was not played again, but probably mended.
+    """
 
     row: Row
     age: str
@@ -20,13 +24,14 @@ class OpenFailure:
     live: str
     faults: tuple[str, ...]
     regression: str
+    is_gone: bool
 
 
 def open_failures(
     rows: Sequence[Row], nights: Sequence[NightTold], file: Callable[[str, str], str]
 ) -> list[OpenFailure]:
-    """The oldest comes first. ``file`` gives the address of a file of a night."""
-    return [_told(row, nights, file) for row in rows]
+    """The oldest comes first, and what is probably mended last. ``file`` gives the address of a file of a night."""
+    return sorted((_told(row, nights, file) for row in rows), key=lambda one: one.is_gone)
 
 
 def _told(row: Row, nights: Sequence[NightTold], file: Callable[[str, str], str]) -> OpenFailure:
@@ -37,6 +42,7 @@ def _told(row: Row, nights: Sequence[NightTold], file: Callable[[str, str], str]
         live=_live(row),
         faults=tuple(line for line in row["faults"].splitlines() if line.strip()),
         regression=file(row["last_night"], row["regression"]) if row["regression"] else "",
+        is_gone=_is_gone(row),
     )
 
 
@@ -49,8 +55,17 @@ def _age(first_night: str, nights: Sequence[NightTold]) -> str:
 def _seen(row: Row) -> str:
     found = f"In {_many(row['nights'], 'night')}, with {_many(row['seeds'], 'seed')}."
     if row["plays_since"]:
-        found += f" Since then {row['reds_since']:,} of {_many(row['plays_since'], 'play')} of this scenario were red."
+        found += (
+            f" Since then {row['breaches_since']:,} of {_many(row['plays_since'], 'play')} of the scenario broke it."
+        )
     return found
+
+
+def _is_gone(row: Row) -> bool:
+    """The intervals of the rates before and since do not touch."""
+    if not row["breaches"] or row["breaches_since"]:
+        return False
+    return wilson(0, row["plays_since"])[1] < wilson(row["breaches"], row["plays"])[0]
 
 
 def _live(row: Row) -> str:

@@ -11,12 +11,13 @@ from reports.verdict import Outcome
 
 @dataclass(frozen=True, slots=True)
 class NightTold:
-    """``reasons`` say why the night is red. ``gap_hours`` is how long no night had begun before it, if too long."""
+    """``reasons`` say why the night is red. ``controls`` counts the plays that must pass. ``gap_hours`` is how long no
+    night had begun before it, if too long."""
 
     night: Night
     started: datetime
     plays: int
-    mutants: int
+    controls: int
     reasons: tuple[str, ...]
     outcome: Outcome
     gap_hours: int
@@ -58,7 +59,7 @@ def _told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> Iterat
             night=night,
             started=datetime.fromtimestamp(night.started_us / 1e6, UTC),
             plays=plays,
-            mutants=plays - sum(controls.values()),
+            controls=sum(controls.values()),
             reasons=tuple(each.text for each in reasons),
             outcome=outcome_of(reasons),
             gap_hours=gap if gap > GAP_HOURS else 0,

@@ -16,6 +16,7 @@ from reports.rows import (
     OperationRow,
     PositionRow,
     RunRow,
+    ToldTransactionRow,
     TransactionRow,
     TransformRow,
 )
@@ -27,10 +28,14 @@ OF_TRANSACTIONS = (
     "torn-transaction",
     "lost-transaction",
     "hanging-transaction",
+    "hanging-found",
     "lso-regression",
     "exactly-once",
 )
 """The guarantees that only histories with transactions can show."""
+JANITOR = "janitor-0"
+HANGING_AT = 12
+"""The offset in partition 0 of the transaction that hangs, until the janitor aborts it."""
 LEDGER, SOURCE, TARGET, GROUP = "ledger", "in", "out", "workers"
 WRITER, WORKER = "writer-0", "worker-0"
 COMMITTED, UNCOMMITTED = "reader-c", "reader-u"
@@ -72,7 +77,14 @@ class Ledger:
         return index
 
     def transaction(
-        self, process: str, asked: str, outcome: str, *sent: Sent, is_there: bool = True, offset: int = -1
+        self,
+        process: str,
+        asked: str,
+        outcome: str,
+        *sent: Sent,
+        is_there: bool = True,
+        offset: int = -1,
+        error: str | None = None,
     ) -> int:
         """``is_there`` says whether it is committed. ``offset`` is what it sends for the group."""
         kind = {"ok": "ok", "unknown": "info"}.get(outcome, "fail") if asked == "commit" else "fail"
@@ -89,7 +101,7 @@ class Ledger:
                 index,
                 asked,
                 outcome,
-                None,
+                error,
                 TIMEOUT_US,
                 begun,
                 until - 40_000,
@@ -153,6 +165,7 @@ class Ledger:
         self.logs[SOURCE, 0] = [(given, "producer-0", True)]
         self._writer()
         self._worker()
+        self._janitor()
         ends = {(LEDGER, 0): 14, (LEDGER, 1): 9, (TARGET, 0): 18, (SOURCE, 0): 10}
         for (topic, partition), end in ends.items():
             self.read(COMMITTED, "fetch", topic, partition, end, True)
@@ -169,7 +182,29 @@ class Ledger:
         self.transaction(WRITER, "abort", "ok", Sent(LEDGER, 0, 3, 4, 2), is_there=False)
         self.transaction(WRITER, "commit", "ok", Sent(LEDGER, 0, 6, 6, 2), Sent(LEDGER, 1, 3, 8, 2))
         self.transaction(WRITER, "commit", "unknown", Sent(LEDGER, 0, 9, 10, 2), Sent(LEDGER, 1, 6, 12, 2))
-        self.transaction(WRITER, "nothing", "failed", Sent(LEDGER, 0, 12, 14, 1), is_there=False)
+        stray = Sent(LEDGER, 0, HANGING_AT, 14, 1)
+        self.transaction(WRITER, "nothing", "failed", stray, is_there=False, error="not_added")
+
+    def _janitor(self) -> None:
+        """Finds the transaction of which no coordinator heard, in two looks, and aborts it. A third look finds
+        nothing."""
+        for abort in ("", "ok", None):
+            index = self.operation(JANITOR, "look")
+            if abort is None:
+                self.told(index, 0, -1, -1, -1)
+            else:
+                self.told(index, 0, 7, 4, HANGING_AT, abort)
+            self.told(index, 1, -1, -1, -1)
+
+    def told(self, index: int, partition: int, producer_id: int, epoch: int, start: int, abort: str = "") -> None:
+        told_us = self.now_us - 5_000
+        ended_us = told_us + 2_000 if abort else told_us
+        found = "nothing" if producer_id < 0 else "hanging"
+        times = told_us - 2_000, told_us, abort, told_us, ended_us
+        self.add(
+            "told_transactions",
+            ToldTransactionRow(JANITOR, index, LEDGER, partition, producer_id, epoch, start, "", found, *times),
+        )
 
     def _worker(self) -> None:
         first = self.transaction(WORKER, "commit", "ok", Sent(TARGET, 0, 0, 0, 5), offset=5)

@@ -2,9 +2,12 @@
 
 Planted are a regression, a scenario that is red now and then, a failure that was mended, a night that was stopped, one
 whose canary lives, a night that is missing, a figure with a step, and probes that changed.
+
+``python -m reports.tests.planted_nights DIR`` plants them for ``./crucible index --nights DIR``, to look at its page.
 """
 
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -215,3 +218,7 @@ def _cells(number: int) -> Iterator[CellRow]:
 
 def _us(moment: datetime) -> int:
     return int(moment.timestamp() * 1_000_000)
+
+
+if __name__ == "__main__":
+    plant(Path(sys.argv[1]))

@@ -8,6 +8,7 @@ import pytest
 
 from reports.index.annotations import read_notes
 from reports.index.collected import Collected, collect_nights
+from reports.index.failures import open_failures
 from reports.index.last_night import NightTold, told
 from reports.index.matrix import Line
 from reports.index.write import context_of, write_index
@@ -94,8 +95,26 @@ def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) ->
     assert failure.row["first_bad_commit"] == truth.BAD_COMMIT
     assert failure.age == "6 nights, 5 days"
     assert failure.seen.startswith("In 3 nights, with 3 seeds. Since then 0 of 12 plays")
+    assert not failure.is_gone, "twelve plays exclude nothing"
     assert failure.live == "1 of 3 red: a rate from 6.1 % to 79 %"
     assert len(failure.faults) == 2
+
+
+def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_is_excluded(
+    collected: Collected, planted: Planted
+) -> None:
+    (row,) = collected.failures
+    assert (row["plays"], row["breaches"]) == (63, 3)
+    every = _told(collected, planted, planted.soon_us)
+
+    def is_gone(**changes: int) -> bool:
+        (found,) = open_failures([{**row, **changes}], every, lambda *_: "")
+        return found.is_gone
+
+    assert not is_gone(plays_since=200)
+    assert is_gone(plays_since=300)
+    assert not is_gone(plays_since=300, breaches_since=1)
+    assert not is_gone(plays_since=300, breaches=0)
 
 
 def test_what_is_uncertain_has_a_rate_and_what_never_failed_in_the_simulator_has_none(shown: dict[str, Any]) -> None:

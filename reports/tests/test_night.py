@@ -76,7 +76,7 @@ def test_a_night_is_read_as_it_was_written_and_a_damaged_one_is_told(tmp_path: P
 
 
 def test_rows_are_read_as_they_were_written_and_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
-    figure = FigureRow("produce", "1 KiB", 3, "MB/s", "higher", 75.5, None, None, None, None, 3, "")
+    figure = FigureRow("produce", "1 KiB", 3, "MB/s", "higher", 75.5, 60.0, 1.2, 1.1, 1.5, 3, "kafka")
     read = pq.read_table(write_rows(tmp_path, FigureRow, [figure, figure]))
     assert [tuple(row.values()) for row in read.to_pylist()] == [figure.values()] * 2
     empty = pq.read_table(write_rows(tmp_path, PlayRow, []))

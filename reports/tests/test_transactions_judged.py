@@ -188,6 +188,47 @@ def legal_input_not_consumed_yet(history: History) -> None:
     history.rows("commits", kind="fetched")[-1]["offset"] = 9
 
 
+def plant_missed_hanging(history: History) -> None:
+    row = history.rows("told_transactions", partition=0)[0]
+    row |= {"producer_id": -1, "start_offset": -1, "found": "nothing"}
+
+
+def legal_look_before_the_write(history: History) -> None:
+    plant_missed_hanging(history)
+    (stray,) = history.rows("transactions", error="not_added")
+    row = history.rows("told_transactions", partition=0)[0]
+    row |= {"asked_us": int_of(stray, "at_us") - 2, "told_us": int_of(stray, "at_us") + 5}
+
+
+def _abort_open_one(history: History, late_us: int) -> None:
+    """The janitor aborts the writer's third transaction, which is open."""
+    (of_writer,) = history.rows("transactions", process=WRITER, index=2)
+    row = history.rows("told_transactions", partition=0)[0]
+    asked_us, told_us = int_of(of_writer, "from_us") + 1, int_of(of_writer, "at_us") + late_us
+    times = {"asked_us": asked_us, "told_us": told_us, "abort": "unknown", "abort_us": told_us}
+    earlier = {**row, **times, "producer_epoch": 2, "start_offset": 6, "abort_end_us": told_us + 1}
+    history.tables["told_transactions"].append(earlier)
+
+
+def plant_open_one_aborted(history: History) -> None:
+    _abort_open_one(history, -1)
+
+
+def legal_abort_once_its_end_was_asked_for(history: History) -> None:
+    _abort_open_one(history, 0)
+
+
+def plant_aborted_and_left(history: History) -> None:
+    _, aborted, last = history.rows("told_transactions", partition=0)
+    told = ("producer_id", "producer_epoch", "start_offset", "found")
+    history.tables["told_transactions"].append({**last, **{each: aborted[each] for each in told}})
+
+
+def legal_left_where_the_answer_was_lost(history: History) -> None:
+    plant_aborted_and_left(history)
+    history.rows("told_transactions", abort="ok")[0]["abort"] = "unknown"
+
+
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nothing": (lambda _: None, set()),
     "aborted read": (plant_aborted_read, {"aborted-read"}),
@@ -204,6 +245,12 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "unknown offset": (legal_offset_of_a_transaction_of_unknown_end, set()),
     "hanging": (plant_hanging, {"hanging-transaction"}),
     "still open": (legal_transaction_still_open, set()),
+    "missed": (plant_missed_hanging, {"hanging-found"}),
+    "looked before": (legal_look_before_the_write, set()),
+    "open one aborted": (plant_open_one_aborted, {"hanging-found"}),
+    "aborted at its end": (legal_abort_once_its_end_was_asked_for, set()),
+    "aborted and left": (plant_aborted_and_left, {"hanging-found"}),
+    "abort unheard": (legal_left_where_the_answer_was_lost, set()),
     "lso back": (plant_lso_regression, {"lso-regression"}),
     "lso of the next leader": (legal_smaller_lso_of_the_next_leader, set()),
     "lso in an overlap": (legal_smaller_lso_in_an_overlapping_request, set()),

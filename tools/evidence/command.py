@@ -42,7 +42,7 @@ def run(
     for chosen in targets(names):
         found = kept.seen(chosen, folder / "data")
         if not only_scenarios:
-            cells, left_out = probed(_one_node(chosen), cases, say)
+            cells, left_out = probed(one_node(chosen), cases, say)
             found.cases = {**found.cases, **cells} if ids else cells
             found.left_out = found.left_out if ids else left_out
         if scenarios:
@@ -57,5 +57,6 @@ def write(say: Callable[[str], None], folder: Path = kept.FOLDER) -> None:
         say(str(path.relative_to(folder.parent.parent)))
 
 
-def _one_node(chosen: Chosen) -> Chosen:
+def one_node(chosen: Chosen) -> Chosen:
+    """The target with one node, unless another number was asked for."""
     return chosen if "/" in chosen.text else replace(chosen, nodes=1)

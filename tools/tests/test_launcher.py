@@ -64,6 +64,20 @@ def test_one_without_a_lock_file_is_left_out(
     assert launcher.suitable_python() == (other, (3, 13))
 
 
+def test_the_one_that_somebody_names_is_taken_however_slow_and_only_if_it_can_be(
+    launcher: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = _python(folder / "python3.13", 0.9, "3 13")
+    monkeypatch.setenv("CRUCIBLE_PYTHON", "python3.13")
+    assert launcher.suitable_python() == (slow, (3, 13))
+    for unusable in ("python3.99", _python(folder / "older", 0.1, "3 10")):
+        monkeypatch.setenv("CRUCIBLE_PYTHON", unusable)
+        with pytest.raises(SystemExit) as ended:
+            launcher.suitable_python()
+        assert ended.value.code == 2
+    assert "CRUCIBLE_PYTHON is python3.99, which makes no environment" in capsys.readouterr().err
+
+
 def test_it_measures_a_real_interpreter(launcher: Any) -> None:
     seconds, path, version = launcher.measured(sys.executable)
     assert (0 < seconds < 10, Path(path).resolve(), version) == (

@@ -1,5 +1,6 @@
 """Rows, recorder, sinks: what is recorded is what comes out, with the run's start subtracted."""
 
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bench.fleet.behaviours.protocol import Now
 from bench.fleet.generator import Sample
 from bench.fleet.parquet_sink import ParquetSink, file_of
 from bench.fleet.recorder import TABLE_OF, MemorySink, Recorder, columns_of
+from reports.parts import Progress, told, whole_parts
 from reports.rows import (
     END_OF_RUN_US,
     AssignmentRow,
@@ -104,6 +106,40 @@ def test_a_disk_that_fails_is_reported_at_the_end(tmp_path: Path) -> None:
 
 def test_columns_of_nothing_are_nothing() -> None:
     assert columns_of([], 5) == {}
+
+
+def test_a_part_is_whole_as_soon_as_it_is_told_and_holds_all_up_to_then(tmp_path: Path) -> None:
+    recorder = Recorder(ParquetSink(tmp_path, "w"), "w", ORIGIN, roll_s=10)
+    recorder.record([operation(0, 0, 1, 2), RunRow("p", 0, 0, "read", "hot", 1, 7, 3, 9, "w", 40, True)])
+    recorder.write_part(ORIGIN + 9_000_000)
+    recorder.record([operation(1, 3, 4, 5)])
+    recorder.write_part(ORIGIN + 11_000_000)
+    recorder.record([operation(2, 6, 7, 8)])
+    recorder.write_part(ORIGIN + 12_000_000)
+    progress = _awaited(tmp_path)
+    assert (progress.parts, progress.until_us, progress.closed) == (1, 11_000_000, False)
+    assert _indexes(tmp_path, "operations", progress) == [0, 1], "what came later is in the next part"
+    assert _indexes(tmp_path, "runs", progress) == [0]
+    recorder.close(Now(ORIGIN + 13_000_000, 0))
+    (progress,) = told(tmp_path)
+    assert progress.closed
+    assert _indexes(tmp_path, "operations", progress) == [0, 1, 2]
+    assert not list(tmp_path.glob("*/*.open"))
+
+
+def _awaited(run_dir: Path) -> Progress:
+    """The sink writes from a thread of its own."""
+    deadline_s = time.monotonic() + 20
+    while not told(run_dir) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    (progress,) = told(run_dir)
+    return progress
+
+
+def _indexes(run_dir: Path, table: str, progress: Progress) -> list[int]:
+    (schema,) = [each for each in TABLES if each.name == table]
+    files = whole_parts(run_dir, schema, progress)
+    return [each for file in files for each in pq.read_table(file).column("index").to_pylist()]
 
 
 def test_live_figures_are_those_of_the_last_whole_seconds() -> None:

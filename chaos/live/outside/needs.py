@@ -102,7 +102,7 @@ def _of_scenario(scenario: Scenario, wanted: Chosen) -> Iterator[str]:
         yield "replicas"
     if "groups" in file.lacks and (load.groups or load.workers or load.mirror is not None):
         yield "groups"
-    if "transactions" in file.lacks and (load.transactional or load.workers):
+    if "transactions" in file.lacks and load.has_transactions:
         yield "transactions"
 
 

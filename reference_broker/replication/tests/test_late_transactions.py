@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from reference_broker.log.tests.log_world import START_MS, opened
+from reference_broker.log.tests.log_world import NOW, START_MS, opened
 from reference_broker.log.tests.test_open_transactions import Producers
 from reference_broker.metrics.metrics import Gauge, Metrics
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -42,6 +42,7 @@ def world() -> World:
 
 
 @pytest.mark.clause("ReplicaManagerTest.testPartitionsWithLateTransactionsCount")
+@pytest.mark.clause("ProducerStateManagerTest.testHasLateTransaction")
 def test_a_transaction_is_late_five_minutes_after_the_longest_timeout_until_it_ends(world: World) -> None:
     assert world.late_at(LATE_MS) == 0
     world.producers.send(1, 1)
@@ -50,6 +51,31 @@ def test_a_transaction_is_late_five_minutes_after_the_longest_timeout_until_it_e
     world.producers.end(1, commit=False)
     assert world.late_at(LATE_MS + 1) == 1
     world.producers.end(2, commit=True)
+    assert world.late_at(LATE_MS + 1) == 0
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionInitializedAfterReload")
+def test_a_log_that_is_opened_again_has_its_late_transactions(world: World) -> None:
+    log = world.partition.log
+    world.producers.send(1, 1)
+    log.close_cleanly()
+    world.partition.log = opened(log.disk)
+    assert world.partition.log.recovered.snapshot, "it was read from the log"
+    assert [world.late_at(LATE_MS), world.late_at(LATE_MS + 1)] == [0, 1]
+
+
+@pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterPartialTruncation")
+@pytest.mark.clause("ProducerStateManagerTest.testHasLateTransactionUpdatedAfterFullTruncation")
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_cut_off_is_not_late(world: World, whole: bool) -> None:
+    world.producers.send(1, 1)
+    world.producers.end(1, commit=True)
+    cut = world.producers.send(1, 1)
+    assert world.late_at(LATE_MS + 1) == 1
+    if whole:
+        world.partition.log.truncate_fully_and_start_at(0, NOW)
+    else:
+        world.partition.log.truncate_to(cut)
     assert world.late_at(LATE_MS + 1) == 0
 
 

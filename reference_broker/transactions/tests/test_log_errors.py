@@ -98,6 +98,7 @@ def test_who_waits_for_a_record_when_another_node_leads_is_told_so() -> None:
 @pytest.mark.clause(
     "TransactionStateManagerTest.testPendingStateNotResetOnRetryAppend",
     "TransactionMarkerChannelManagerTest.shouldRetryAppendToLogOnEndTxnWhenCoordinatorNotAvailableError",
+    "TransactionMarkerChannelManagerTest.shouldCreateMetricsOnStarting",
 )
 @pytest.mark.clause("TransactionMarkerChannelManagerTest.shouldCompleteAppendToLogOnEndTxnWhenSendMarkersSucceed")
 def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_between(
@@ -111,10 +112,12 @@ def test_a_completion_that_cannot_be_written_is_tried_again_and_nothing_comes_be
         world.reply()
         world.pass_ms(3000)
         assert len(tried) == 4, "at once, and after each second"
+        assert world.transactions.metrics.waiting_completions.value == 1
         assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
         assert world.take(id_) == [(ErrorCode.concurrent_transactions, NOBODY)]
     world.pass_ms(1000)
     assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
+    assert world.transactions.metrics.waiting_completions.value == 0
     assert world.sent == []
 
 

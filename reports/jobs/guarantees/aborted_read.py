@@ -9,14 +9,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.evidence import committed_reads
+from reports.jobs.shared.intervals import meeting
 from reports.jobs.shared.judging import Judging
-from reports.jobs.shared.transactions import ABOUT, OVERLAP, TRANSACTIONS, VALUES, seen, sent
+from reports.jobs.shared.transactions import ABOUT, SEQUENCES, TRANSACTIONS, VALUES, seen, sent
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
     failed = tables.once(sent).where("fate = 'fail'")
-    shown = failed.join(tables.once(seen), VALUES).where(OVERLAP)
+    shown = meeting(failed, tables.once(seen), VALUES, SEQUENCES, ("first", "last"))
     values = shown.select(
         *VALUES,
         F.greatest("first", "first_sequence").alias("low"),

@@ -7,9 +7,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
-from reports.jobs.shared.evidence import placed_values, with_witness
+from reports.jobs.shared.evidence import agreed_values, placed_values, sequences, with_witness
 from reports.jobs.shared.expressions import PARTITION
-from reports.jobs.shared.intervals import merged, overlaps
+from reports.jobs.shared.intervals import overlaps
 from reports.jobs.shared.judging import LOG, Judging
 from reports.read_tables import Tables
 
@@ -17,7 +17,7 @@ from reports.read_tables import Tables
 def transform(tables: Tables) -> DataFrame:
     values = placed_values(tables).where("producer_id >= 0")
     keys = [*PARTITION, "writer", "producer_id"]
-    agreed = merged(values, [*keys, "shift"], "first_sequence", "last_sequence")
+    agreed = sequences(tables.once(agreed_values).where("producer_id >= 0"), [*keys, "shift"])
     clashes = overlaps(agreed, keys, ["shift"])
     seen = with_witness(clashes, values, "first_sequence", "last_sequence", keys, ["shift"])
     detail = sentence(

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.commits import STORED
-from reports.jobs.shared.evidence import committed_reads, occupied
+from reports.jobs.shared.evidence import occupied, read_values, sequences
 from reports.jobs.shared.expressions import OPERATION, PARTITION
-from reports.jobs.shared.intervals import merged, overlaps, subtracted
+from reports.jobs.shared.intervals import meeting, merged, overlaps, subtracted
 from reports.jobs.shared.judging import Judging
 from reports.jobs.shared.transactions import ABOUT, transactions
 from reports.read_tables import Tables
@@ -43,11 +43,11 @@ def effects(tables: Tables) -> DataFrame:
         F.col("first_sequence").alias("low"),
         (F.col("first_sequence") + F.col("count") - 1).alias("high"),
     )
-    there = merged(committed_reads(tables), [*PARTITION, "writer", "shift"], "first_sequence", "last_sequence")
+    read = tables.once(read_values).where("is_ok and is_ours and isolation = 1")
+    there = sequences(read, [*PARTITION, "writer", "shift"])
     there = there.withColumnsRenamed({"topic": "target_topic", "partition": "target_partition"})
-    both = made.join(there, ["run", "target_topic", "target_partition", "writer"]).where(
-        "low <= last and high >= first"
-    )
+    target = ["run", "target_topic", "target_partition", "writer"]
+    both = meeting(made, there, target, ("low", "high"), ("first", "last"))
     source_shift = F.col("low") - F.col("source_offset")
     return both.select(
         *STORED,

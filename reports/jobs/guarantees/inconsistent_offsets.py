@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
-from reports.jobs.shared.evidence import placed_values, with_witness
+from reports.jobs.shared.evidence import agreed_values, placed_values, with_witness
 from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.intervals import merged, overlaps
 from reports.jobs.shared.judging import LOG, Judging
@@ -17,7 +17,7 @@ from reports.read_tables import Tables
 
 def transform(tables: Tables) -> DataFrame:
     values = placed_values(tables)
-    agreed = merged(values, [*PARTITION, "writer", "shift"], "first_offset", "last_offset")
+    agreed = merged(tables.once(agreed_values), [*PARTITION, "writer", "shift"], "first", "last")
     clashes = overlaps(agreed, PARTITION, ["writer", "shift"])
     seen = with_witness(clashes, values, "first_offset", "last_offset", PARTITION, ["writer", "shift"])
     detail = sentence(

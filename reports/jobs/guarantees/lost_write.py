@@ -2,19 +2,39 @@
 
 Records below a log start that some client was told are not missed, since retention or DeleteRecords may have removed
 them.
+
+While the run goes on, a later read may still show the record. If a fetcher's read jumped over it, though, somebody is
+wrong in any case: if nobody reads it, it is lost, and if somebody does, that fetcher has skipped it.
 """
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, counted, sentence
+from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.judging import LOG, Judging
+from reports.jobs.shared.polls import steps_between_operations, steps_inside_operations, with_log_start
 from reports.jobs.shared.unread import unread
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    lost = tables.once(unread).where("first_offset <= reach")
+    return _told(tables.once(unread).where("first_offset <= reach"))
+
+
+def jumped_over(tables: Tables) -> DataFrame:
+    """Those that a fetcher's read has left out already. Readers with read_committed may leave out aborted records."""
+    steps = tables.once(steps_between_operations).unionByName(tables.once(steps_inside_operations))
+    jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
+    low = F.greatest("expected", "log_start_offset").alias("low")
+    jumps = jumps.select(*PARTITION, low, F.col("first_offset").alias("high"))
+    lost = tables.once(unread)
+    same = [F.col(f"lost.{key}") == F.col(f"jump.{key}") for key in PARTITION]
+    over = F.expr("jump.low <= lost.last_offset and jump.high > lost.first_offset")
+    return _told(lost.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
+
+
+def _told(lost: DataFrame) -> DataFrame:
     detail = sentence(
         "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. %s",
         "first_offset",
@@ -34,4 +54,5 @@ JUDGED = Judging(
     evidence="records_acked",
     unit="records acknowledged",
     find=transform,
+    early=jumped_over,
 )

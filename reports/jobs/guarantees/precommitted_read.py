@@ -9,8 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.anomaly import anomalies, sentence
 from reports.jobs.shared.evidence import committed_reads
+from reports.jobs.shared.intervals import meeting
 from reports.jobs.shared.judging import Judging
-from reports.jobs.shared.transactions import ABOUT, TRANSACTIONS, VALUES, sent
+from reports.jobs.shared.transactions import ABOUT, SEQUENCES, TRANSACTIONS, VALUES, sent
 from reports.read_tables import Tables
 
 
@@ -21,8 +22,8 @@ def transform(tables: Tables) -> DataFrame:
     first = F.min(F.struct("complete_us", *read)).alias("first")
     # Every reader reads the same batches. The first of them is enough.
     reads = committed_reads(tables).groupBy(*VALUES, "first_sequence", "last_sequence").agg(first)
-    early = reads.select("*", "first.*").join(values, VALUES)
-    early = early.where("first_sequence <= high and last_sequence >= low and complete_us < at_us")
+    early = meeting(reads.select("*", "first.*"), values, VALUES, SEQUENCES, ("low", "high"))
+    early = early.where("complete_us < at_us")
     sequence = F.greatest("low", "first_sequence")
     early = early.withColumns({"sequence": sequence, "offset": sequence - F.col("shift"), "asked_us": F.col("at_us")})
     detail = sentence(

@@ -7,6 +7,8 @@ The frames before a broker that is not ours show it, too, whoever the client is:
 that no request of the session named since it was last forgotten (``wire_sessions``).
 """
 
+from functools import reduce
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -41,10 +43,12 @@ def _in_the_history(tables: Tables) -> DataFrame:
     named = answered.withColumn("offset", F.col("fetch_offset"))
     read = tables.reads.where("f = 'fetch'").withColumn("offset", F.col("first_offset"))
     columns = [*_SAID, "invoke_us", "complete_us", "offset"]
-    both = named.select(*columns).unionByName(read.select(*columns))
-    said = both.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
     in_force = "other.from_us <= this.complete_us and other.until_us > this.invoke_us"
-    foreign = without_match(said, tables.assignments, READER, in_force)
+    foreign = reduce(
+        DataFrame.unionByName,
+        (without_match(each.select(*columns), tables.assignments, READER, in_force) for each in (named, read)),
+    )
+    foreign = foreign.groupBy(*_SAID, "invoke_us", "complete_us").agg(F.min("offset").alias("offset"))
     detail = sentence("%s was answered %s-%s, which it was not asking for.", "process", "topic", "partition")
     return anomalies(foreign, detail)
 

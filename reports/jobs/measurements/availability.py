@@ -18,7 +18,7 @@ def transform(tables: Tables) -> DataFrame:
     A gap at the end counts, up to the last operation of that kind that was sent. A gap before the first success does
     not count.
     """
-    per_second = _per_second(tables)
+    per_second = tables.once(_per_second)
     in_order = Window.partitionBy("run", "f").orderBy("second")
     asked = tables.operations.groupBy("run", "f").agg(F.max("invoke_us").alias("asked_us"))
     between = per_second.join(asked, ["run", "f"]).select(
@@ -40,7 +40,9 @@ def first_ok_after_faults(tables: Tables) -> DataFrame:
     ends = faults.join(kinds, "run").withColumn("second", second_of("until_us"))
     key = ["run", "fault", "hit", "f", "at_us", "until_us"]
     same_second = _ok(tables).join(F.broadcast(ends), ["run", "f", "second"]).where("complete_us >= until_us")
-    later = _per_second(tables).select("run", "f", F.col("second").alias("later"), F.col("first_us").alias("ok_us"))
+    later = tables.once(_per_second).select(
+        "run", "f", F.col("second").alias("later"), F.col("first_us").alias("ok_us")
+    )
     after = ends.join(later, ["run", "f"]).where("later > second")
     successes = same_second.withColumn("ok_us", F.col("complete_us")).select(*key, "ok_us")
     first = successes.union(after.select(*key, "ok_us")).groupBy(*key).agg(F.min("ok_us").alias("first_ok_us"))

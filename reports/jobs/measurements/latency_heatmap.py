@@ -11,6 +11,6 @@ STEPS_PER_OCTAVE = 4
 
 def transform(tables: Tables) -> DataFrame:
     """Columns: run, operation, second, step, count; service time. A step's lower bound is 2^(step/4) us."""
-    buckets = latency_buckets.transform(tables).where("measure = 'service'")
+    buckets = tables.once(latency_buckets.transform).where("measure = 'service'")
     step = F.floor(F.log2(F.greatest("low_us", F.lit(1))) * STEPS_PER_OCTAVE).cast("long")
     return buckets.groupBy("run", "operation", "second", step.alias("step")).agg(F.sum("count").alias("count"))

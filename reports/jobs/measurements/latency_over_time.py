@@ -9,5 +9,5 @@ from reports.read_tables import Tables
 
 def transform(tables: Tables) -> DataFrame:
     """Columns: run, operation, measure, second, count, min_us, p50_us, p99_us, max_us. Warm-up included."""
-    buckets = latency_buckets.transform(tables)
+    buckets = tables.once(latency_buckets.transform)
     return quantiles(buckets, ("run", "operation", "measure", "second"), ("p50_us", "p99_us"))

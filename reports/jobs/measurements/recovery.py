@@ -22,7 +22,8 @@ def transform(tables: Tables) -> DataFrame:
     good = F.count_if(F.col("type") == "ok").over(before(in_order))
     episode = Window.partitionBy(*_PLACE, "good_before").orderBy("index")
     given_up = F.min(F.expr("if(type = 'info', complete_us, null)")).over(before(episode))
-    fetches = _fetches(tables).withColumn("good_before", good)
+    lost = F.broadcast(_fetches(tables).where("type = 'info'").select(*_PLACE).distinct())
+    fetches = _fetches(tables).join(lost, [*_PLACE], "left_semi").withColumn("good_before", good)
     inside = fetches.withColumn("lost_us", given_up).where("lost_us is not null")
     ended = F.max(F.expr("if(type = 'ok', complete_us, null)"))
     return (

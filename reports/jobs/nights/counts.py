@@ -7,6 +7,6 @@ from reports.read_nights import NightTables
 
 
 def transform(tables: NightTables) -> DataFrame:
-    """Columns: night, is_control (without a mutant), outcome, plays."""
-    is_control = (F.col("mutant") == "").alias("is_control")
+    """Columns: night, is_control (our own broker without a mutant, which must pass), outcome, plays."""
+    is_control = F.expr("mutant = '' and target = 'reference'").alias("is_control")
     return tables.plays.groupBy("night", is_control, "outcome").agg(F.count("*").alias("plays"))

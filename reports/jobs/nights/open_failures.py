@@ -15,7 +15,8 @@ LATEST = ("seed", "faults", "regression", "command", "live_plays", "live_reds", 
 
 def transform(tables: NightTables) -> DataFrame:
     """Columns: PLACE, guarantee, first_night, last_night, nights, seeds, first_bad_commit (the first that was found),
-    LATEST (of the last night's failure), plays_since and reds_since (control plays of that place in later nights)."""
+    LATEST (of the last night's failure); plays and breaches (plays of that place without a mutant, and those that broke
+    the guarantee) from its first to its last night; plays_since and breaches_since (alike, in later nights)."""
     known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
     found = (
         tables.failures.groupBy(*PLACE, "guarantee")
@@ -30,22 +31,25 @@ def transform(tables: NightTables) -> DataFrame:
         .select("*", "latest.*")
         .drop("latest")
     )
-    return _with_later_plays(found, tables).where("not healed").drop("healed")
+    return _with_plays(found, tables).where("not healed").drop("healed")
 
 
-def _with_later_plays(found: DataFrame, tables: NightTables) -> DataFrame:
-    later = tables.plays.where("mutant = ''").select(
-        *PLACE, "night", F.col("seed").alias("played"), (F.col("outcome") != "PASSED").alias("red")
+def _with_plays(found: DataFrame, tables: NightTables) -> DataFrame:
+    played = tables.plays.where("mutant = ''").select(
+        *PLACE, "night", F.col("seed").alias("played"), "outcome", F.col("guarantee").alias("broke")
     )
     key = [*PLACE, "guarantee"]
     counted = (
-        found.join(later, list(PLACE))
-        .where("night > last_night")
+        found.join(played, list(PLACE))
+        .where("night >= first_night")
         .groupBy(*key)
         .agg(
-            F.count("*").alias("plays_since"),
-            F.count_if("red").alias("reds_since"),
-            F.bool_or(F.expr("played = seed and not red")).alias("healed"),
+            F.expr("count_if(night <= last_night)").alias("plays"),
+            F.expr("count_if(night <= last_night and broke = guarantee)").alias("breaches"),
+            F.expr("count_if(night > last_night)").alias("plays_since"),
+            F.expr("count_if(night > last_night and broke = guarantee)").alias("breaches_since"),
+            F.expr("bool_or(night > last_night and played = seed and outcome = 'PASSED')").alias("healed"),
         )
     )
-    return found.join(counted, key, "left").fillna({"plays_since": 0, "reds_since": 0, "healed": False})
+    none = dict.fromkeys(("plays", "breaches", "plays_since", "breaches_since"), 0)
+    return found.join(counted, key, "left").fillna({**none, "healed": False})

@@ -35,6 +35,31 @@ def placed_values(tables: Tables) -> DataFrame:
     return ours(tables.reads).select(*_VALUE).unionByName(durably_acknowledged(tables).select(*_VALUE))
 
 
+def read_values(tables: Tables) -> DataFrame:
+    """All reads as merged intervals of offsets. They are fewer, since every fetcher reads the same records. Columns:
+    PARTITION, isolation, is_ok (so the operation ended), is_ours, writer, producer_id, shift, first, last."""
+    is_ours = F.expr("valid and writer != ''").alias("is_ours")
+    reads = tables.reads.select("*", is_ours, F.expr("type = 'ok'").alias("is_ok"))
+    keys = [*PARTITION, "isolation", "is_ok", "is_ours", "writer", "producer_id", "shift"]
+    return merged(reads, keys, "first_offset", "last_offset")
+
+
+def sequences(values: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The sequences of ``read_values``, or of some of them: merged intervals. Columns: keys, first, last."""
+    low, high = (F.col("first") + F.col("shift")).alias("low"), (F.col("last") + F.col("shift")).alias("high")
+    return merged(values.select(*keys, low, high), keys, "low", "high")
+
+
+def agreed_values(tables: Tables) -> DataFrame:
+    """``placed_values`` as merged intervals of offsets. Columns: PARTITION, writer, producer_id, shift, first, last."""
+    keys = [*PARTITION, "writer", "producer_id", "shift"]
+    read = tables.once(read_values).where("is_ours").select(*keys, "first", "last")
+    sent = durably_acknowledged(tables).select(
+        *keys, F.col("first_offset").alias("first"), F.col("last_offset").alias("last")
+    )
+    return merged(read.unionByName(sent), keys, "first", "last")
+
+
 def acknowledged(tables: Tables) -> DataFrame:
     return tables.sends.where("type = 'ok' and first_offset >= 0")
 
@@ -80,8 +105,8 @@ def occupied(tables: Tables) -> DataFrame:
     read_committed (1) see no records of aborted transactions, so only what such readers read counts for them.
     """
     levels = F.explode(F.expr("if(isolation = 1, array(0L, 1L), array(0L))")).alias("isolation")
-    reads = tables.reads.select(*PARTITION, "first_offset", "last_offset", levels)
-    return merged(reads, [*PARTITION, "isolation"], "first_offset", "last_offset")
+    reads = tables.once(read_values).select(*PARTITION, "first", "last", levels)
+    return merged(reads, [*PARTITION, "isolation"], "first", "last")
 
 
 def log_starts(tables: Tables) -> DataFrame:

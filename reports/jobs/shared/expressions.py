@@ -6,7 +6,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.read_tables import Tables
+from reports.read_tables import Tables, together
 
 PARTITION: Final = ["run", "topic", "partition"]
 OPERATION: Final = ["run", "process", "index"]
@@ -47,7 +47,8 @@ def without_presets(faults: DataFrame) -> DataFrame:
 
 def with_operation(frame: DataFrame, tables: Tables, *columns: str, how: str = "inner") -> DataFrame:
     """Adds these columns of the client operation to which each row belongs."""
-    return frame.join(tables.operations.select(*OPERATION, *columns), OPERATION, how)
+    operations = tables.operations.select(*OPERATION, *columns)
+    return together(frame, "run", "process").join(together(operations, "run", "process"), OPERATION, how)
 
 
 def without_match(frame: DataFrame, others: DataFrame, keys: Sequence[str], condition: str) -> DataFrame:

@@ -5,19 +5,25 @@ columns ``keys`` are equal.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.expressions import before, so_far
+from reports.read_tables import lies_in_one_place, together
+
+CHUNK: Final = 1024
+"""Intervals are compared with those that touch the same so many numbers, so that the cost grows with both and not with
+their product."""
 
 
 def merged(frame: DataFrame, keys: Sequence[str], first: str, last: str) -> DataFrame:
     """Unions of overlapping or adjacent intervals, as ``keys``, ``first``, ``last``. It costs one shuffle and one sort.
 
-    Intervals of equal start are combined before the shuffle, because every fetcher reads the same records.
+    Intervals of equal start are combined first, because every fetcher reads the same records.
     """
-    distinct = frame.groupBy(*keys, F.col(first).alias("first")).agg(F.max(last).alias("last"))
+    distinct = together(frame, *keys).groupBy(*keys, F.col(first).alias("first")).agg(F.max(last).alias("last"))
     in_order = Window.partitionBy(*keys).orderBy("first")
     reached = distinct.withColumn("reached", F.max("last").over(before(in_order)))
     begins = F.count_if(F.expr("reached is null or first > reached + 1"))
@@ -29,7 +35,7 @@ def subtracted(left: DataFrame, right: DataFrame, keys: Sequence[str]) -> DataFr
     """The parts of ``left`` that ``right`` does not cover. Both must be merged already. This is a sweep over their
     bounds."""
     bounds = _bounds(left, keys, 1, 0).union(_bounds(right, keys, 0, 1))
-    steps = bounds.groupBy(*keys, "at").agg(F.sum("left").alias("left"), F.sum("right").alias("right"))
+    steps = together(bounds, *keys).groupBy(*keys, "at").agg(F.sum("left").alias("left"), F.sum("right").alias("right"))
     in_order = Window.partitionBy(*keys).orderBy("at")
     swept = steps.withColumns(
         {
@@ -46,6 +52,24 @@ def _bounds(frame: DataFrame, keys: Sequence[str], left: int, right: int) -> Dat
     begin = frame.select(*keys, F.col("first").alias("at"), F.lit(left).alias("left"), F.lit(right).alias("right"))
     end = frame.select(*keys, F.col("last") + 1, F.lit(-left), F.lit(-right))
     return begin.union(end)
+
+
+def meeting(
+    left: DataFrame, right: DataFrame, keys: Sequence[str], here: tuple[str, str], there: tuple[str, str]
+) -> DataFrame:
+    """Joins the rows of equal keys whose intervals overlap. ``here`` and ``there`` name the ends of the intervals, left
+    and right. Large histories are cut into chunks (CHUNK); each pair is found in the first chunk that it shares."""
+    overlap = F.expr(f"{here[0]} <= {there[1]} and {here[1]} >= {there[0]}")
+    if lies_in_one_place(left):
+        return left.join(right, [*keys]).where(overlap)
+    first_shared = F.expr(f"chunk = greatest({here[0]}, {there[0]}) div {CHUNK}")
+    both = _chunked(left, here).join(_chunked(right, there), [*keys, "chunk"])
+    return both.where(overlap & first_shared).drop("chunk")
+
+
+def _chunked(frame: DataFrame, ends: tuple[str, str]) -> DataFrame:
+    chunks = F.explode(F.expr(f"sequence({ends[0]} div {CHUNK}, {ends[1]} div {CHUNK})"))
+    return frame.withColumn("chunk", chunks)
 
 
 def overlaps(frame: DataFrame, keys: Sequence[str], tag: Sequence[str]) -> DataFrame:

@@ -30,7 +30,9 @@ class Judging:
     Without the tables of ``needs`` the guarantee is not judged, unless those of ``instead`` are there. ``evidence`` is
     the fact that says how much was looked at, counted in ``unit``. ``found_in`` is a table in which every breach has a
     row; where it is absent there is no breach and nothing to compute. A run that exercises none of the clauses in
-    ``about`` may leave nothing to judge. If ``about`` is empty, every run must leave something."""
+    ``about`` may leave nothing to judge. If ``about`` is empty, every run must leave something.
+
+    ``early`` finds breaches while the run goes on, if that must be more careful than ``find``."""
 
     name: str
     needs: tuple[str, ...]
@@ -40,6 +42,7 @@ class Judging:
     about: tuple[str, ...] = ()
     found_in: str = ""
     instead: tuple[str, ...] = ()
+    early: Callable[[Tables], DataFrame] | None = None
 
     def missing(self, present: Collection[str]) -> list[str]:
         """The tables without which this run cannot be judged."""

@@ -7,9 +7,9 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.evidence import ok_reads, ours
+from reports.jobs.shared.evidence import ok_reads, read_values, sequences
 from reports.jobs.shared.expressions import OPERATION, PARTITION, with_operation
-from reports.jobs.shared.intervals import merged
+from reports.jobs.shared.intervals import CHUNK, meeting
 from reports.read_tables import Tables
 
 VALUE: Final = [*PARTITION, "writer"]
@@ -21,9 +21,6 @@ _FATE = """case when type = 'fail' then 'fail'
     else 'info' end"""
 UNKNOWN_OFFSET: Final = 2**62
 """Where a record stands whose offset nobody was told."""
-CHUNK: Final = 1024
-"""Records are compared with the reads of the same so many offsets, so that the cost grows with both and not with their
-product."""
 
 
 def has_keyed(tables: Tables) -> bool:
@@ -60,9 +57,8 @@ def writes(tables: Tables) -> DataFrame:
 def _implied(tables: Tables, runs: DataFrame) -> DataFrame:
     """What reads tell of runs that were sent. Columns: _RUN, implied (first offset) and seen_by (the greatest isolation
     level of its readers). A batch is written whole, so what was read of it tells of all of it."""
-    reads = ours(ok_reads(tables))
-    places = merged(reads, [*VALUE, "shift", "isolation"], "first_sequence", "last_sequence")
-    found = runs.join(places, VALUE).where("first_sequence <= last and last_sequence >= first")
+    places = sequences(tables.once(read_values).where("is_ours and is_ok"), [*VALUE, "shift", "isolation"])
+    found = meeting(runs, places, VALUE, ("first_sequence", "last_sequence"), ("first", "last"))
     return found.groupBy(*_RUN).agg(
         (F.col("first_sequence") - F.max("shift")).alias("implied"), F.max("isolation").alias("seen_by")
     )

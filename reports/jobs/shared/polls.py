@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from reports.jobs.shared.evidence import occupied
 from reports.jobs.shared.expressions import PARTITION, READER, before, so_far, without_match
+from reports.jobs.shared.intervals import meeting
 from reports.jobs.shared.keyed import has_keyed, missable
 from reports.read_tables import Tables
 
@@ -47,11 +48,10 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
     Offsets below the log start that this very answer named do not count: they may be deleted. X-11: neither do records
     that a cleaner may have taken before this read.
     """
-    told = tables.positions.select(*READER, "index", "log_start_offset")
-    jumps = steps.where("first_offset > expected").join(told, [*READER, "index"], "left")
-    low = F.greatest("expected", "log_start_offset", F.lit(0))
-    known = jumps.withColumn("low", low).join(tables.once(occupied), [*PARTITION, "isolation"])
-    over = known.where("first < first_offset and last >= low and low < first_offset")
+    jumps = with_log_start(tables, steps.where("first_offset > expected"))
+    low, high = F.greatest("expected", "log_start_offset", F.lit(0)), F.col("first_offset") - 1
+    known = jumps.withColumns({"low": low, "high": high}).where("low <= high")
+    over = meeting(known, tables.once(occupied), [*PARTITION, "isolation"], ("low", "high"), ("first", "last"))
     from_offset = F.greatest("first", "low")
     until = F.least("last", F.col("first_offset") - 1)
     missed = over.select(*_STEP, from_offset.alias("from_offset"), until.alias("until"))
@@ -59,6 +59,13 @@ def skipped(tables: Tables, steps: DataFrame) -> DataFrame:
         missed = _not_taken(tables, missed)
     count = F.sum(F.expr("until - from_offset + 1"))
     return missed.groupBy(*_STEP).agg(count.alias("skipped"), F.min("from_offset").alias("first_skipped"))
+
+
+def with_log_start(tables: Tables, steps: DataFrame) -> DataFrame:
+    """Adds the log start that the very answer named, or null (``log_start_offset``)."""
+    wanted = F.broadcast(steps.select("run", "process", "index").distinct())
+    told = tables.positions.join(wanted, ["run", "process", "index"], "left_semi")
+    return steps.join(told.select(*READER, "index", "log_start_offset"), [*READER, "index"], "left")
 
 
 def _not_taken(tables: Tables, missed: DataFrame) -> DataFrame:

@@ -9,9 +9,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.evidence import committed_reads, log_starts
+from reports.jobs.shared.evidence import log_starts, read_values, sequences
 from reports.jobs.shared.expressions import OPERATION, PARTITION
-from reports.jobs.shared.intervals import merged, subtracted
+from reports.jobs.shared.intervals import meeting, merged, subtracted
 from reports.jobs.shared.keyed import excused, has_keyed
 from reports.read_tables import Tables
 
@@ -20,7 +20,7 @@ ABOUT: Final = tuple(f"X-{number}" for number in range(1, 15))
 """Runs with transactional producers exercise these clauses."""
 
 VALUES: Final = [*PARTITION, "writer"]
-OVERLAP: Final = "first_sequence <= last and last_sequence >= first"
+SEQUENCES: Final = ("first_sequence", "last_sequence")
 _FATE = "case when asked != 'commit' or outcome = 'failed' then 'fail' when outcome = 'ok' then 'ok' else 'info' end"
 
 
@@ -50,7 +50,11 @@ def sent(tables: Tables) -> DataFrame:
 
 def seen(tables: Tables) -> DataFrame:
     """The values that readers with read_committed saw: merged intervals of sequences. Columns: VALUES, first, last."""
-    return merged(committed_reads(tables), VALUES, "first_sequence", "last_sequence")
+    return sequences(_committed(tables), VALUES)
+
+
+def _committed(tables: Tables) -> DataFrame:
+    return tables.once(read_values).where("is_ok and is_ours and isolation = 1")
 
 
 def parts(tables: Tables) -> DataFrame:
@@ -86,7 +90,7 @@ def parts(tables: Tables) -> DataFrame:
 
 def _inside(runs: DataFrame, holes: DataFrame) -> DataFrame:
     """The parts of runs in these intervals of sequences. Adds: low, high (sequences), offset, until (of both)."""
-    parts = runs.join(F.broadcast(holes), VALUES).where(OVERLAP)
+    parts = meeting(runs, holes, VALUES, SEQUENCES, ("first", "last"))
     low, high = F.greatest("first", "first_sequence"), F.least("last", "last_sequence")
     shift = F.col("first_sequence") - F.col("first_offset")
     return parts.withColumns({"low": low, "high": high, "offset": low - shift, "until": high - shift})
@@ -95,7 +99,7 @@ def _inside(runs: DataFrame, holes: DataFrame) -> DataFrame:
 def _read_until(tables: Tables) -> DataFrame:
     """The offset up to which readers with read_committed know each partition (``read_until``): the highest one that
     they read, or the last below the end if a partition was read to its end with nothing open."""
-    reached = committed_reads(tables).select(*PARTITION, F.col("last_offset").alias("read_until"))
+    reached = _committed(tables).select(*PARTITION, F.col("last").alias("read_until"))
     stable = F.coalesce("last_stable_offset", "high_watermark")
     ended = tables.ends.select(*PARTITION, (F.least(stable, "high_watermark") - 1).alias("read_until"))
     return reached.unionByName(ended).groupBy(*PARTITION).agg(F.max("read_until").alias("read_until"))

@@ -9,9 +9,9 @@ a cleaner may have taken (X-11).
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from reports.jobs.shared.evidence import durably_acknowledged, log_starts, ok_reads, ours
+from reports.jobs.shared.evidence import durably_acknowledged, log_starts, read_values, sequences
 from reports.jobs.shared.expressions import PARTITION
-from reports.jobs.shared.intervals import merged, subtracted
+from reports.jobs.shared.intervals import meeting, merged, subtracted
 from reports.jobs.shared.keyed import excused, has_keyed
 from reports.read_tables import Tables
 
@@ -23,10 +23,11 @@ _OVERLAP = "first_sequence <= last and last_sequence >= first"
 def unread(tables: Tables) -> DataFrame:
     """Columns: run, topic, partition, writer, process, index, complete_us, first_offset, last_offset, first_sequence,
     reach (highest offset that an ok operation read of the partition, -1 none), start_offset (log start, 0 unknown)."""
-    reads = ours(ok_reads(tables)).select(*_KEYS, "first_sequence", "last_sequence")
+    read = tables.once(read_values).where("is_ok")
+    seen = sequences(read.where("is_ours"), _KEYS)
     if has_keyed(tables):
-        reads = reads.unionByName(excused(tables, _KEYS, 0))
-    seen = merged(reads, _KEYS, "first_sequence", "last_sequence")
+        taken = excused(tables, _KEYS, 0).withColumnsRenamed({"first_sequence": "first", "last_sequence": "last"})
+        seen = merged(seen.unionByName(taken), _KEYS, "first", "last")
     sends = tables.once(written)
     missing = subtracted(merged(sends, _KEYS, "first_sequence", "last_sequence"), seen, _KEYS)
     # Broadcast, so that the sends need not be moved: few are missing in all but the worst of runs.
@@ -42,7 +43,7 @@ def unread(tables: Tables) -> DataFrame:
         (low - shift).alias("first_offset"),
         (high - shift).alias("last_offset"),
     )
-    reach = ok_reads(tables).groupBy(*PARTITION).agg(F.max("last_offset").alias("reach"))
+    reach = read.groupBy(*PARTITION).agg(F.max("last").alias("reach"))
     return (
         clipped.join(reach, PARTITION, "left")
         .join(log_starts(tables), PARTITION, "left")
@@ -55,11 +56,11 @@ def unread(tables: Tables) -> DataFrame:
 def written(tables: Tables) -> DataFrame:
     """Sends of which a record is in the log: those acknowledged, and those of unknown end from which a value was read,
     with the offset that the read implies."""
-    unknown = F.broadcast(tables.sends.where("type = 'info'"))
+    unknown = tables.sends.where("type = 'info'")
     asked = F.broadcast(unknown.select(*_KEYS).distinct())  # There are few writers and partitions.
-    reads = ours(ok_reads(tables)).join(asked, _KEYS, "left_semi")
-    places = merged(reads, [*_KEYS, "shift"], "first_sequence", "last_sequence")
-    found = places.withColumnRenamed("shift", "read_shift").join(unknown, _KEYS).where(_OVERLAP)
+    read = tables.once(read_values).where("is_ok and is_ours").join(asked, _KEYS, "left_semi")
+    places = sequences(read, [*_KEYS, "shift"]).withColumnRenamed("shift", "read_shift")
+    found = meeting(places, unknown, _KEYS, ("first", "last"), ("first_sequence", "last_sequence"))
     implied = found.groupBy(*(name for name in _SEND if name != "first_offset")).agg(
         (F.col("first_sequence") - F.max("read_shift")).alias("first_offset")
     )

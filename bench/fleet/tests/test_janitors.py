@@ -1,0 +1,264 @@
+"""Janitors find what hangs as Kafka's tool does, and strays leave what hangs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData
+from kio.schema.describe_transactions.v0.response import TransactionState as Described
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.response import ListTransactionsResponse
+from kio.schema.list_transactions.v2.response import TransactionState as Listed
+from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
+from kio.schema.write_txn_markers.v2.request import WriteTxnMarkersRequest
+from kio.schema.write_txn_markers.v2.response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+from kio.static.primitive import i16, i32, i64
+
+from bench.fleet.behaviours import bodies
+from bench.fleet.behaviours.protocol import Request, TopicPartition
+from bench.fleet.behaviours.transactions.janitor import Janitor
+from bench.fleet.fleet import make_fleet
+from bench.fleet.spec import FleetSpec
+from bench.fleet.tests.conftest import ADDRESS, FakeBroker, World
+from reference_broker.records.batch import read_header
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reports.rows import OperationRow, RunRow, ToldTransactionRow, TransactionRow
+from scenarios.load import Janitors, Load, Strays, Topic
+
+NO_WAIT = bodies.milliseconds(0)
+HOT0, HOT1 = TopicPartition("hot", 0), TopicPartition("hot", 1)
+LOAD = Load(
+    seconds=1,
+    topics=(Topic("hot", 2),),
+    strays=(Strays(topic="hot", transactions_per_s=1),),
+    janitors=(Janitors(topic="hot", interval_ms=500, older_than_ms=300),),
+)
+
+
+@dataclass
+class Held:
+    """An open transaction in a partition. Its producer wrote last at ``written_ms``."""
+
+    producer_id: int
+    start_offset: int
+    written_ms: int = 0
+    coordinator_epoch: int = -1
+
+
+@dataclass
+class Admin(FakeBroker):
+    """``held`` is open in each partition. ``ids`` and ``expected`` are what the coordinator knows."""
+
+    held: dict[TopicPartition, list[Held]] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+    expected: dict[str, tuple[TopicPartition, ...]] = field(default_factory=dict)
+    markers: list[Any] = field(default_factory=list)
+    loading: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__({"hot": 2})
+
+    def handle(self, request: Request) -> object:
+        answers: dict[int, Callable[[Any], object]] = {
+            ApiKey.DESCRIBE_PRODUCERS: self.producers,
+            ApiKey.LIST_TRANSACTIONS: self.listed,
+            ApiKey.DESCRIBE_TRANSACTIONS: self.described,
+            ApiKey.FIND_COORDINATOR: self.coordinators,
+            ApiKey.WRITE_TXN_MARKERS: self.written,
+        }
+        answer = answers.get(request.api_key)
+        if answer is None:
+            return super().handle(request)
+        self.requests.append(request)
+        return answer(request.body)
+
+    def producers(self, body: DescribeProducersRequest) -> DescribeProducersResponse:
+        def told(where: TopicPartition) -> PartitionResponse:
+            states = tuple(
+                ProducerState(
+                    producer_id=ProducerId(each.producer_id),
+                    producer_epoch=i32(4),
+                    last_sequence=i32(0),
+                    last_timestamp=i64(each.written_ms),
+                    coordinator_epoch=i32(each.coordinator_epoch),
+                    current_txn_start_offset=i64(each.start_offset),
+                )
+                for each in self.held.get(where, ())
+            )
+            return PartitionResponse(
+                partition_index=i32(where.partition), error_code=ErrorCode.none, active_producers=states
+            )
+
+        return DescribeProducersResponse(
+            throttle_time=NO_WAIT,
+            topics=tuple(
+                TopicResponse(
+                    name=each.name,
+                    partitions=tuple(told(TopicPartition(each.name, int(one))) for one in each.partition_indexes),
+                )
+                for each in body.topics
+            ),
+        )
+
+    def listed(self, body: ListTransactionsRequest) -> ListTransactionsResponse:
+        error = ErrorCode.none
+        if self.loading:
+            self.loading, error = self.loading - 1, ErrorCode.coordinator_load_in_progress
+        return ListTransactionsResponse(
+            throttle_time=NO_WAIT,
+            error_code=error,
+            unknown_state_filters=(),
+            transaction_states=tuple(
+                Listed(
+                    transactional_id=TransactionalId(self.owners[each]),
+                    producer_id=ProducerId(each),
+                    transaction_state="Ongoing",
+                )
+                for each in body.producer_id_filters
+                if each in self.owners and error is ErrorCode.none
+            ),
+        )
+
+    def described(self, body: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
+        (asked,) = body.transactional_ids
+        state = Described(
+            error_code=ErrorCode.none,
+            transactional_id=asked,
+            transaction_state="Ongoing",
+            transaction_timeout=NO_WAIT,
+            transaction_start_time=None,  # type: ignore[arg-type]
+            producer_id=ProducerId(0),
+            producer_epoch=i16(0),
+            topics=tuple(
+                TopicData(topic=TopicName(topic), partitions=(i32(index),)) for topic, index in self.expected[asked]
+            ),
+        )
+        return DescribeTransactionsResponse(throttle_time=NO_WAIT, transaction_states=(state,))
+
+    def coordinators(self, body: FindCoordinatorRequest) -> FindCoordinatorResponse:
+        (key,) = body.coordinator_keys
+        found = Coordinator(
+            key=key,
+            node_id=BrokerId(0),
+            host=ADDRESS.host,
+            port=i32(ADDRESS.port),
+            error_code=ErrorCode.none,
+            error_message=None,
+        )
+        return FindCoordinatorResponse(throttle_time=NO_WAIT, coordinators=(found,))
+
+    def written(self, body: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        (marker,) = body.markers
+        self.markers.append(marker)
+        (topic,) = marker.topics
+        where = TopicPartition(topic.name, int(topic.partition_indexes[0]))
+        self.held[where] = [each for each in self.held[where] if each.producer_id != marker.producer_id]
+        result = WritableTxnMarkerPartitionResult(partition_index=i32(where.partition), error_code=ErrorCode.none)
+        told = WritableTxnMarkerTopicResult(name=topic.name, partitions=(result,))
+        return WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=ProducerId(0), topics=(told,)),))
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def world(admin: Admin) -> World:
+    return World(admin)
+
+
+def janitor() -> Janitor:
+    (made,) = make_fleet(FleetSpec([f"{ADDRESS.host}:{ADDRESS.port}"], LOAD)).janitors
+    return made
+
+
+def told(world: World) -> list[ToldTransactionRow]:
+    return [each for each in world.rows("told_transactions") if each.producer_id >= 0]
+
+
+def test_what_no_coordinator_expects_is_aborted_at_the_second_look(world: World, admin: Admin) -> None:
+    admin.held = {HOT0: [Held(7, 3), Held(8, 5, coordinator_epoch=2)], HOT1: [Held(9, 0)]}
+    admin.owners, admin.expected = {8: "b", 9: "c"}, {"b": (HOT1,), "c": (HOT1,)}
+    world.start(janitor())
+    world.run(3)
+    found = {(each.producer_id, each.start_offset, each.transactional_id, each.found) for each in told(world)}
+    assert found == {(7, 3, "", "hanging"), (8, 5, "b", "hanging"), (9, 0, "c", "known")}
+    aborted = [each for each in told(world) if each.abort]
+    assert [(each.producer_id, each.abort) for each in aborted] == [(7, "ok"), (8, "ok")]
+    assert len({each.index for each in told(world) if each.producer_id == 7}) == 2
+    assert [(each.producer_id, each.coordinator_epoch) for each in admin.markers] == [(7, 0), (8, 2)]
+    assert {each.producer_epoch for each in admin.markers} == {4}
+    assert not any(each.transaction_result for each in admin.markers)
+
+
+def test_a_young_one_is_left_alone_and_not_looked_up(world: World, admin: Admin) -> None:
+    admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
+    world.start(janitor())
+    world.run(3)
+    assert {each.found for each in told(world)} == {"young"}
+    assert ApiKey.LIST_TRANSACTIONS not in {each.api_key for each in admin.requests}
+
+
+def test_a_look_without_an_answer_counts_for_nothing(world: World, admin: Admin) -> None:
+    """A coordinator that loads lists nothing, so an ID may be missing."""
+    admin.held = {HOT0: [Held(7, 3)]}
+    admin.loading = 3
+    world.start(janitor())
+    world.run(3)
+    looks = [each for each in world.rows("operations") if each.f == "look"]
+    assert [each.error for each in looks[:4]] == ["COORDINATOR_LOAD_IN_PROGRESS"] * 3 + [None]
+    hanging = [each for each in told(world) if each.found == "hanging"]
+    assert [bool(each.abort) for each in hanging] == [False, True]
+
+
+def test_it_ends_once_nothing_is_open(world: World, admin: Admin) -> None:
+    admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
+    behaviour = janitor()
+    world.start(behaviour)
+    world.run(1)
+    world.stop(behaviour)
+    world.run(8)
+    assert behaviour.process not in world.finished
+    admin.held = {}
+    world.run(1)
+    assert behaviour.process in world.finished
+
+
+def test_a_stray_writes_a_transaction_of_which_its_coordinator_never_hears(world: World, admin: Admin) -> None:
+    (stray,) = make_fleet(FleetSpec([f"{ADDRESS.host}:{ADDRESS.port}"], LOAD)).strays
+    lost = iter([True])
+    world.fault = lambda each: "lose_response" if each.api_key == ApiKey.PRODUCE and next(lost, False) else None
+    world.start(stray)
+    world.run(9)
+    world.stop(stray)
+    world.run(4)
+    assert stray.process in world.finished
+    ends: list[TransactionRow] = world.rows("transactions")
+    runs: list[RunRow] = world.rows("runs")
+    assert len(ends) == len(runs) >= 3
+    assert {(each.asked, each.outcome, each.error) for each in ends} == {("nothing", "failed", "not_added")}
+    assert len({each.transactional_id for each in ends}) == len({each.producer_id for each in ends}) == len(ends)
+    written = {(where, read_header(each).producer_id) for where, log in admin.logs.items() for each in log.batches}
+    assert {(TopicPartition(each.topic, each.partition), each.producer_id) for each in runs} == written
+    assert all(read_header(each).is_transactional for log in admin.logs.values() for each in log.batches)
+    operations: list[OperationRow] = [each for each in world.rows("operations") if each.f == "transaction"]
+    assert {each.type for each in operations} == {"fail"}
+    assert ApiKey.ADD_PARTITIONS_TO_TXN not in {each.api_key for each in admin.requests}

@@ -1,0 +1,199 @@
+"""Runs whose histories and reports lie in S3: ``s3://BUCKET/RUN``.
+
+A history that is not large is copied beside the judge, by Arrow. A large one stays where it is: Spark reads it through
+its own path (``s3a://``), for which it needs Hadoop's S3 jars (``FETCH_JARS``). The report is written into the run's
+folder in S3.
+
+Both read the credentials from the environment, as AWS's own tools do (``AWS_ACCESS_KEY_ID`` and so on). A server of
+another maker is named by ``AWS_ENDPOINT_URL``.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlparse
+
+from reports.errors import SetupError
+from reports.manifest import MANIFEST_NAME
+from reports.schema import REMOTE_FILES, TABLES
+
+SCHEME: Final = "s3://"
+MOST_COPIED_BYTES: Final = 256 * 1024 * 1024
+"""A history above this is read in place."""
+FETCH_JARS: Final = "python -m reports.s3"
+ENDPOINT: Final = "AWS_ENDPOINT_URL"
+
+
+def is_remote(place: str | Path) -> bool:
+    return str(place).startswith(SCHEME)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRun:
+    """``prefix`` is BUCKET/RUN. ``stand_in`` is the local folder that a judge is given for it."""
+
+    prefix: str
+    stand_in: Path
+
+    def bring(self, store: Any, most_copied_bytes: int) -> None:
+        """Copies the run's manifest and history, or only tells where the history lies. Raises SetupError."""
+        found = _files_below(store, self.prefix)
+        if MANIFEST_NAME not in found:
+            raise SetupError(f"{SCHEME}{self.prefix} has no {MANIFEST_NAME}: it is not the folder of a run.")
+        history = {each: size for each, size in found.items() if any(fnmatch(each, one.path) for one in TABLES)}
+        self.stand_in.mkdir(parents=True)
+        copied = [MANIFEST_NAME]
+        if sum(history.values()) <= most_copied_bytes:
+            copied += history
+        else:
+            jars()
+            listing = {f"s3a://{self.prefix}/{each}": [each, size] for each, size in history.items()}
+            (self.stand_in / REMOTE_FILES).write_text(json.dumps(listing), encoding="utf-8")
+        for each in copied:
+            _copy(store, f"{self.prefix}/{each}", self.stand_in / each)
+
+    def take_report(self, store: Any) -> None:
+        """Writes the report into the run's folder in S3, if there is one."""
+        report = self.stand_in / "report"
+        for each in sorted(report.rglob("*")) if report.is_dir() else ():
+            if each.is_file():
+                with store.open_output_stream(f"{self.prefix}/{each.relative_to(self.stand_in)}") as target:
+                    target.write(each.read_bytes())
+
+
+@contextmanager
+def local_folders(places: Sequence[str | Path], most_copied_bytes: int = MOST_COPIED_BYTES) -> Iterator[list[Path]]:
+    """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
+
+    Raises SetupError, one sentence for the person at the terminal."""
+    with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
+        remote = {
+            each: RemoteRun(str(each).removeprefix(SCHEME).strip("/"), Path(scratch) / str(number) / Path(each).name)
+            for number, each in enumerate(places)
+            if is_remote(each)
+        }
+        store = _store() if remote else None
+        with _one_sentence():
+            for each in remote.values():
+                each.bring(store, most_copied_bytes)
+        yield [remote[each].stand_in if each in remote else Path(each) for each in places]
+        with _one_sentence():
+            for each in remote.values():
+                each.take_report(store)
+
+
+@contextmanager
+def _one_sentence() -> Iterator[None]:
+    try:
+        yield
+    except OSError as failure:
+        told = " ".join(str(failure).split()).rstrip(".")
+        raise SetupError(f"S3 does not give or take what it should; look at the AWS_* variables ({told}).") from failure
+
+
+def _store() -> Any:
+    from pyarrow.fs import S3FileSystem
+
+    endpoint = urlparse(os.environ.get(ENDPOINT, ""))
+    elsewhere = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme} if endpoint.netloc else {}
+    return S3FileSystem(**elsewhere)
+
+
+def _files_below(store: Any, prefix: str) -> dict[str, int]:
+    """The files of a folder, by their path in it, with their sizes."""
+    from pyarrow.fs import FileSelector
+
+    found = store.get_file_info(FileSelector(prefix, recursive=True, allow_not_found=True))
+    return {each.path.removeprefix(f"{prefix}/"): each.size for each in found if each.is_file}
+
+
+def _copy(store: Any, source: str, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with store.open_input_stream(source) as there, target.open("wb") as here:
+        shutil.copyfileobj(there, here)
+
+
+def spark_settings() -> dict[str, str]:
+    """What Spark needs to read s3a, if its jars are there and S3 is meant."""
+    endpoint = os.environ.get(ENDPOINT, "")
+    own = {
+        "spark.hadoop.fs.s3a.endpoint": endpoint,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": str(endpoint.startswith("https")).lower(),
+    }
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    found = ":".join(map(str, _jar_folder().glob("*.jar")))
+    return {
+        **({"spark.driver.extraClassPath": found} if found else {}),
+        "spark.hadoop.fs.s3a.endpoint.region": region,
+        **(own if endpoint else {}),
+    }
+
+
+def jars() -> list[Path]:
+    """Hadoop's S3 jars. Raises SetupError if they are missing."""
+    found = sorted(_jar_folder().glob("*.jar"))
+    if not found:
+        raise SetupError(
+            f"The history is too large to be copied, and Spark lacks its S3 jars: run `{FETCH_JARS}` once."
+        )
+    return found
+
+
+def _jar_folder() -> Path:
+    return Path(sys.prefix) / "s3-jars" / hadoop_version()
+
+
+def hadoop_version() -> str:
+    """The version of the Hadoop that PySpark brings. Its S3 jars must have the same."""
+    import pyspark
+
+    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    return jar.stem.removeprefix("hadoop-client-api-")
+
+
+def fetch_jars() -> list[Path]:
+    """Fetches the jars with Maven (some 700 MB, most of it Amazon's SDK). Raises SetupError."""
+    if shutil.which("mvn") is None:
+        raise SetupError("Spark's S3 jars come from Maven, and there is no mvn on the PATH: install e.g. maven.")
+    folder = _jar_folder()
+    with tempfile.TemporaryDirectory() as scratch:
+        (Path(scratch) / "pom.xml").write_text(_POM.format(version=hadoop_version()), encoding="utf-8")
+        words = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
+        done = subprocess.run(words, cwd=scratch, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SetupError(f"Maven did not bring Spark's S3 jars: {(done.stdout.strip() or 'no word')[-300:]}")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(f"{scratch}/jars", folder)
+    return jars()
+
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>crucible</groupId><artifactId>s3-jars</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>org.apache.hadoop</groupId><artifactId>hadoop-aws</artifactId><version>{version}</version>
+</dependency></dependencies></project>
+"""
+
+
+def main() -> int:
+    try:
+        found = jars() if any(_jar_folder().glob("*.jar")) else fetch_jars()
+    except SetupError as missing:
+        sys.stderr.write(f"{missing}\n")
+        return 2
+    sys.stdout.write("".join(f"{each.name}\n" for each in found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

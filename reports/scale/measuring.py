@@ -1,0 +1,125 @@
+"""Measures how long the judge takes for histories of several sizes, and draws it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from reports.plots import style
+from reports.scale.writing import write_history
+from reports.schema import history_bytes
+
+_SAMPLE_S = 0.5
+LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``cpu_s`` is the processor time of the judge and its Java, ``rss_bytes`` the most that both held at a time."""
+
+    operations: int
+    records_read: int
+    rows: int
+    bytes: int
+    wall_s: float
+    cpu_s: float
+    rss_bytes: int
+    outcome: str
+
+
+def measure(operations: int, folder: Path, seed: int = 1) -> Measured:
+    """Writes a clean history, and has it judged by a process of its own, page and all."""
+    run_dir = folder / f"operations-{operations}"
+    written = write_history(run_dir, operations, seed)
+    began_s = time.monotonic()
+    with (folder / f"operations-{operations}.log").open("wb") as log:
+        words = [sys.executable, "-m", "reports.judge", str(run_dir)]
+        judge = subprocess.Popen(words, stdout=log, stderr=log)
+        cpu_s, rss_bytes = _followed(judge)
+    verdict = run_dir / "report" / "verdict.json"
+    return Measured(
+        written.operations,
+        written.records_read,
+        sum(written.rows.values()),
+        history_bytes([run_dir]),
+        round(time.monotonic() - began_s, 1),
+        round(cpu_s, 1),
+        rss_bytes,
+        json.loads(verdict.read_text(encoding="utf-8"))["outcome"] if verdict.exists() else "none",
+    )
+
+
+def _followed(judge: "subprocess.Popen[bytes]") -> tuple[float, int]:
+    """Returns the processor time and the most memory of a process and its children, once it has ended."""
+    cpu_s: dict[int, float] = {}
+    most = 0
+    while judge.poll() is None:
+        now = 0
+        for each in _family(judge.pid):
+            try:
+                times = each.cpu_times()
+                cpu_s[each.pid] = times.user + times.system
+                now += each.memory_info().rss
+            except psutil.Error:
+                continue
+        most = max(most, now)
+        time.sleep(_SAMPLE_S)
+    return sum(cpu_s.values()), most
+
+
+def _family(pid: int) -> Iterator[psutil.Process]:
+    try:
+        judge = psutil.Process(pid)
+        yield judge
+        yield from judge.children(recursive=True)
+    except psutil.Error:
+        return
+
+
+def remember(measured: Measured, folder: Path) -> None:
+    with (folder / "measured.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(measured)) + "\n")
+
+
+def remembered(folder: Path) -> list[Measured]:
+    """What was measured, the last time for each size."""
+    lines = (folder / "measured.jsonl").read_text(encoding="utf-8").splitlines()
+    last = {each.operations: each for each in (Measured(**json.loads(line)) for line in lines)}
+    return sorted(last.values(), key=lambda one: one.operations)
+
+
+def table(rows: Sequence[Measured]) -> str:
+    """The rows as a table of Markdown."""
+    lines = [
+        "| operations | records read | rows | Parquet | time | processor time | memory |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {one.operations:,} | {one.records_read:,} | {one.rows:,} | {one.bytes / 1e6:,.0f} MB "
+        f"| {one.wall_s:,.0f} s | {one.cpu_s:,.0f} s | {one.rss_bytes / 2**30:.1f} GiB |"
+        for one in rows
+    ]
+    return "\n".join(lines)
+
+
+def draw(rows: Sequence[Measured], picture: Path) -> None:
+    """Time against operations, both logarithmic, beside a line that is as steep as the number of operations."""
+    with style.styled():
+        figure, (axes,) = style.canvas([3.4])
+        x = [each.operations for each in rows]
+        axes.plot(x, [each.wall_s for each in rows], "o-", color=style.BLUE, label="time")
+        axes.plot(x, [each.cpu_s for each in rows], "o-", color=style.ORANGE, label="processor time")
+        last = rows[-1]
+        axes.plot(x, [last.wall_s * each / last.operations for each in x], ":", color=style.MUTED, label="linear")
+        axes.axhline(LIMIT_S, color=style.RED, linewidth=1)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("operations judged; twelve records are read for each")
+        axes.set_title("seconds until the verdict; the red line is five minutes")
+        style.legend(axes, 3)
+        style.png(figure, picture)

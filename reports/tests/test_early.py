@@ -1,0 +1,122 @@
+"""While a run goes on, its history so far is not red unless the whole one is, and red as soon as it shows a breach."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from reports.guarantees import EXCUSED_BY, GUARANTEES
+from reports.tests.cuts import end_us, part_of
+from reports.tests.history import History, Shape
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+SHORT = Shape(rate_per_s=8)
+BREACHES = (
+    "inconsistent-offsets",
+    "corrupt-value",
+    "poll-skip",
+    "nonmonotonic-poll",
+    "int-poll-skip",
+    "int-nonmonotonic-poll",
+    "nonmonotonic-send",
+)
+"""Planted breaches that an operation shows at its end."""
+
+
+def broken_in(parts: Sequence[History], root: Path, spark: "SparkSession") -> list[dict[str, int]]:
+    """Judges parts of histories early. Returns for each the guarantees that are broken, with the time of the first
+    breach."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    from reports.early import breaches_of, early_judgings, reading_part
+
+    folders = [each.write(root / str(number)) for number, each in enumerate(parts)]
+    found: list[dict[str, int]] = [{} for _ in parts]
+    with reading_part(spark, folders) as tables:
+        for one in early_judgings(tables):
+            for row in breaches_of(one, tables).groupBy("run").agg(F.min("at_us").alias("at_us")).collect():
+                found[row["run"]][one.name] = row["at_us"]
+    return found
+
+
+def at_random(history: History, random: Random) -> History:
+    """Each process has recorded up to a moment of its own, and the nodes at least as far."""
+    last = end_us(history)
+    moments: dict[str, int] = {}
+
+    def moment(process: str) -> int:
+        return moments.setdefault(process, random.randrange(last))
+
+    part_of(history, moment, 0)
+    return part_of(history, moment, max(moments.values()))
+
+
+def legal_histories() -> Mapping[str, History]:
+    from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import PLANTED
+
+    legal = {}
+    for number, (name, (plant, broken)) in enumerate(PLANTED.items()):
+        if not broken:
+            legal[name] = generate(number, SHORT)
+            plant(legal[name])
+    return legal
+
+
+def test_each_guarantee_that_the_history_shows_says_what_may_excuse_it() -> None:
+    from reports.jobs.shared.judging import all_judgings
+
+    assert set(EXCUSED_BY) == {one.name for one in all_judgings()}
+    assert set(EXCUSED_BY) <= set(GUARANTEES)
+
+
+@pytest.mark.parametrize(
+    ("parts_of_each", "seed"), [(1, 1), pytest.param(6, 2, marks=pytest.mark.nightly)], ids=["few", "many"]
+)
+def test_a_part_of_a_clean_history_is_never_red(
+    spark: "SparkSession", tmp_path: Path, parts_of_each: int, seed: int
+) -> None:
+    random = Random(seed)
+    named = [
+        (name, at_random(history, random)) for name, history in legal_histories().items() for _ in range(parts_of_each)
+    ]
+    found = broken_in([part for _, part in named], tmp_path, spark)
+    assert not {name: broken for (name, _), broken in zip(named, found, strict=True) if broken}
+
+
+@pytest.mark.nightly
+def test_a_breach_is_red_in_the_first_part_that_holds_it(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import PLANTED
+
+    histories = []
+    for number, name in enumerate(BREACHES):
+        histories.append(generate(number, SHORT))
+        PLANTED[name][0](histories[-1])
+    last_us = max(map(end_us, histories))
+    whole = broken_in([part_of(each, lambda _: last_us, last_us) for each in histories], tmp_path / "whole", spark)
+    assert [set(each) for each in whole] == [{name} for name in BREACHES]
+    shown_us = [each[name] for each, name in zip(whole, BREACHES, strict=True)]
+    for late_us, expected in ((0, [{name} for name in BREACHES]), (1, [set() for _ in BREACHES])):
+        parts = [
+            part_of(history, lambda _, until_us=at_us - late_us: until_us, last_us)  # type: ignore[misc]
+            for history, at_us in zip(histories, shown_us, strict=True)
+        ]
+        assert [set(each) for each in broken_in(parts, tmp_path / str(late_us), spark)] == expected
+
+
+def test_a_lost_record_is_red_once_a_fetcher_has_jumped_over_it(spark: "SparkSession", tmp_path: Path) -> None:
+    from reports.tests.played import generate
+    from reports.tests.test_judge_finds_anomalies import plant_lost_write, plant_unseen
+
+    lost, unseen = generate(1, SHORT), generate(2, SHORT)
+    plant_lost_write(lost)
+    plant_unseen(unseen)
+    parts = [part_of(each, lambda _: 1 << 60, 1 << 60) for each in (lost, unseen)]
+    assert [set(each) for each in broken_in(parts, tmp_path, spark)] == [{"lost-write"}, set()]

@@ -1,0 +1,73 @@
+"""Watches a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reports.errors import SetupError
+from reports.judge import verdicts_of
+from reports.manifest import MANIFEST_NAME
+from reports.spark import LARGE_HISTORY_BYTES, spark_session
+from reports.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from reports.early import EarlyVerdict, TakeTrace
+
+EVERY_S = 60.0
+LOOKS_EVERY_S = 0.5
+"""How often the watcher looks whether the run has ended."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """``take_trace`` is that of ``early.py``. ``say`` gets a line for each look, and one for each guarantee that is
+    broken (``broken``)."""
+
+    run_dir: Path
+    take_trace: "TakeTrace"
+    say: Callable[[str], None]
+    every_s: float = EVERY_S
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def until_red_or_ended(self, fail_fast: bool) -> list[Verdict]:
+        """Watches until the run has ended, and returns its whole verdict. With ``fail_fast`` it ends with the first
+        guarantee that is broken, and returns none. Raises SetupError without a run or without Spark."""
+        if not self.run_dir.is_dir():
+            raise SetupError(f"There is no folder {self.run_dir}: start the run first, and give its folder.")
+        with spark_session("crucible-watch", LARGE_HISTORY_BYTES) as spark, tempfile.TemporaryDirectory() as scratch:
+            while not self._ended:
+                began_s = time.monotonic()
+                self._look(Path(scratch), spark)
+                if fail_fast and self.broken:
+                    return []
+                while not self._ended and time.monotonic() - began_s < self.every_s:
+                    time.sleep(LOOKS_EVERY_S)
+            return verdicts_of([self.run_dir], spark)
+
+    @property
+    def _ended(self) -> bool:
+        return (self.run_dir / MANIFEST_NAME).exists()
+
+    def _look(self, scratch: Path, spark: "SparkSession") -> None:
+        from reports.early import judge_early
+
+        began_s = time.monotonic()
+        seen = judge_early(self.run_dir, scratch, spark, self.take_trace)
+        if seen is None:
+            self.say("no part of the history is whole yet")
+        else:
+            self._tell(seen, time.monotonic() - began_s)
+
+    def _tell(self, seen: "EarlyVerdict", took_s: float) -> None:
+        for each in seen.breaches:
+            if each.guarantee not in self.broken:
+                self.broken[each.guarantee] = each.detail
+                self.say(f"RED: {each.guarantee} was broken at {each.at_us / 1e6:.3f} s: {each.detail}")
+        names = ", ".join(self.broken)
+        state = f"{names} broken" if names else f"none of {len(seen.judged)} guarantees is broken"
+        self.say(f"up to {seen.until_us / 1e6:.0f} s: {state} ({seen.operations:,} operations, in {took_s:.0f} s)")

@@ -1,0 +1,103 @@
+"""Child processes that play, and tell each result as soon as they have it.
+
+They are forked, as those of a search are (``chaos.search.children``), so they have all modules at once. They end with
+the night, however that ends.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeVar
+
+from bench.children import ends_with_me
+from chaos.search.children import FORK
+
+Tell = Callable[[Any], None]
+Work = Callable[[Tell], None]
+Job = TypeVar("Job")
+ENDS_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last word about a child. ``how`` is empty if it did all of its work, else it says why not."""
+
+    how: str = ""
+
+
+@dataclass(slots=True)
+class _Child(Generic[Job]):
+    job: Job
+    process: BaseProcess
+    limit_s: float
+    heard_s: float = field(default_factory=time.monotonic)
+
+
+class Players(Generic[Job]):
+    """At most ``most`` children at a time. At the end of its block all that still run are ended."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running: dict[Connection, _Child[Job]] = {}
+
+    def __enter__(self) -> "Players[Job]":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for told in list(self._running):
+            self._end(told)
+
+    @property
+    def are_free(self) -> bool:
+        return len(self._running) < self._most
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [each.job for each in self._running.values()]
+
+    def start(self, job: Job, work: Work, limit_s: float) -> None:
+        """Lets a child do ``work``. It is ended if it tells nothing for ``limit_s``."""
+        told, tell = FORK.Pipe(duplex=False)
+        process = FORK.Process(target=_work, args=(work, tell, ends_with_me()))
+        process.start()
+        tell.close()
+        self._running[told] = _Child(job, process, limit_s)
+
+    def hear(self, for_s: float) -> Iterator[tuple[Job, Any]]:
+        """Yields what children tell within this time, each with its job, and ``Ended`` as the last of each child."""
+        for told in wait(list(self._running), for_s):
+            assert isinstance(told, Connection)
+            child = self._running[told]
+            try:
+                message = told.recv()
+                child.heard_s = time.monotonic()
+            except EOFError:
+                child.process.join()
+                self._end(told)
+                code = child.process.exitcode
+                message = Ended("" if code == 0 else f"its process ended with exit code {code}")
+            yield child.job, message
+        for told, child in list(self._running.items()):
+            if time.monotonic() - child.heard_s > child.limit_s:
+                self._end(told)
+                yield child.job, Ended(f"it did not end within {child.limit_s:.0f} s")
+
+    def _end(self, told: Connection) -> None:
+        child = self._running.pop(told)
+        told.close()
+        child.process.terminate()
+        child.process.join(ENDS_WITHIN_S)
+        if child.process.is_alive():
+            child.process.kill()
+            child.process.join()
+
+
+def _work(work: Work, tell: Connection, end_with_starter: Callable[[], None]) -> None:
+    end_with_starter()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The night hears Ctrl-C too, and ends its children.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_DFL)
+    work(tell.send)

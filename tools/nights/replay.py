@@ -1,0 +1,26 @@
+"""Plays one seed with the code of another commit: ``python -P replay.py FILE SEED GUARANTEE``, with that commit's
+folder first on PYTHONPATH.
+
+It ends with 1 if the guarantee breaks (or the outcome has that name), with 0 if not, and with 125 if that code cannot
+play the file. That is what ``git bisect run`` wants to hear. It calls as little as it can, and nothing that is new.
+"""
+
+import sys
+
+GOOD, BAD, CANNOT_TELL = 0, 1, 125
+
+
+def main(file: str, seed: str, guarantee: str) -> int:
+    try:
+        from chaos.search.run_sim import run
+        from scenarios import loader
+
+        verdict = run(loader.find(file), int(seed))
+    except Exception as wrong:
+        sys.stderr.write(f"{type(wrong).__name__}: {wrong}\n")
+        return CANNOT_TELL
+    return BAD if guarantee in (*verdict.broken, verdict.outcome.name) else GOOD
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
