@@ -181,8 +181,8 @@ class ReaderCaughtUp(CatchUp):
             if type(effect) is Reply and effect.tag.client_id == self.client_id:
                 records = list(_records_of(effect.body))
                 self._told = [each for each in records if each.offset >= self._asked] or self._told
-                for each in records if self._is_counted else ():
-                    self._got(each, each.offset < self._had)
+                for record in records if self._is_counted else ():
+                    self._got(record, record.offset < self._had)
 
     def _asks(self, offset: int) -> None:
         if offset < self._asked:
@@ -216,8 +216,9 @@ class ObserverCaughtUp(NodeCaughtUp):
         return self.around.quorum.committed_end
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:  # noqa: ARG002
-        of_quorum = type(event) is PeerReply and event.channel is Channel.RAFT
-        if not of_quorum or node.broker.node_id != self.around.quorum.voters:
+        if node.broker.node_id != self.around.quorum.voters:  # The observer comes after the voters.
+            return
+        if type(event) is not PeerReply or event.channel is not Channel.RAFT:
             return
         for record in _records_of(event.body):
             self._take(record)
