@@ -20,6 +20,8 @@ ROWS = (
     "transaction-coordinator-killed",
     "restart",
     "cleaner",
+    "tier-upload",
+    "cold-read",
     "failover",
     "metadata",
     "hostile",
@@ -79,6 +81,9 @@ class Sizes:
     cleaner_bytes: int = 100_000_000
     """Bytes of all values that one pass reads."""
     cleaner_load_s: float = 20.0
+    tier_pairs: int = 3
+    tier_bytes: int = 120_000_000
+    """Bytes of all values in a log that goes to the remote tier."""
     failovers: int = 20
     """How often the controller is killed, and how often it is paused."""
     metadata_partitions: int = 10_000
@@ -127,6 +132,8 @@ QUICK = Sizes(
     cleaner_pairs=1,
     cleaner_bytes=5_000_000,
     cleaner_load_s=3.0,
+    tier_pairs=1,
+    tier_bytes=20_000_000,
     failovers=1,
     metadata_partitions=500,
     metadata_creations=2,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.peers.cluster import Cluster, until
 from bench.peers.target_cluster import target_cluster
+from bench.peers.tiered import BOTH
 from bench.targets.loader import find
 from bench.upgrade import client
 from bench.upgrade.full_replay import Told
@@ -24,8 +25,7 @@ from bench.upgrade.taking_over import LOG_START, OldDirectory, put
 VERSION = "4.1.1"
 NAME = f"Apache Kafka {VERSION}"
 SETTINGS = {
-    "remote.log.storage.system.enable": "true",
-    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    **BOTH,
     "remote.log.manager.task.interval.ms": "500",
     "remote.log.manager.task.retry.backoff.ms": "500",
     "remote.log.manager.task.retry.backoff.max.ms": "1000",

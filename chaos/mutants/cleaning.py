@@ -2,6 +2,7 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from collections.abc import Sequence
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
@@ -10,22 +11,20 @@ from reference_broker.records.batch import DELETE_HORIZON
 
 
 @mutant("reference_broker.log.cleaner.offset_map:OffsetMap.put")
-def newest_record_cleaned(original: Function, self: Any, key: bytes, offset: int) -> bool:
+def newest_record_cleaned(original: Function, self: Any, keys: Sequence[bytes], offsets: Sequence[int]) -> bool:
     """The cleaner takes the newest record of a key for superseded, and removes it."""
-    noted: bool = original(self, key, offset)
-    if noted:
-        self.offsets[short(key)] = offset + 1
+    noted: bool = original(self, keys, offsets)
+    for key, offset in zip(keys, offsets, strict=True):
+        if self.offsets.get(short(key)) == offset:
+            self.offsets[short(key)] = offset + 1
     return noted
 
 
-@mutant("reference_broker.log.cleaner.offset_map:OffsetMap.put")
-def superseded_record_kept(original: Function, self: Any, key: bytes, offset: int) -> bool:
-    """The cleaner notes the first offset of a key instead of the last, so superseded records stay."""
-    first = self.offsets.get(short(key), offset)
-    noted: bool = original(self, key, offset)
-    if noted:
-        self.offsets[short(key)] = first
-    return noted
+@mutant("reference_broker.log.cleaner.retention:Retention.keep")
+def superseded_record_kept(original: Function, self: Any, header: Any, batch: memoryview) -> Any:
+    """The cleaner takes no record for superseded, so all of them stay."""
+    kept = yield from original(self, header, batch)
+    return kept if header.is_control else batch
 
 
 @mutant("reference_broker.log.cleaner.cleanable:_end")

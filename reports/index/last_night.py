@@ -33,7 +33,9 @@ class NightTold:
             told = "; ".join(self.reasons)
             return f"{told[0].upper()}{told[1:]}."
         canary = self.night.canary
-        found = "" if canary is None else f", and the canary {canary.mutant} was found after {canary.seeds_tried} seeds"
+        found = (
+            "" if canary is None else f", and the canary {canary.mutant} was found after {_seeds(canary.seeds_tried)}"
+        )
         return f"{self.plays:,} plays{found}."
 
 
@@ -67,3 +69,7 @@ def _told(nights: Sequence[Night], counts: Sequence[Row], now_us: int) -> Iterat
         before_us = night.started_us
         if night.finished:
             finished.append(plays)
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"

@@ -39,9 +39,9 @@ def write_index(
     folders = night_folders(nights)
     if not folders:
         raise NightError(f"{nights} has no nights: ./crucible nightly writes one, and --nights DIR says where they lie")
-    notes = read_notes(nights)
+    notes, kept = read_notes(nights), [read_night(each) for each in folders]
     collected = collect_nights(folders, spark)
-    every = told([read_night(each) for each in folders], collected.counts, now_us or time.time_ns() // 1_000)
+    every = told(kept, collected.counts, now_us or time.time_ns() // 1_000)
     page = _page(nights, out)
     page.parent.mkdir(parents=True, exist_ok=True)
     context = context_of(collected, every, notes, nights, page.parent)

@@ -176,9 +176,15 @@ def test_the_page_stands_alone_and_all_its_links_lead_somewhere(
     assert "<orders>" not in text
 
 
-def test_what_a_person_can_put_right_is_told_in_one_sentence(tmp_path: Path) -> None:
+def test_what_a_person_can_put_right_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.index.write.collect_nights", lambda *_: pytest.fail("Spark was started for nothing"))
     with pytest.raises(NightError, match=r"has no nights: \./crucible nightly"):
         write_index(tmp_path / "nights")
     (tmp_path / ANNOTATIONS_NAME).write_text("[[note]]\nat = 2026-11-28\ntxt = 'no'\n", encoding="utf-8")
     with pytest.raises(NightError, match=r"annotations.toml cannot be read .* each note is \[\[note\]\]"):
         read_notes(tmp_path)
+    (tmp_path / ANNOTATIONS_NAME).unlink()
+    (tmp_path / "20261128-220000").mkdir()
+    (tmp_path / "20261128-220000" / "night.json").write_text("{", encoding="utf-8")
+    with pytest.raises(NightError, match=r"night\.json cannot be read"):
+        write_index(tmp_path)

@@ -10,24 +10,29 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.log.cleaner.cleanable import Cleanable
+from reference_broker.log.cleaner.groups import groups
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap
-from reference_broker.log.cleaner.record_rows import rows
-from reference_broker.log.cleaner.retention import RECORDS_PER_SLICE, Retention, check_crc, check_offsets
+from reference_broker.log.cleaner.record_columns import columns
+from reference_broker.log.cleaner.retention import (
+    RECORDS_PER_SLICE,
+    Retention,
+    check_count,
+    check_crc,
+    check_offsets,
+)
+from reference_broker.log.cleaner.superseded import Superseded
 from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
+from reference_broker.log.segment import Segment, whole_batches
 from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.records.reader import plain_records
 
-CHUNK_BYTES = 128 * 1024
+CHUNK_BYTES = 256 * 1024
 """How many bytes one read or one write has."""
-
-SEGMENTS_PER_GROUP = 16
-"""How many segments may become one at most. They are swapped in one event."""
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
@@ -62,6 +67,15 @@ class Cleaned:
     kept: int = 0
     map_used_percent: int = 0
     end_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What a pass notes of the dirty part."""
+
+    newest: OffsetMap
+    superseded: Superseded
+    last_batches: LastBatches
 
 
 @dataclass(slots=True)
@@ -111,17 +125,19 @@ class Cleaning:
 
     def _run(self) -> Steps:
         log = self.log
-        newest, last_batches = OffsetMap(self.buffer_bytes), LastBatches(log.producers)
-        yield from self._fill(newest, last_batches)
+        newest = OffsetMap(self.buffer_bytes)
+        noted = _Noted(newest, Superseded(newest.capacity), LastBatches(log.producers))
+        yield from self._fill(noted)
         if newest.latest_offset < self.part.first_dirty_offset:
             raise Overtaken(f"{log.directory} has no dirty segment any more")
         yield from self._make_durable()
-        transactions = CleanedTransactions()
-        last_batches.latest_offset = newest.latest_offset
+        yield from self._judged(noted.superseded.settle(newest.offsets.values()))
+        noted.last_batches.latest_offset = newest.latest_offset
         retention = Retention(
             newest,
-            transactions,
-            last_batches,
+            noted.superseded,
+            CleanedTransactions(),
+            noted.last_batches,
             self.now.wall_ms,
             log.config.delete_retention_ms,
             tombstones_below=log.horizon.limit,
@@ -144,7 +160,7 @@ class Cleaning:
             yield self._step(unsynced)
             self._check(segments)
 
-    def _fill(self, newest: OffsetMap, last_batches: LastBatches) -> Steps:
+    def _fill(self, noted: _Noted) -> Steps:
         log, part = self.log, self.part
         transactions = CleanedTransactions()
         begin = part.first_dirty_offset
@@ -154,16 +170,16 @@ class Cleaning:
             begin = max(begin, segment.base_offset)
             transactions.begin(log.segments.aborted_between(begin, segment.next_offset), segment.next_offset)
             for header, batch in self._batches(segment, segment.position_of(log.disk, begin)):
-                if not (yield from self._note(newest, transactions, segment, header, batch)):
+                if not (yield from self._note(noted, transactions, segment, header, batch)):
                     return
-                last_batches.note(header)
-                newest.latest_offset = header.last_offset
+                noted.last_batches.note(header)
+                noted.newest.latest_offset = header.last_offset
                 yield from self._pause((segment,))
-            newest.latest_offset = _end_of(log, segment) - 1
+            noted.newest.latest_offset = _end_of(log, segment) - 1
 
     def _note(
         self,
-        newest: OffsetMap,
+        noted: _Noted,
         transactions: CleanedTransactions,
         segment: Segment,
         header: BatchHeader,
@@ -177,21 +193,23 @@ class Cleaning:
         if transactions.of_data(header) or header.record_count == 0:
             return True
         plain = yield from self._judged(plain_records(header, batch))
-        position = 0
         if plain is None:  # Older records of its keys stay, too.
             return True
         self._check((segment,))
+        position = count = 0
         while position < len(plain):
-            found, position = rows(plain, position, RECORDS_PER_SLICE)
+            found, position = columns(plain, position, RECORDS_PER_SLICE)
             check_offsets(header, found)
-            self._records += len(found)
-            for row in found:
-                offset = header.base_offset + row.offset_delta
-                if row.key is not None and offset >= self.part.first_dirty_offset and not newest.put(row.key, offset):
-                    return False
+            count += len(found.starts)
+            self._records += len(found.starts)
+            if not noted.newest.put(*found.keyed(header.base_offset, self.part.first_dirty_offset)):
+                return False
             if position < len(plain):
                 yield self._step()
                 self._check((segment,))
+        check_count(header, count)
+        if header.base_offset >= self.part.first_dirty_offset:
+            noted.superseded.note(header)
         return True
 
     def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
@@ -306,28 +324,3 @@ class Cleaning:
 def _end_of(log: PartitionLog, segment: Segment) -> int:
     """Where the next segment begins. There may be a gap before that, and a pass goes over it."""
     return log.bases[log.segments.index_of(segment.base_offset) + 1]
-
-
-def groups(log: PartitionLog, end_offset: int) -> list[list[Segment]]:
-    """Groups the segments that begin before ``end_offset``. A group has neighbours that fit together into one
-    segment."""
-    found: list[list[Segment]] = []
-    size = entries = 0
-    config = log.config
-    for segment in log.segments:
-        if segment.base_offset >= end_offset:
-            break
-        fits = (
-            found
-            and size + segment.size_bytes <= config.segment_bytes
-            and (entries + len(segment.offsets)) * 8 <= config.segment_index_bytes
-            and segment.next_offset - 1 - found[-1][0].base_offset <= MAX_RELATIVE_OFFSET
-            and len(found[-1]) < SEGMENTS_PER_GROUP
-        )
-        if not fits:
-            found.append([])
-            size = entries = 0
-        found[-1].append(segment)
-        size += segment.size_bytes
-        entries += len(segment.offsets)
-    return found

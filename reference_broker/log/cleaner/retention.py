@@ -8,8 +8,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from reference_broker.log.cleaner.last_batches import LastBatches
-from reference_broker.log.cleaner.offset_map import OffsetMap, short
-from reference_broker.log.cleaner.record_rows import Row, rows, shifted
+from reference_broker.log.cleaner.offset_map import OffsetMap, all_short
+from reference_broker.log.cleaner.record_columns import Columns, columns, extents, shifted
+from reference_broker.log.cleaner.superseded import Superseded
 from reference_broker.log.cleaner.transactions import CleanedTransactions
 from reference_broker.records.batch import (
     COMPRESSION_MASK,
@@ -27,8 +28,11 @@ from reference_broker.records.reader import plain_records
 from reference_broker.records.varint import INT64_END, wrapped
 from reference_broker.wire.errors import ErrorCode
 
-RECORDS_PER_SLICE = 1000
-"""How many records one slice judges. That takes about 2 ms."""
+RECORDS_PER_SLICE = 3000
+"""How many records one slice reads. That takes 1 to 2 ms."""
+
+REBUILT_PER_SLICE = 1000
+"""How many records one slice puts into a new batch. That takes about 2 ms."""
 
 NO_EPOCH_YET = -2
 
@@ -48,6 +52,7 @@ class Retention:
     """
 
     newest: OffsetMap
+    superseded: Superseded
     transactions: CleanedTransactions
     last_batches: LastBatches
     now_ms: int
@@ -72,6 +77,9 @@ class Retention:
             self.records += header.record_count
             return _emptied(header) if must_stay else None
         check_crc(header, batch)
+        if self.superseded.holds(header):
+            self.records += header.record_count
+            return _emptied(header) if must_stay else None
         if header.is_control:
             self.records += header.record_count
             self.kept += header.record_count
@@ -80,7 +88,8 @@ class Retention:
             plain = yield from plain_records(header, batch)
             if plain is None:
                 return batch
-            return (yield from _rebuilt(header, plain, rows(plain, 0, header.record_count)[0], self._horizon_ms))
+            starts = columns(plain, 0, header.record_count)[0].starts
+            return (yield from _rebuilt(header, plain, starts, self._horizon_ms))
         return (yield from self._keep_records(header, batch, horizon_ms, must_stay))
 
     @property
@@ -106,47 +115,57 @@ class Retention:
             self.records += header.record_count
             self.kept += header.record_count
             return batch
-        kept: list[Row] = []
+        kept: list[int] = []
         position = count = 0
+        has_tombstone = False
         tombstones_go = horizon_ms is not None and self.now_ms >= horizon_ms
         while position < len(plain):
-            found, position = rows(plain, position, RECORDS_PER_SLICE)
+            found, position = columns(plain, position, RECORDS_PER_SLICE)
             check_offsets(header, found)
-            count += len(found)
-            kept += self._newest_of(header.base_offset, found, tombstones_go)
+            count += len(found.starts)
+            stay = self._newest_of(header.base_offset, found, tombstones_go)
+            kept += [found.starts[at] for at in stay]
+            has_tombstone = has_tombstone or not set(found.valueless).isdisjoint(stay)
             if count > header.record_count:
                 break
             if position < len(plain):
                 yield
-        if count != header.record_count:
-            raise InvalidRecords(
-                ErrorCode.corrupt_message, f"a batch holds {count} records, but claims {header.record_count}"
-            )
+        check_count(header, count)
         self.records += count
         self.kept += len(kept)
         if not kept:
             return _emptied(header) if must_stay else None
-        needs_horizon = horizon_ms is None and not all(row.has_value for row in kept)
+        needs_horizon = horizon_ms is None and has_tombstone
         if len(kept) == count and not needs_horizon:
             return batch
         return (yield from _rebuilt(header, plain, kept, self._horizon_ms if needs_horizon else None))
 
-    def _newest_of(self, base_offset: int, found: list[Row], tombstones_go: bool) -> list[Row]:
-        """Returns the records that stay. As in Kafka, records without a key are removed. They can only come from a time
-        at which the topic was not compacted."""
-        offsets, latest = self.newest.offsets, self.newest.latest_offset
-        kept = []
-        for row in found:
-            offset = base_offset + row[3]
-            if offset <= latest:
-                key = row[4]
-                if key is None or offsets.get(key if len(key) < 16 else short(key), -1) > offset:
-                    continue
-                if tombstones_go and not row[5] and offset < self.tombstones_below:
-                    self.tombstones_gone = offset + 1
-                    continue
-            kept.append(row)
-        return kept
+    def _newest_of(self, base_offset: int, found: Columns, tombstones_go: bool) -> list[int]:
+        """Returns the indexes of the records that stay. As in Kafka, records without a key are removed. They can only
+        come from a time at which the topic was not compacted."""
+        latest = self.newest.latest_offset - base_offset
+        newest = map(self.newest.offsets.get, all_short(found.keys))
+        deltas = found.offset_deltas
+        stay = [
+            at
+            for at, (delta, known) in enumerate(zip(deltas, newest, strict=True))
+            if known is None or known <= base_offset + delta or delta > latest
+        ]
+        if found.keyless:
+            gone = {at for at in found.keyless if deltas[at] <= latest}
+            stay = [at for at in stay if at not in gone]
+        if tombstones_go and found.valueless:
+            stay = self._without_tombstones(base_offset, found, stay)
+        return stay
+
+    def _without_tombstones(self, base_offset: int, found: Columns, stay: list[int]) -> list[int]:
+        """Takes those tombstones away that are old enough, from the records that would stay."""
+        deltas = found.offset_deltas
+        end = min(self.newest.latest_offset + 1, self.tombstones_below) - base_offset
+        gone = {at for at in found.valueless if deltas[at] < end}.intersection(stay)
+        if gone:
+            self.tombstones_gone = max(self.tombstones_gone, base_offset + max(deltas[at] for at in gone) + 1)
+        return [at for at in stay if at not in gone]
 
 
 def check_crc(header: BatchHeader, batch: memoryview) -> None:
@@ -156,11 +175,19 @@ def check_crc(header: BatchHeader, batch: memoryview) -> None:
         raise InvalidRecords(ErrorCode.corrupt_message, f"the batch at offset {header.base_offset} has a wrong CRC")
 
 
-def check_offsets(header: BatchHeader, found: list[Row]) -> None:
+def check_count(header: BatchHeader, count: int) -> None:
+    """Checks that a batch holds as many records as it claims. Raises InvalidRecords (CORRUPT_MESSAGE)."""
+    if count != header.record_count:
+        raise InvalidRecords(
+            ErrorCode.corrupt_message, f"a batch holds {count} records, but claims {header.record_count}"
+        )
+
+
+def check_offsets(header: BatchHeader, found: Columns) -> None:
     """Checks that all records have offsets inside their batch. A record with an offset beyond it would supersede
     records that come after it. Such records may be in the log, because records are only decoded when they are appended
     if the topic is compacted by then. Raises InvalidRecords (CORRUPT_MESSAGE)."""
-    deltas = [row[3] for row in found]
+    deltas = found.offset_deltas
     if deltas and (min(deltas) < 0 or max(deltas) > header.last_offset_delta):
         raise InvalidRecords(
             ErrorCode.corrupt_message,
@@ -169,25 +196,26 @@ def check_offsets(header: BatchHeader, found: list[Row]) -> None:
 
 
 def _rebuilt(
-    header: BatchHeader, plain: bytes, kept: list[Row], horizon_ms: int | None
+    header: BatchHeader, plain: bytes, starts: list[int], horizon_ms: int | None
 ) -> Generator[None, None, bytes]:
-    """The batch with ``kept`` alone. Offsets, epoch, producer and sequence stay. A horizon stands in the base timestamp
-    (KIP-534), and the records then count their timestamps from it. A large batch takes several slices."""
+    """The batch with the records that begin at ``starts`` alone. Offsets, epoch, producer and sequence stay. A horizon
+    stands in the base timestamp (KIP-534), and the records then count their timestamps from it. A large batch takes
+    several slices."""
     base_ms, attributes = header.base_timestamp_ms, header.attributes
     if horizon_ms is not None:
         base_ms, attributes = horizon_ms, header.attributes | DELETE_HORIZON
     by = header.base_timestamp_ms - base_ms
     latest_ms = -INT64_END
     pieces: list[bytes] = []
-    for start in range(0, len(kept), RECORDS_PER_SLICE):
-        if start:
+    for first in range(0, len(starts), REBUILT_PER_SLICE):
+        if first:
             yield
-        some = kept[start : start + RECORDS_PER_SLICE]
+        some = extents(plain, starts[first : first + REBUILT_PER_SLICE])
         if horizon_ms is None:
-            pieces += [plain[row.start : row.end] for row in some]
+            pieces += [plain[record.start : record.end] for record in some]
         else:
-            pieces += [shifted(plain, row, row.timestamp_delta + by) for row in some]
-        latest_ms = max(latest_ms, *(wrapped(row.timestamp_delta + header.base_timestamp_ms) for row in some))
+            pieces += [shifted(plain, record, record.timestamp_delta + by) for record in some]
+        latest_ms = max(latest_ms, *(wrapped(record.timestamp_delta + header.base_timestamp_ms) for record in some))
     body: list[bytes] = []
     for piece in compressed_pieces(Compression(header.compression), b"".join(pieces)):
         if body:
@@ -197,7 +225,7 @@ def _rebuilt(
         attributes=attributes,
         base_timestamp_ms=base_ms,
         max_timestamp_ms=header.max_timestamp_ms if header.is_log_append_time else latest_ms,
-        record_count=len(kept),
+        record_count=len(starts),
     )
     return sealed(new, b"".join(body))
 

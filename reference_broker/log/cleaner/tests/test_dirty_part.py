@@ -78,12 +78,13 @@ def test_with_both_policies_a_log_is_cleaned_before_and_after_its_retention() ->
 )
 def test_a_map_holds_the_newest_offset_of_as_many_keys_as_it_has_room_for() -> None:
     newest = OffsetMap(100 * BYTES_PER_KEY)
-    keys = [b"%d" % number * (1 + 8 * (number % 2)) for number in range(100, 200)]
+    keys = [b"%d" % number * (1 + 16 * (number % 2)) for number in range(100, 200)]
     assert (newest.latest_offset, newest.used_percent) == (-1, 0)
-    for number, key in enumerate(keys):
-        assert newest.put(key, number)
-        assert (newest.latest_offset, newest.used_percent) == (number, number + 1)
-    assert not newest.put(b"one more", 100)
-    assert newest.put(keys[3], 101)
-    assert [newest.offsets[short(key)] for key in keys] == [0, 1, 2, 101, *range(4, 100)]
-    assert (short(b"one more") in newest.offsets, newest.latest_offset) == (False, 101)
+    for number in range(0, 100, 2):
+        assert newest.put(keys[number : number + 2], [number, number + 1])
+        assert (newest.latest_offset, newest.used_percent) == (number + 1, number + 2)
+    assert not newest.put([b"one more"], [100])
+    assert newest.put([keys[3]], [101])
+    assert not newest.put([keys[4], b"one more", keys[5]], [102, 103, 104])
+    assert [newest.offsets[short(key)] for key in keys] == [0, 1, 2, 101, 102, *range(5, 100)]
+    assert (short(b"one more") in newest.offsets, newest.latest_offset) == (False, 102)

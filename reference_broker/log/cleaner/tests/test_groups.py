@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.cleaning import SEGMENTS_PER_GROUP, groups
+from reference_broker.log.cleaner.groups import SEGMENTS_PER_GROUP, groups
 from reference_broker.log.cleaner.tests.cleaner_world import (
     COMPACTED,
     all_headers,

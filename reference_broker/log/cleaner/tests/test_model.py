@@ -21,7 +21,7 @@ from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
 
 RETENTION_MS = 50
-KEYS = ["a", "b", "c", "a key that is longer than its digest"]
+KEYS = ["a", "b", "c", "a key that is longer than the digest which stands for it"]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,118 @@
+"""Reads the records of a batch over its decompressed bytes, column by column. The cleaner needs no more than a record's
+place, its offset, its key, and whether it has a value."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from reference_broker.records.batch import InvalidRecords
+from reference_broker.records.varint import read_zigzag, wrapped, zigzag
+from reference_broker.wire.errors import ErrorCode
+
+
+class Columns(NamedTuple):
+    """Neighbouring records. A record's bytes, with the length in front, begin at its ``start`` and end where the next
+    one begins. An offset delta counts from the base offset of the batch. ``keyless`` and ``valueless`` are the indexes
+    of the records without a key, whose ``keys`` are empty, and of those without a value."""
+
+    starts: list[int]
+    offset_deltas: list[int]
+    keys: list[bytes]
+    keyless: list[int]
+    valueless: list[int]
+
+    def keyed(self, base_offset: int, from_offset: int) -> tuple[list[bytes], list[int]]:
+        """The keys and the offsets of the records that have a key, from an offset on."""
+        offsets = [base_offset + delta for delta in self.offset_deltas]
+        if base_offset >= from_offset and not self.keyless:
+            return self.keys, offsets
+        keyless = set(self.keyless)
+        chosen = [at for at, offset in enumerate(offsets) if offset >= from_offset and at not in keyless]
+        return [self.keys[at] for at in chosen], [offsets[at] for at in chosen]
+
+
+class Extent(NamedTuple):
+    """Where one record lies, and its timestamp, counted from the base timestamp of the batch."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+
+
+def columns(plain: bytes, position: int, limit: int) -> tuple[Columns, int]:
+    """Reads at most ``limit`` records from byte ``position`` on. Returns them and the position of the next record.
+    Raises InvalidRecords (CORRUPT_MESSAGE) if the bytes are no records."""
+    found = Columns([], [], [], [], [])
+    try:
+        return found, _read(plain, position, limit, found)
+    except IndexError as error:
+        raise _corrupt("a record ends inside a field") from error
+
+
+def _read(plain: bytes, position: int, limit: int, found: Columns) -> int:
+    """This is the cleaner's inner loop. So numbers of one and two bytes, as most are, are read without a call, and
+    nothing is made of a record but its key."""
+    size = len(plain)
+    add_start, add_delta, add_key = found.starts.append, found.offset_deltas.append, found.keys.append
+    for at in range(limit):
+        if position >= size:
+            break
+        add_start(position)
+        byte, position = plain[position], position + 1
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+        elif (high := plain[position]) < 0x80:
+            length, position = ((byte & 0x7F | high << 7) >> 1) ^ -(byte & 1), position + 1
+        else:
+            length, position = read_zigzag(plain, position - 1)
+        end = position + length
+        if length < 0 or end > size:
+            raise _corrupt(f"a record claims {length} bytes, but {size - position} are left")
+        position = position + 2 if plain[position + 1] < 0x80 else read_zigzag(plain, position + 1)[1]
+        byte, position = plain[position], position + 1
+        if byte < 0x80:
+            add_delta((byte >> 1) ^ -(byte & 1))
+        elif (high := plain[position]) < 0x80:
+            add_delta(((byte & 0x7F | high << 7) >> 1) ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = read_zigzag(plain, position - 1)
+            add_delta(delta)
+        byte, position = plain[position], position + 1
+        if byte < 0x80:
+            length = (byte >> 1) ^ -(byte & 1)
+        else:
+            length, position = read_zigzag(plain, position - 1)
+        if length >= 0:
+            key_at, position = position, position + length
+            add_key(plain[key_at:position])
+        else:
+            add_key(b"")
+            found.keyless.append(at)
+        if position >= end:
+            raise _corrupt(f"the key of a record ends at byte {position}, but the record ends at {end}")
+        if plain[position] & 1:
+            found.valueless.append(at)
+        position = end
+    return position
+
+
+def extents(plain: bytes, starts: Sequence[int]) -> list[Extent]:
+    """The records that begin at these places. They have been read before, so nothing is checked."""
+    found = []
+    for start in starts:
+        length, position = read_zigzag(plain, start)
+        found.append(Extent(start, position + length, read_zigzag(plain, position + 1)[0]))
+    return found
+
+
+def shifted(plain: bytes, record: Extent, timestamp_delta: int) -> bytes:
+    """Returns the record's bytes with another timestamp delta. A delta beyond int64 wraps around, as sums of timestamps
+    do."""
+    _, position = read_zigzag(plain, record.start)
+    _, rest = read_zigzag(plain, position + 1)
+    body = plain[position : position + 1] + zigzag(wrapped(timestamp_delta)) + plain[rest : record.end]
+    return zigzag(len(body)) + body
+
+
+def _corrupt(message: str) -> InvalidRecords:
+    return InvalidRecords(ErrorCode.corrupt_message, message)
