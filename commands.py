@@ -28,6 +28,7 @@ def demo(out: Path | None, seed: int, opened: bool) -> None:
     sys.exit(worst(verdicts))
 
 
+_WATCH = click.option("--watch", is_flag=True, help="Judge it while it goes on, too, as `judge --watch` does.")
 _SCENARIOS = click.argument("scenarios", nargs=-1, metavar="SCENARIO...", shell_complete=completing.scenarios)
 _ALL = click.option("--all", "everything", is_flag=True, help="Every scenario.")
 _REVISION = click.option(
@@ -70,6 +71,7 @@ _WITH_MUTANTS = click.option(
 @click.option("--leader-epochs", is_flag=True, help="Groups and the mirror send leader epochs (KIP-320).")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (or for all runs).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@_WATCH
 @_OPEN
 def run(
     scenarios: Sequence[str],
@@ -81,6 +83,7 @@ def run(
     leader_epochs: bool,
     out: Path | None,
     seed: int,
+    watch: bool,
     opened: bool,
 ) -> None:
     """Plays scenarios with real processes (Locust, Toxiproxy, signals). Then Spark judges.
@@ -96,7 +99,7 @@ def run(
     found = find_scenarios(scenarios, everything)
     found = [with_leader_epochs(each) for each in found] if leader_epochs else found
     plays = live_plays(found, revision, planted, target, everything)
-    verdicts = play_live(plays, target, out, seed)
+    verdicts = play_live(plays, target, out, seed, watch)
     if opened:
         open_worst(verdicts)
     sys.exit(as_they_must(plays, verdicts) if with_mutants else worst(verdicts))
@@ -182,6 +185,7 @@ def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed
     epilog="\b\nExamples:"
     "\n  ./crucible fleet plain-load --web"
     "\n  ./crucible fleet plain-load --clients 1000 --workers 3 --shape step"
+    "\n  ./crucible fleet plain-load --seconds 7200 --watch"
 )
 @click.argument("scenario", default="plain-load")
 @click.option(
@@ -204,6 +208,7 @@ def compare(named: Sequence[str], others: Sequence[Path], out: Path | None, seed
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the run (default: in runs/).")
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides every random choice.")
+@_WATCH
 def fleet(
     scenario: str,
     target: str,
@@ -216,12 +221,13 @@ def fleet(
     revision: str,
     out: Path | None,
     seed: int,
+    watch: bool,
 ) -> None:
     """Runs a scenario's load alone, without its faults, straight to the brokers. It is judged at its end.
 
     The run is INVALID if the fleet, and not the broker, was what limited it.
     """
-    from playing import command_line, find_scenarios, judge, run_folder, worst
+    from playing import command_line, find_scenarios, judge, run_folder, watched, worst
     from terminal import need_java, one_sentence, progress
 
     need_java()
@@ -241,7 +247,7 @@ def fleet(
         shape or "",
         port if web else 0,
     )
-    with one_sentence(SetupError, NodeDied):
+    with one_sentence(SetupError, NodeDied), watched(plan.out, watch):
         folder = drive(spoken, plan, command_line(), progress)
     sys.exit(worst(judge([folder.path])))
 

@@ -3,8 +3,10 @@
 Only ``commands.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
 """
 
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,8 +79,11 @@ def _outside_revision(scenario: "Scenario", target: str) -> str | None:
     return "final" if target != "reference" and "final" in scenario.revisions and "@" not in scenario.name else None
 
 
-def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int) -> "list[Verdict]":
-    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict."""
+def play_live(
+    plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | None, seed: int, watch: bool = False
+) -> "list[Verdict]":
+    """Plays one after the other, then judges all in one Spark session. Tells one line a verdict. With ``watch`` each is
+    also judged while it goes on."""
     need_java()
     need_disk(out or ROOT / "runs")
     from chaos.live.errors import SetupError
@@ -94,7 +99,7 @@ def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | 
             folder = run_folder(out, name, len(plays) > 1)
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
-            with shown_live() as show:
+            with watched(folder, watch), shown_live() as show:
                 play(
                     scenario,
                     folder,
@@ -107,6 +112,23 @@ def play_live(plays: "Sequence[tuple[Scenario, str]]", target: str, out: Path | 
                 )
             folders.append(folder)
     return judge(folders)
+
+
+@contextmanager
+def watched(folder: Path, wanted: bool) -> Iterator[None]:
+    """Has another process judge the run in this folder while the block plays it (``crucible judge --watch``). It steps
+    back for the run, and ends with the block."""
+    if not wanted:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    words = ["nice", sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", str(folder)]
+    watcher = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        watcher.terminate()
+        watcher.wait()
 
 
 def _shown_revision(scenario: "Scenario") -> str:

@@ -30,6 +30,18 @@ def plays(role: str, wanted: NodeChoice, node_id: int) -> bool:
     return wanted == "any" or is_role(role, wanted)
 
 
+def told(role: str, topic: str) -> str:
+    """Returns a role in words. ``topic`` is the hot one. Empty stays empty."""
+    words = {
+        "leader": "the controller",
+        "follower": "a follower of the controller",
+        "observer": "an observer",
+        "partition_leader": f"the leader of {topic}-0",
+        "partition_follower": f"a follower of {topic}-0",
+    }
+    return words.get(role, "")
+
+
 def topic_of_roles(scenario: Scenario) -> str:
     """Returns the hot topic if a fault names a node by its part in a partition, else an empty name."""
     choices = [each for fault in scenario.faults for each in (fault.node, fault.match.role, *(fault.link or ()))]

@@ -136,6 +136,9 @@ def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, s
     )
     try:
         yield tables
+    except KeyboardInterrupt:
+        tables.kept.clear()  # Java has heard of it, too. It may be gone, and then it has nothing to free.
+        raise
     finally:
         for frame in tables.kept.values():
             frame.unpersist()

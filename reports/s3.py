@@ -104,8 +104,11 @@ def _store() -> Any:
     from pyarrow.fs import S3FileSystem
 
     endpoint = urlparse(os.environ.get(ENDPOINT, ""))
+    if endpoint.netloc:  # Servers of other makers do not all take checksums that follow the body.
+        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     elsewhere = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme} if endpoint.netloc else {}
-    return S3FileSystem(**elsewhere)
+    # A small file is then put at once. Some servers refuse the parts that it would be sent in otherwise.
+    return S3FileSystem(allow_delayed_open=True, **elsewhere)
 
 
 def _files_below(store: Any, prefix: str) -> dict[str, int]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scenarios.consistency import check, needed_by
 from scenarios.declared import read
+from scenarios.epochs import sends_leader_epochs
 from scenarios.fault_tables import read_fault
 from scenarios.fields import Reader, ScenarioError
 from scenarios.model import Cluster, Scenario
@@ -57,6 +58,14 @@ def typed(scenario: Scenario) -> str:
     if Path(scenario.path).resolve().parent in ours:
         return scenario.name
     return marked(scenario.path, revision_of(scenario))
+
+
+def typed_options(scenario: Scenario) -> str:
+    """Returns what to type behind the scenario so that its clients send leader epochs, if they do although its file
+    does not say so. Else it is empty."""
+    if not sends_leader_epochs(scenario) or sends_leader_epochs(load(Path(scenario.path))):
+        return ""
+    return " --leader-epochs"
 
 
 def load(path: Path) -> Scenario:

@@ -10,4 +10,7 @@ def begin(_: Place, target: Target) -> End:
     delay_ms, jitter_ms = target.fault.delay_ms.high, target.fault.jitter_ms
     least_us = max(1, delay_ms - jitter_ms) * 1000
     attributes = {"latency": delay_ms, "jitter": jitter_ms}
-    return poisoned(target, "latency", attributes, lambda probe: probe.first_us >= least_us, limit_s=PROBE_LIMIT_S)
+    does = f"were delayed by {delay_ms} ms" + (f", give or take {jitter_ms}" if jitter_ms else "")
+    return poisoned(
+        target, "latency", attributes, does, lambda probe: probe.first_us >= least_us, limit_s=PROBE_LIMIT_S
+    )

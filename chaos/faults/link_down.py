@@ -14,6 +14,6 @@ def begin(_: Place, target: Target) -> End:
         seen = told_by(probes, lambda probe: probe.outcome == "refused")
         for link in target.links:
             link.proxy.enable()
-        return Ended(f"proxy disabled: {seen}" if seen else "")
+        return Ended(f"connections were closed, and new ones refused; {seen}" if seen else "")
 
     return end

@@ -5,4 +5,5 @@ from chaos.live.targets import Target
 
 
 def begin(_: Place, target: Target) -> End:
-    return poisoned(target, "reset_peer", {"timeout": 0}, lambda probe: probe.outcome in ("closed", "refused"))
+    does = "were cut off, because each connection was reset"
+    return poisoned(target, "reset_peer", {"timeout": 0}, does, lambda probe: probe.outcome in ("closed", "refused"))

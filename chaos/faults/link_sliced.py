@@ -11,4 +11,5 @@ PROBE_REQUESTS = 20
 
 def begin(_: Place, target: Target) -> End:
     attributes = {"average_size": AVERAGE_BYTES, "size_variation": VARIATION_BYTES, "delay": PAUSE_US}
-    return poisoned(target, "slicer", attributes, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)
+    does = f"came in pieces of {AVERAGE_BYTES} bytes, give or take {VARIATION_BYTES}, {PAUSE_US} µs apart"
+    return poisoned(target, "slicer", attributes, does, lambda probe: probe.whole_us >= 4 * PAUSE_US, PROBE_REQUESTS)

@@ -17,5 +17,5 @@ def begin(_: Place, target: Target) -> End:
             return True
         return probe.outcome == "answered" and probe.answer_bytes * 1_000_000 <= 2000 * rate_kb_per_s * probe.whole_us
 
-    attributes = {"rate": rate_kb_per_s}
-    return poisoned(target, "bandwidth", attributes, shows, PROBE_REQUESTS, PROBE_LIMIT_S)
+    does = f"passed at no more than {rate_kb_per_s} kB a second"
+    return poisoned(target, "bandwidth", {"rate": rate_kb_per_s}, does, shows, PROBE_REQUESTS, PROBE_LIMIT_S)

@@ -10,4 +10,5 @@ REQUEST_BYTES = 14
 def begin(_: Place, target: Target) -> End:
     kept = target.fault.cut_bytes.high
     requests = kept // REQUEST_BYTES + 2
-    return poisoned(target, "limit_data", {"bytes": kept}, lambda probe: probe.outcome == "closed", requests)
+    does = f"were cut off after {kept} bytes of each connection"
+    return poisoned(target, "limit_data", {"bytes": kept}, does, lambda probe: probe.outcome == "closed", requests)

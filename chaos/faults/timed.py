@@ -1,6 +1,6 @@
 """What the faults done from outside share. Each of them is one file with the name of its kind, which has ``begin``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,14 +67,15 @@ def poisoned(
     target: Target,
     toxic: str,
     attributes: dict[str, int],
+    does: str,
     shows: Callable[[Probe], bool],
     requests: int = 1,
     limit_s: float = LIMIT_S,
 ) -> End:
     """Puts a toxic on each of the target's links until its end.
 
-    The evidence is what happened to our probes of these links meanwhile. A probe counts if ``shows`` says that the
-    fault caused that.
+    The evidence is what the toxic ``does`` to the bytes that pass, in words, and what happened to our probes of these
+    links meanwhile. A probe counts if ``shows`` says that the fault caused that.
     """
     fault, links = target.fault, target.links
     for link in links:
@@ -85,14 +86,22 @@ def poisoned(
         seen = told_by(probes, shows)
         for link in links:
             cure(link, fault.name, fault.direction)
-        return Ended(f"{toxic} {attributes} {fault.direction}: {seen}" if seen else "")
+        return Ended(f"{passing(fault.direction, links)} {does}; {seen}" if seen else "")
 
     return end
 
 
 def silenced(_: Place, target: Target) -> End:
     """Lets the target's links go silent. Bytes vanish in the fault's direction, and connections stay open."""
-    return poisoned(target, "timeout", {"timeout": 0}, lambda probe: probe.outcome == "silent")
+    return poisoned(target, "timeout", {"timeout": 0}, "vanished", lambda probe: probe.outcome == "silent")
+
+
+def passing(direction: str, links: Sequence[Link]) -> str:
+    """Returns in words what a fault in this direction of the links is about."""
+    if all(link.dialler == "client" for link in links):
+        words = {"upstream": "requests of clients", "downstream": "answers to clients"}
+        return words.get(direction, "requests of clients and answers to them")
+    return {"upstream": "requests", "downstream": "answers"}.get(direction, "requests and answers")
 
 
 def probe_all(links: tuple[Link, ...], requests: int = 1, limit_s: float = LIMIT_S) -> Probes:
@@ -108,7 +117,10 @@ def within(fault: Fault, limit_s: float) -> float:
 def told_by(probes: Probes, shows: Callable[[Probe], bool]) -> str:
     """Waits for the probes, and returns what those say that show the fault. It is empty if none does."""
     seen = [(name, probe.result()) for name, probe in probes]
-    shown = [(name, probe) for name, probe in seen if shows(probe)]
+    shown: dict[str, list[str]] = {}
+    for name, probe in seen:
+        if shows(probe):
+            shown.setdefault(probe.told(), []).append(name)
     if len(seen) == 1:
-        return shown[0][1].told() if shown else ""
-    return "; ".join(f"{name}: {probe.told()}" for name, probe in shown)
+        return "".join(shown)
+    return "; ".join(f"{told} on {', '.join(names)}" for told, names in shown.items())

@@ -34,11 +34,12 @@ class Probe:
     def told(self) -> str:
         if self.outcome == "answered":
             return (
-                f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after {self.first_us} us, "
-                f"the last after {self.whole_us} us"
+                f"a probe got {self.answer_bytes} bytes in {self.pieces} pieces, the first after "
+                f"{self.first_us / 1000:.1f} ms, the last after {self.whole_us / 1000:.1f} ms"
             )
         what = {"silent": f"got no answer within {self.limit_s:g} s", "closed": "was cut off", "refused": "was refused"}
-        return f"a probe {what[self.outcome]} after {self.answer_bytes} bytes of answers"
+        had = f" after {self.answer_bytes} bytes of answers" if self.answer_bytes else ""
+        return f"a probe {what[self.outcome]}{had}"
 
 
 def probe(address: str, requests: int = 1, limit_s: float = LIMIT_S) -> Probe:

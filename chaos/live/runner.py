@@ -35,8 +35,7 @@ from chaos.presets import PresetError, presets_for
 from chaos.promises import promised_on_the_wire, promised_outside
 from reports.manifest import Check, Expectations, Manifest, write_manifest
 from reports.rows import FaultRow
-from scenarios.epochs import sends_leader_epochs
-from scenarios.loader import typed
+from scenarios.loader import typed, typed_options
 from scenarios.model import Scenario
 from scenarios.outside import from_outside
 from scenarios.revisions import revision_of
@@ -205,6 +204,8 @@ class LiveRun:
         links.heal_all()
         self._crew.heal()
         self._await(fleet, "load_ended", DRAIN_LIMIT_S)
+        if self._outside is not None:
+            self._outside.tier_fills(self._tick_until)
         fleet.final()
         self._await(fleet, "done", DRAIN_LIMIT_S)
         self._duration_us = self.now_us()
@@ -240,7 +241,7 @@ class LiveRun:
         asked = "compare" if variant else "run"
         planted = f" --mutant {self._mutant}" if self._mutant else ""
         planted += f" --target {self._target}" if outside else ""
-        planted += " --leader-epochs" if sends_leader_epochs(scenario) and not variant else ""
+        planted += "" if variant else typed_options(scenario)
         return Manifest(
             **identity.of_live_run(scenario, self._folder.path, self._seed, self._start_wall_us),
             title=scenario.title,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.fleet.spec import IDLE_TOPIC
+from chaos import roles
 from chaos.faults.registry import LIVE
 from chaos.faults.timed import Blow, End
 from chaos.kept_damage import KeptDamage
@@ -197,7 +198,9 @@ class Strikes:
             blows = ended.blows or (Blow(target.told, at_us, self.now_us(), ended.evidence),)
             for number, each in enumerate(blows, hit):
                 when = (each.at_us, each.until_us)
-                self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=each.evidence))
+                role = roles.told(target.role, self._scenario.load.hot.name)
+                detail = f"{role}: {each.evidence}" if role else each.evidence
+                self.rows.append(FaultRow(fault.name, fault.kind, *when, each.target, number, detail=detail))
 
     def _again_soon(self, action: Callable[[], None]) -> None:
         self._agenda.add(self.now_us() + int(ASK_AGAIN_S * 1e6), action)

@@ -1,12 +1,13 @@
 """Finds what a timed fault hits. Roles become nodes, and links become proxies, at the moment when the fault begins."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
 from chaos.live.links import Dialler, Link, Links
 from chaos.roles import is_role
 from scenarios.model import Fault, NodeChoice
+from scenarios.vocabulary import NODE_ROLES
 
 DRAWN = ("follower", "observer", "partition_follower", "any")
 """Roles that several nodes can have at a time. One of them is drawn."""
@@ -15,11 +16,12 @@ DRAWN = ("follower", "observer", "partition_follower", "any")
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a fault hits. The ``node`` of ``fault`` is a number here, and no role. ``links`` are those that the fault
-    hits. ``told`` names the target in the faults table."""
+    hits. ``told`` names the target in the faults table. ``role`` is the one that the fault was for, empty if none."""
 
     fault: Fault
     links: tuple[Link, ...]
     told: str
+    role: str = ""
 
 
 class Roles:
@@ -73,7 +75,7 @@ class Roles:
         if node is None:
             return None
         hit = tuple(link for link in links.by_name.values() if self._cuts_off(fault, node, link))
-        return Target(replace(fault, node=node), hit, f"node-{node}")
+        return Target(replace(fault, node=node), hit, f"node-{node}", _role_in((fault.node,)))
 
     def _cuts_off(self, fault: Fault, node: int, link: Link) -> bool:
         """Returns whether a fault of the node hits this link.
@@ -101,7 +103,7 @@ class Roles:
         )
         told = f"link {hit[0].name}" if len(hit) == 1 else f"links {source}>{target}"
         aimed = next((end for end in (target, source) if isinstance(end, int)), 0)
-        return Target(replace(fault, node=aimed), hit, told)
+        return Target(replace(fault, node=aimed), hit, told, _role_in(fault.link or ()))
 
 
 class _Office:
@@ -120,6 +122,11 @@ class _Office:
 
     def holder(self, running: Callable[[int], bool]) -> int | None:
         return next((node for node in reversed(self._claimants) if running(node)), None)
+
+
+def _role_in(choices: Iterable[NodeChoice]) -> str:
+    """Returns the first role among the choices. A choice of any node, or of all, is no role."""
+    return next((one for one in choices if isinstance(one, str) and one in NODE_ROLES and one != "any"), "")
 
 
 def _is_end(wanted: NodeChoice, end: Dialler) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.jobs.measurements.latency_percentiles import CALM, STRUCK
 from reports.page.words import count, micros
 
 COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many lies beyond
@@ -33,9 +34,37 @@ class LatencyRow:
     cells: tuple[Cell, ...]  # count, min, the percentiles, max
 
 
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """One operation's response times outside faults and under them, and how many there were. None: too few samples."""
+
+    operation: str
+    calm: tuple[int, int | None, int | None, int | None]  # count, p50_us, p99_us, max_us
+    struck: tuple[int, int | None, int | None, int | None]
+
+
+def contrasts(percentiles: Sequence[dict[str, Any]]) -> list[Contrast]:
+    """Only operations of which there were enough for a median. Those of which there were most come first."""
+    found = {
+        (row["operation"], row["window"]): row
+        for row in percentiles
+        if row["fault"] == "" and row["window"] and row["measure"] == "response"
+    }
+    operations = sorted({operation for operation, _ in found})
+    rows = [Contrast(one, _times(found.get((one, CALM))), _times(found.get((one, STRUCK)))) for one in operations]
+    shown = [one for one in rows if one.calm[1] is not None or one.struck[1] is not None]
+    return sorted(shown, key=lambda row: -row.calm[0] - row.struck[0])
+
+
+def _times(row: dict[str, Any] | None) -> tuple[int, int | None, int | None, int | None]:
+    if row is None:
+        return 0, None, None, None
+    return row["count"], quantile(row, "p50_us", 2), quantile(row, "p99_us", 100), row["max_us"]
+
+
 def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
     """The rows of the whole run, service time before response time."""
-    whole = [row for row in percentiles if row["fault"] == ""]
+    whole = [row for row in percentiles if row["fault"] == "" and row["window"] == ""]
     whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
     return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]
 

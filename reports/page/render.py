@@ -10,16 +10,18 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from reports.collect import Findings, without_presets
 from reports.decide import generator_limits
+from reports.jobs.shared.config import JobConfig
 from reports.manifest import Manifest
 from reports.mirrored import mirrored, rewinds
 from reports.page import control_plane, groups, transactions, words
+from reports.page.attacks import attacks
 from reports.page.compare import comparisons, rows_for_page
 from reports.page.impact import Impact, impacts
-from reports.page.latency_table import COLUMNS, latency_rows
+from reports.page.latency_table import COLUMNS, contrasts, latency_rows
 from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
 from reports.strikes import is_strike
-from reports.verdict import Verdict
+from reports.verdict import GuaranteeResult, Verdict
 
 FOLDER = Path(__file__).parent
 MOST_ANOMALIES = 500
@@ -59,7 +61,9 @@ def environment(*folders: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(micros=words.micros, count=words.count, seconds=words.seconds, size=words.size)
+    made.filters.update(
+        micros=words.micros, count=words.count, seconds=words.seconds, size=words.size, clock=words.clock
+    )
     made.globals.update(
         style=(FOLDER / "style.css").read_text(encoding="utf-8"),
         script=(FOLDER / "script.js").read_text(encoding="utf-8"),
@@ -79,7 +83,15 @@ def _context(
         "verdict": verdict,
         "says": verdict.outcome.name.title(),
         "tone": verdict.outcome.name.lower(),
+        "attacks": attacks(findings, verdict, costs),
         "tiles": _tiles(findings, costs),
+        "contrasts": contrasts(findings.percentiles),
+        "settings": JobConfig(),
+        "loaded_seconds": sum(row["in_load"] for row in findings.load),
+        "calm_seconds": sum(row["calm"] for row in findings.load),
+        "calm_slip_us": max((row["max_slip_us"] or 0 for row in findings.load if row["calm"]), default=None),
+        "judged": [one for one in verdict.guarantees if not _is_idle(one)],
+        "unjudged": [one for one in verdict.guarantees if _is_idle(one)],
         "identity": _identity(manifest),
         "load": _load(findings),
         "generator_limits": generator_limits(findings),
@@ -117,11 +129,10 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     facts = ("operations", "ok_operations", "records_acked", "records_read")
     operations, ok, acked, read = (words.count(findings.facts.get(name, 0)) for name in facts)
     tiles = [(operations, "operations", f"{ok} ok"), (acked, "records acked", f"{read} read")]
-    shown = [one for one in latency_rows(findings.percentiles) if one.measure == "response"]
     tiles += [
-        (one.cells[6].text, f"{one.operation} p99", f"p50 {one.cells[2].text}")
-        for one in shown
-        if one.operation in ("fetch", "produce")
+        (words.micros(one.calm[2]), f"{one.operation} p99 outside faults", f"p50 {words.micros(one.calm[1])}")
+        for one in contrasts(findings.percentiles)
+        if one.operation in ("fetch", "produce") and one.calm[0]
     ]
     faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
@@ -132,6 +143,11 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     if without:
         tiles.append((words.micros(max(without)), "without controller", f"worst of {len(without)}"))
     return tiles + _tiles_of_groups(findings) + transactions.tiles(findings)
+
+
+def _is_idle(one: GuaranteeResult) -> bool:
+    """Whether the guarantee says nothing about this run, and need not."""
+    return not one.required and one.status in ("nothing to judge", "not checked")
 
 
 def _tiles_of_groups(findings: Findings) -> list[tuple[str, str, str]]:

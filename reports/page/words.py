@@ -19,6 +19,20 @@ def micros(value_us: float | None) -> str:
     return f"{_three(value_us / 1e6)} s"
 
 
+def brief(value_us: float) -> str:
+    """86 ms, 2.1 s, 18 s: two significant digits, for a sentence."""
+    if value_us < 9_950:
+        return micros(value_us) if value_us < 1_000 else f"{value_us / 1e3:.1f} ms"
+    if value_us < 995_000:
+        return f"{value_us / 1e3:.0f} ms"
+    return f"{value_us / 1e6:.1f} s" if value_us < 9_950_000 else f"{value_us / 1e6:,.0f} s"
+
+
+def clock(value_us: float) -> str:
+    """0:34, 1:05: minutes and seconds since the run's start."""
+    return f"{int(value_us // 60e6)}:{int(value_us // 1e6 % 60):02}"
+
+
 def _three(value: float) -> str:
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f}"

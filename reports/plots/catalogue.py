@@ -20,6 +20,7 @@ from reports.plots import (
     load,
     mirror,
     percentiles,
+    poster,
     style,
     throughput,
     transactions,
@@ -35,6 +36,8 @@ class Drawing:
 
 
 _CAPTIONS = {
+    "poster": "What clients got in each second. The shaded bands and the lane below are the faults. A band ends when "
+    "its fault does; what it held up comes later.",
     "load": "Offered load is what the schedule wanted. The distance between the offered and the completed load is what "
     "the system owed.",
     "percentiles": "Latency by percentile. Every step to the right is ten times rarer. Solid lines are service time "
@@ -63,6 +66,7 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
     """PNG copies go to ``folder``. Faults are drawn by the hits that ``jobs/measurements/fault_log.py`` kept."""
     hits = list(findings.fault_hits)
     makers: Makers = {
+        "poster": lambda: poster.draw(findings.throughput, findings.latency, hits, seconds),
         "load": lambda: load.draw(findings.load, hits, seconds),
         "percentiles": lambda: percentiles.draw(findings.distribution, baseline.distribution if baseline else ()),
         "latency": lambda: latency_over_time.draw(findings.latency, hits, seconds),

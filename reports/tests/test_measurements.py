@@ -14,19 +14,21 @@ from reports.judge import _findings, _report, silent
 from reports.manifest import Manifest, read_manifest
 from reports.page.control_plane import Failover, summary, transfers
 from reports.tests.control_plane import SIZE_BYTES
-from reports.tests.history import History, Shape, int_of
+from reports.tests.history import Fault, History, Shape, int_of
 from reports.tests.played import generate
 from reports.tests.replicas import FOLLOWER, FULL_US, INCREMENTAL_US
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NAMES = {0.5: "p50_us", 0.75: "p75_us", 0.9: "p90_us", 0.95: "p95_us", 0.99: "p99_us", 0.999: "p999_us"}
 
+BARE = Shape(seconds=9, histograms=False, faults=(Fault("early", "node_killed", 1_200_000, 1_400_000),))
+
 
 @pytest.fixture(scope="module")
 def run(spark: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[History, list[Findings], list[Path]]:
     root = tmp_path_factory.mktemp("measured")
     history = generate(41)
-    bare = generate(41, Shape(histograms=False))
+    bare = generate(41, BARE)
     folders = [
         history.write(root / "with histograms", title="<b>A & B</b>", warm_up_us=1_000_000, world="live"),
         bare.write(root / "bare"),
@@ -41,7 +43,11 @@ def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings],
     for row in history.tables["latency"]:
         if int_of(row, "second") >= 1:
             expected[str(row["operation"]), str(row["measure"])] += [int_of(row, "high_us") - 1] * int_of(row, "count")
-    whole = {(row["operation"], row["measure"]): row for row in measured.percentiles if row["fault"] == ""}
+    whole = {
+        (row["operation"], row["measure"]): row
+        for row in measured.percentiles
+        if (row["fault"], row["window"]) == ("", "")
+    }
     assert set(whole) == set(expected)
     for key, values in expected.items():
         values.sort()
@@ -53,12 +59,14 @@ def test_percentiles_are_exact_to_the_bucket(run: tuple[History, list[Findings],
 def test_without_histograms_latency_and_load_come_from_the_operations(
     run: tuple[History, list[Findings], list[Path]],
 ) -> None:
-    history, (_, bare), _ = run
+    history, (_, (_, bare), _) = generate(41, BARE), run
     service = sorted(
         int_of(row, "complete_us") - int_of(row, "invoke_us") for row in history.rows("operations", f="fetch")
     )
     row = next(
-        row for row in bare.percentiles if (row["operation"], row["measure"], row["fault"]) == ("fetch", "service", "")
+        row
+        for row in bare.percentiles
+        if (row["operation"], row["measure"], row["fault"], row["window"]) == ("fetch", "service", "", "")
     )
     assert row["p99_us"] == service[math.ceil(0.99 * len(service)) - 1]
     assert row["count"] == len(service)
@@ -78,6 +86,27 @@ def test_fault_windows_hold_only_their_seconds(run: tuple[History, list[Findings
     seconds = [int_of(row, "complete_us") // 10**6 for row in fetches if str(row["process"]).startswith("fetcher-")]
     assert kill["during"] == sum(second in (3, 4) for second in seconds)  # 3.0 to 3.6 s and one second to settle
     assert kill["before"] == sum(1 <= second < 3 for second in seconds)  # the first second is warm-up
+
+
+def test_seconds_outside_faults_are_those_that_no_fault_touches_and_no_client_begins_in(
+    run: tuple[History, list[Findings], list[Path]],
+) -> None:
+    """A node is dead until 1.4 s, so seconds 1 to 5 are under a fault. In the first two clients begin. The last write
+    is wanted in second 8, so that one is no longer whole."""
+    _, (measured, bare), _ = run
+    assert {row["second"] for row in bare.load if row["calm"]} == {6, 7}
+    assert {row["second"] for row in bare.load if row["in_load"]} == set(range(8))
+    assert not any(row["calm"] for row in measured.load), "its load ends soon after its last fault"
+    fetches = generate(41, BARE).rows("operations", f="fetch")
+    seconds = [int_of(row, "complete_us") // 10**6 for row in fetches]
+    counts = {
+        row["window"]: row["count"]
+        for row in bare.percentiles
+        if (row["fault"], row["operation"], row["measure"]) == ("", "fetch", "service")
+    }
+    calm = sum(second in (6, 7) for second in seconds)
+    assert counts == {"": len(seconds), "calm": calm, "struck": sum(second < 6 for second in seconds)}
+    assert calm
 
 
 def test_the_longest_outage_and_the_first_success_after_it(run: tuple[History, list[Findings], list[Path]]) -> None:
@@ -121,7 +150,7 @@ def test_few_failovers_get_no_median() -> None:
 
 
 def test_what_fetches_cost_is_summed_by_kind(run: tuple[History, list[Findings], list[Path]]) -> None:
-    history, (_, measured), _ = run
+    history, (_, (_, measured), _) = generate(41, BARE), run
     rows = {(row["follower"], row["full"]): row for row in measured.costs}
     clients = [row for row in history.rows("fetch_costs") if str(row["client_id"]).startswith("fetcher-")]
     for full in (True, False):
@@ -208,6 +237,8 @@ def test_the_page_stands_alone_and_holds_every_section(
     page.feed(text)
     sections = [
         "verdict",
+        "attacked",
+        "figures",
         "guarantees",
         "run",
         "load",
@@ -230,6 +261,7 @@ def test_the_page_stands_alone_and_holds_every_section(
     for shown in (verdict.summary, verdict.repeat_command, "drop_answer", "kill", "p99.9", "shared one machine"):
         assert shown in text, shown
     figures = (
+        "poster",
         "load",
         "percentiles",
         "latency",

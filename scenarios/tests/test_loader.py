@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.draw import drawn
-from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse
+from scenarios.epochs import with_leader_epochs
+from scenarios.loader import ScenarioError, find, load, load_all, needed_by, parse, typed_options
 from scenarios.model import Fault, Link, Match, Range, Scenario, Swarm
 
 SMALL = """
@@ -345,6 +346,12 @@ def test_seeds_in_a_row_play_each_alternative_and_each_place_of_a_sweep() -> Non
         assert drawn(found, seed + 1) == found
     assert sorted(each for (each,) in played) == [("cut", 1)] * 4 + [("noted", nth) for nth in (1, 2, 3, 4)]
     assert {len(drawn(scenario, seed).expected_faults) for seed in range(8)} == {2}
+
+
+def test_an_option_is_typed_only_for_what_the_file_does_not_say() -> None:
+    assert typed_options(find("21")) == ""
+    assert typed_options(with_leader_epochs(find("21"))) == " --leader-epochs"
+    assert typed_options(with_leader_epochs(find("demo"))) == ""
 
 
 SWEPT = [scenario for scenario in load_all() if any(fault.swept for fault in scenario.faults)]

@@ -99,5 +99,5 @@ def _end(work: Work) -> int:
 
 def reasons_of(work: Work) -> tuple[Reason, ...]:
     """Why the night is red; nothing if it is green."""
-    earlier = [len(each.plays) for each in work.earlier if each.night.finished]
+    earlier = [each.plays for each in work.earlier if each.night.finished]
     return why_red(work.night, len(work.plays), control_outcomes(work.plays), earlier)

@@ -17,11 +17,33 @@ OURS = "reference"
 
 
 @dataclass(frozen=True, slots=True)
+class Sum:
+    """The plays of one kind in one night. A night has tens of thousands of plays, and some hundred kinds."""
+
+    scenario: str
+    world: str
+    target: str
+    mutant: str
+    seeds: int
+    reds: int
+    wall_us: int
+    last_seed: int
+
+    @property
+    def is_control(self) -> bool:
+        return not self.mutant and self.target == OURS
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
-    """A night that has ended or was stopped, with its plays."""
+    """A night that has ended or was stopped, with what it played."""
 
     night: Night
-    plays: Sequence[PlayRow]
+    sums: Sequence[Sum]
+
+    @property
+    def plays(self) -> int:
+        return sum(each.seeds for each in self.sums)
 
 
 def kept_nights(nights: Path) -> list[Kept]:
@@ -53,15 +75,39 @@ def is_control(play: PlayRow) -> bool:
     return not play.mutant and play.target == OURS
 
 
-def played(plays: Iterable[PlayRow], nights_ago: int) -> list[Played]:
-    """What a night's controls in the simulator come to, scenario by scenario."""
-    seeds, reds, wall_us = Counter[str](), Counter[str](), Counter[str]()
+def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
+    """Sums plays up by their kind."""
+    found: dict[tuple[str, str, str, str], Sum] = {}
     for each in plays:
-        if each.world == "sim" and is_control(each):
-            seeds[each.scenario] += 1
-            reds[each.scenario] += each.outcome != Outcome.PASSED.name
-            wall_us[each.scenario] += each.wall_us
-    return [Played(name, nights_ago, seeds[name], reds[name], wall_us[name] / 1e6) for name in seeds]
+        kind = each.scenario, each.world, each.target, each.mutant
+        so_far = found.get(kind, Sum(*kind, 0, 0, 0, 0))
+        red = each.outcome != Outcome.PASSED.name
+        last_seed = max(so_far.last_seed, each.seed)
+        found[kind] = Sum(*kind, so_far.seeds + 1, so_far.reds + red, so_far.wall_us + each.wall_us, last_seed)
+    return list(found.values())
+
+
+def played(sums: Iterable[Sum], nights_ago: int) -> list[Played]:
+    """What a night's controls in the simulator come to, scenario by scenario."""
+    controls = [each for each in sums if each.world == "sim" and each.is_control]
+    return [Played(each.scenario, nights_ago, each.seeds, each.reds, each.wall_us / 1e6) for each in controls]
+
+
+def _sums_in(folder: Path) -> list[Sum]:
+    """What ``sums_of`` says of a night's plays, by Arrow: none of them becomes an object."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    path = folder / NIGHT_TABLES[PlayRow].path
+    if not path.is_file():
+        return []
+    kind = ["scenario", "world", "target", "mutant"]
+    plays = pq.read_table(path, columns=[*kind, "outcome", "wall_us", "seed"])
+    red = pc.cast(pc.not_equal(plays["outcome"], Outcome.PASSED.name), "int64")
+    wanted = [("seed", "count"), ("red", "sum"), ("wall_us", "sum"), ("seed", "max")]
+    found = plays.append_column("red", red).group_by(kind).aggregate(wanted)
+    columns = [*kind, *(f"{name}_{how}" for name, how in wanted)]
+    return [Sum(*values) for values in zip(*(found[each].to_pylist() for each in columns), strict=True)]
 
 
 def control_outcomes(plays: Iterable[PlayRow]) -> Counter[str]:
@@ -70,6 +116,6 @@ def control_outcomes(plays: Iterable[PlayRow]) -> Counter[str]:
 
 def _kept(folder: Path) -> Kept | None:
     try:
-        return Kept(read_night(folder), plays_of(folder))
+        return Kept(read_night(folder), _sums_in(folder))
     except (NightError, OSError, ValueError):  # Arrow refuses a damaged file with a ValueError.
         return None

@@ -17,7 +17,7 @@ from reports.verdict import Outcome
 from scenarios.loader import typed
 from scenarios.model import Scenario
 from tools.nights import children
-from tools.nights.kept import OURS
+from tools.nights.kept import OURS, Sum, sums_of
 from tools.nights.planning import next_seed
 from tools.nights.work import Work
 
@@ -36,14 +36,14 @@ def check_machine() -> None:
 
 def needed_s(work: Work, scenario: Scenario) -> float:
     """About how long a play of the scenario takes with its verdict, by what others took here lately."""
-    took = [each.wall_us / 1e6 for each in _before(work) if each.world == "live"]
+    took = [each.wall_us / each.seeds / 1e6 for each in _before(work) if each.world == "live"]
     return max(scenario.load.seconds + BESIDE_THE_LOAD_S, median(took or [0.0]))
 
 
 def next_of(work: Work, scenario: Scenario, until: float, mutant: str = "", target: str = OURS) -> PlayRow | None:
     """Plays the scenario with its next seed, and keeps what came of it."""
     key = ("live", scenario.name, mutant, target)
-    seeds = [each.seed for each in _before(work) if (each.world, each.scenario, each.mutant, each.target) == key]
+    seeds = [each.last_seed for each in _before(work) if (each.world, each.scenario, each.mutant, each.target) == key]
     seed = next_seed(work.night.seed, seeds)
     parts = [scenario.name, *filter(None, (mutant, target if target != OURS else "")), str(seed)]
     row = play(work, scenario, seed, Path("live", "-".join(parts).replace("/", "-")), until, mutant, target)
@@ -52,8 +52,8 @@ def next_of(work: Work, scenario: Scenario, until: float, mutant: str = "", targ
     return row
 
 
-def _before(work: Work) -> list[PlayRow]:
-    return [each for night in work.earlier for each in night.plays] + work.plays
+def _before(work: Work) -> list[Sum]:
+    return [each for night in work.earlier for each in night.sums] + sums_of(work.plays)
 
 
 def play(

@@ -22,8 +22,8 @@ def seed_of(day: date) -> int:
 
 
 def next_seed(first: int, played: Sequence[int]) -> int:
-    """The next seed of a night that begins at ``first``. ``played`` are the seeds that the same scenario has had in
-    all nights: a second night of one day goes on behind the first."""
+    """The next seed of a night that begins at ``first``. ``played`` are the last seeds that the same scenario has had
+    in each night: a second night of one day goes on behind the first."""
     tonight = [each for each in played if first <= each < first + SEEDS_A_NIGHT]
     return max(tonight, default=first - 1) + 1
 

@@ -229,6 +229,21 @@ def test_a_look_without_an_answer_counts_for_nothing(world: World, admin: Admin)
     assert [bool(each.abort) for each in hanging] == [False, True]
 
 
+def test_each_look_asks_who_leads(world: World, admin: Admin) -> None:
+    """A replica that follows would tell what is open, and refuse the abort."""
+    admin.held = {HOT0: [Held(7, 3)]}
+    world.start(janitor())
+    world.run(1)
+    admin.nodes.add(1)
+    admin.move(HOT0, 1)
+    admin.move(HOT1, 1)
+    admin.held = {HOT0: [Held(8, 9)]}
+    admin.requests.clear()
+    world.run(3)
+    assert 1 in {each.node for each in world.rows("operations") if each.f == "connect" and each.type == "ok"}
+    assert [each.abort for each in told(world) if each.producer_id == 8 and each.abort] == ["ok"]
+
+
 def test_it_ends_once_nothing_is_open(world: World, admin: Admin) -> None:
     admin.held = {HOT0: [Held(7, 3, written_ms=10**9)]}
     behaviour = janitor()

@@ -9,6 +9,7 @@ from chaos.live.links import Links
 from chaos.live.quorum import introductions
 from chaos.live.targets import Roles
 from chaos.live.toxiproxy import Proxy, Toxiproxy
+from chaos.roles import told
 from scenarios.model import Fault, Link
 
 
@@ -43,6 +44,31 @@ def cluster() -> Cluster:
     made = Cluster()
     made.roles.told(1, "leader")
     return made
+
+
+@pytest.mark.parametrize(
+    ("fault", "role"),
+    [
+        (Fault("f", "node_killed", node="leader"), "leader"),
+        (Fault("f", "node_killed", node="any"), ""),
+        (Fault("f", "node_killed", node=1), ""),
+        (Fault("f", "link_cut", link=Link("client", "follower")), "follower"),
+        (Fault("f", "link_cut", link=Link(0, "all")), ""),
+    ],
+)
+def test_a_target_remembers_the_role_that_the_fault_was_for(cluster: Cluster, fault: Fault, role: str) -> None:
+    found = cluster.roles.aim(fault, cluster.links)
+    assert found is not None
+    assert found.role == role
+
+
+def test_roles_are_told_in_words() -> None:
+    assert [told(role, "hot") for role in ("leader", "partition_leader", "any", "")] == [
+        "the controller",
+        "the leader of hot-0",
+        "",
+        "",
+    ]
 
 
 def test_the_latest_to_lead_is_the_leader(cluster: Cluster) -> None:

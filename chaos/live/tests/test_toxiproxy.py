@@ -147,23 +147,32 @@ def test_a_missing_binary_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> No
         find()
 
 
+BOTH = "requests of clients and answers to them"
 LINK_FAULTS = [
-    Fault("f", "link_cut"),
-    Fault("f", "link_cut", direction="upstream"),
-    Fault("f", "link_cut", direction="downstream"),
-    Fault("f", "link_delayed", delay_ms=Range(40, 40)),
-    Fault("f", "link_reset"),
-    Fault("f", "link_truncated", direction="downstream", cut_bytes=Range(100, 100)),
-    Fault("f", "link_sliced"),
-    Fault("f", "link_slowed", bytes_per_s=4000),
-    Fault("f", "link_down"),
+    (Fault("f", "link_cut"), f"{BOTH} vanished; a probe got no answer within "),
+    (Fault("f", "link_cut", direction="upstream"), "requests of clients vanished; a probe got no answer within "),
+    (Fault("f", "link_cut", direction="downstream"), "answers to clients vanished; a probe got no answer within "),
+    (
+        Fault("f", "link_delayed", direction="downstream", delay_ms=Range(60, 60), jitter_ms=20),
+        "answers to clients were delayed by 60 ms, give or take 20; a probe got ",
+    ),
+    (Fault("f", "link_reset"), f"{BOTH} were cut off, because each connection was reset; a probe was "),
+    (
+        Fault("f", "link_truncated", direction="downstream", cut_bytes=Range(100, 100)),
+        "answers to clients were cut off after 100 bytes of each connection; a probe was cut off after 100 bytes",
+    ),
+    (Fault("f", "link_sliced"), f"{BOTH} came in pieces of 64 bytes, give or take 32, 200 µs apart; a probe got "),
+    (Fault("f", "link_slowed", bytes_per_s=4000), f"{BOTH} passed at no more than 4 kB a second; a probe "),
+    (Fault("f", "link_down"), "connections were closed, and new ones refused; a probe was refused"),
 ]
 
 
-@pytest.mark.parametrize("fault", LINK_FAULTS, ids=lambda fault: f"{fault.kind}-{fault.direction}")
-def test_a_link_fault_is_felt_leaves_evidence_and_heals(place: OneLink, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    ("fault", "told"), LINK_FAULTS, ids=[f"{fault.kind}-{fault.direction}" for fault, _ in LINK_FAULTS]
+)
+def test_a_link_fault_is_felt_leaves_evidence_in_words_and_heals(place: OneLink, fault: Fault, told: str) -> None:
     assert probe(place.link.listen).outcome == "answered"
-    assert evidence(begin(place, fault)) != ""
+    assert evidence(begin(place, fault)).startswith(told)
     healed = [probe(place.link.listen) for _ in range(5)]
     assert {each.outcome for each in healed} == {"answered"}
     assert min(each.first_us for each in healed) < 40_000, "on a busy machine some answers are late"

@@ -10,14 +10,16 @@ MOST_HITS = 60
 
 
 def transform(tables: Tables) -> DataFrame:
-    """Columns: run, name, kind, hits, from_us, until_us, target, detail (of the first hit)."""
+    """Columns: run, name, kind, hits, from_us, until_us, and of the first hit: target, detail, api_key."""
     grouped = tables.faults.groupBy("run", "name", "kind").agg(
         F.count("*").alias("hits"),
         F.min("at_us").alias("from_us"),
         F.max(F.greatest("at_us", "until_us")).alias("until_us"),
-        F.min(F.struct("at_us", "target", "detail")).alias("first"),
+        F.min(F.struct("at_us", "target", "detail", "api_key")).alias("first"),
     )
-    return grouped.select("run", "name", "kind", "hits", "from_us", "until_us", "first.target", "first.detail")
+    return grouped.select(
+        "run", "name", "kind", "hits", "from_us", "until_us", "first.target", "first.detail", "first.api_key"
+    )
 
 
 def hits(tables: Tables) -> DataFrame:

@@ -30,6 +30,16 @@ def transform(tables: Tables) -> DataFrame:
     return during.unionByName(before).unionByName(after)
 
 
+def troubled(tables: Tables) -> DataFrame:
+    """The seconds from the beginning of a hit of any fault until ``calm_after_s`` after its end. All others are calm.
+    Columns: run, second; distinct."""
+    hits = without_presets(tables.faults).select(
+        "run", second_of("at_us").alias("from"), second_of("until_us").alias("until")
+    )
+    last = F.greatest("from", "until") + tables.config.calm_after_s
+    return _seconds(hits.withColumn("fault", F.lit("")), DURING, F.col("from"), last).select("run", "second").distinct()
+
+
 def _seconds(bounds: DataFrame, name: str, low: Column, high: Column) -> DataFrame:
     seconds = F.explode(F.sequence(low.cast("long"), high))
     return bounds.where(low <= high).select("run", "fault", F.lit(name).alias("window"), seconds.alias("second"))

@@ -20,13 +20,17 @@ class JobConfig:
     """The settings of the jobs.
 
     ``window_s`` is the length of "before" and of "after" a fault. ``settle_s`` counts the seconds after a fault's end
-    that still belong to "during", because operations that the fault hit end later. A load worker is its own limit if it
-    wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late. Where
-    runs are compared, each is cut into ``blocks``.
+    that still belong to "during", because operations that the fault hit end later. ``calm_after_s`` counts those after
+    which it is outside faults again, because those that were held up have been sent by then. In the first ``begin_s``
+    seconds of the load clients connect and join, so these are not outside faults either. A load worker is its own limit
+    if it wanted ``busy_permille`` of a processor, had ``working_permille`` of it, and its timer was ``late_us`` late.
+    Where runs are compared, each is cut into ``blocks``.
     """
 
     window_s: int = 10
     settle_s: int = 1
+    calm_after_s: int = 4
+    begin_s: int = 2
     busy_permille: int = 900
     working_permille: int = 500
     late_us: int = 100_000

@@ -24,7 +24,7 @@ from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 from tools.nights import follow_up
 from tools.nights.choosing import Standings, seeds_at_once
-from tools.nights.kept import OURS, played
+from tools.nights.kept import OURS, Sum, played, sums_of
 from tools.nights.planning import canary_of, next_seed
 from tools.nights.players import Ended, Players, Tell
 from tools.nights.work import Work
@@ -63,10 +63,11 @@ class Search:
         self.scenarios = {each.name: each for file in loader.load_all() for each in each_revision(checked(file))}
         self._standings = Standings({name: each.clauses for name, each in self.scenarios.items()})
         for nights_ago, night in enumerate(reversed(work.earlier), 1):
-            self._standings.take(played(night.plays, nights_ago))
-        before = [each for night in work.earlier for each in night.plays] + work.plays
+            self._standings.take(played(night.sums, nights_ago))
+        tonight = sums_of(work.plays)
+        before = [each for night in work.earlier for each in night.sums] + tonight
         self._next_seeds = _next_seeds(before, work.night.seed)
-        self._standings.take(played(work.plays, 0))
+        self._standings.take(played(tonight, 0))
         self._outcomes = Counter(each.outcome for each in work.plays if each.world == "sim" and not each.mutant)
         self._told: dict[Turn, tuple[int, float]] = {}
         """How many seeds each turn has told, and when the last of them ended or the first began."""
@@ -129,7 +130,7 @@ class Search:
         if turn.mutant:
             self._take_canary(told)
             return
-        self._standings.take(played([told], 0))
+        self._standings.take(played(sums_of([told]), 0))
         self._outcomes[told.outcome] += 1
         if told.outcome != Outcome.PASSED.name:
             self._work.tell(f"{told.outcome}: {told.guarantee or told.detail}; {told.command}")
@@ -204,10 +205,10 @@ def _died(scenario: Scenario, turn: Turn, how: str, told: int, since_s: float) -
     return as_row(replace(crash, typed=loader.typed(scenario)), time.monotonic() - since_s)
 
 
-def _next_seeds(plays: Sequence[PlayRow], first: int) -> dict[tuple[str, str], int]:
+def _next_seeds(sums: Sequence[Sum], first: int) -> dict[tuple[str, str], int]:
     """The next seed of each scenario with each mutant that was played in the simulator."""
     seeds: dict[tuple[str, str], list[int]] = {}
-    for each in plays:
+    for each in sums:
         if each.world == "sim":
-            seeds.setdefault((each.scenario, each.mutant), []).append(each.seed)
+            seeds.setdefault((each.scenario, each.mutant), []).append(each.last_seed)
     return {key: next_seed(first, played) for key, played in seeds.items()}

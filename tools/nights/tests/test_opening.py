@@ -9,7 +9,7 @@ import pytest
 from reports.night import Night, read_night, write_night
 from reports.night_rows import PlayRow
 from tools.nights import journal
-from tools.nights.kept import kept_nights, played, plays_of, settle
+from tools.nights.kept import kept_nights, played, plays_of, settle, sums_of
 from tools.nights.opening import NightRefusal, Wish, opened
 from tools.nights.planning import SHARES
 from tools.nights.tests.small_nights import a_play, work_of
@@ -107,6 +107,7 @@ def test_controls_of_earlier_nights_count_and_a_damaged_night_does_not(tmp_path:
     damaged.write()
     (damaged.folder / "plays.parquet").write_bytes(b"no")
     (kept,) = kept_nights(tmp_path)
-    assert len(kept.plays) == 5
-    (only,) = played(kept.plays, 1)
+    assert kept.plays == 5
+    assert sorted(map(str, kept.sums)) == sorted(map(str, sums_of(work.plays)))
+    (only,) = played(kept.sums, 1)
     assert (only.scenario, only.seeds, only.reds, only.played_s) == ("01-x", 2, 1, 0.002)

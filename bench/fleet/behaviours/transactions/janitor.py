@@ -103,6 +103,9 @@ class Janitor(ClusterScript):
         """Looks once, and aborts what hangs. Returns None if a step failed."""
         look = Look(self.journal.begin(LOOK, due_us))
         try:
+            # A former leader that follows tells of its producers, too, but takes no markers.
+            if not (yield from self.refresh()):
+                raise LookFailed("no_metadata")
             yield from self._describe_partitions(look)
             old = [each for each in look.open if self._is_old(each)]
             yield from self._find_ids(look, old)
@@ -113,7 +116,6 @@ class Janitor(ClusterScript):
             self._suspects = frozenset()
             self.disconnect()
             yield from self.back_off()
-            yield from self.refresh()
             return None
         rows = {each: self._row(look, each) for each in look.open}
         hanging = frozenset(each for each in look.open if rows[each].found == HANGING)

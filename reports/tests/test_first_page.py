@@ -1,0 +1,168 @@
+"""The first page: what was attacked in words, the one figure of each fault, and what stands apart from it."""
+
+from dataclasses import replace
+
+import pytest
+
+from reports.collect import Found, Row
+from reports.page.attacks import Figure, attacks
+from reports.page.impact import Impact, Window
+from reports.page.latency_table import Contrast, contrasts
+from reports.page.struck import sentence
+from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
+
+QUIET = Window(2_000, 5_000, 5_000, 80.0)
+KILLED = "leader partition_leader"
+
+
+def fault(name: str, kind: str, target: str = "node-1", detail: str = "", **changed: object) -> Row:
+    row = {"name": name, "kind": kind, "hits": 1, "from_us": 34_000_000, "until_us": 36_000_000, "target": target}
+    return {**row, "detail": detail, "api_key": -1, **changed}
+
+
+def cost(name: str, outage_us: int, during_p99_us: int = 900_000) -> Impact:
+    during = Window(2_000, during_p99_us, 5_000, 10.0)
+    return Impact(name, "produce", QUIET, during, QUIET, 3, outage_us, 100, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (
+            fault("a", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL"),
+            "The leader of hot-0 (node 1) was killed",
+        ),
+        (
+            fault(
+                "a",
+                "node_killed",
+                detail=f"{KILLED} metadata_appended offset=9 kind=batch number=2 of=4 "
+                "change=create topics pid 7 ended by SIGKILL",
+            ),
+            "The controller (node 1) was killed inside a metadata transaction (create topics, batch 2 of 4)",
+        ),
+        (
+            fault("a", "node_killed", detail=f"{KILLED} transaction_decided transactional_id=t-2 outcome=commit"),
+            "A coordinator (node 1) was killed with a transaction decided (commit) and no partition told",
+        ),
+        (
+            fault("a", "node_killed", detail="follower log_flushed partition=hot-0"),
+            "Node 1 was killed at “log flushed”",
+        ),
+        (fault("a", "node_killed", api_key=26), "Node 1 was killed at a request to end a transaction"),
+        (
+            fault("a", "node_paused", hits=3),
+            "A node was stopped 3 times",
+        ),
+        (fault("a", "response_dropped", api_key=1, hits=6), "6 answers to fetches were lost"),
+        (fault("a", "response_dropped", api_key=1), "An answer to a fetch was lost"),
+        (fault("a", "request_delayed", api_key=26, hits=2), "2 requests to end a transaction were late"),
+        (fault("a", "link_cut", "link client-node-1"), "The link between clients and node 1 was cut for 2.0 s"),
+        (
+            fault("a", "link_reset", "link client-node-1", hits=2),
+            "The link between clients and node 1 was reset 2 times",
+        ),
+        (
+            fault("a", "link_cut", "link client-node-2", "the leader of hot-0: requests vanished; a probe was refused"),
+            "The link between clients and node 2 (the leader of hot-0) was cut for 2.0 s",
+        ),
+        (fault("a", "link_cut", "links 2>all"), "The link between node 2 and all nodes was cut for 2.0 s"),
+        (
+            fault("a", "link_slowed", "link node-0-node-1, node-0-node-2"),
+            "Each of 2 links was narrow for 2.0 s",
+        ),
+        (
+            fault("a", "node_isolated", "node-0", "follower partition_follower"),
+            "Node 0 was cut off from the other nodes for 2.0 s",
+        ),
+        (fault("a", "brand_new_kind"), "Node 1 was struck (brand new kind)"),
+    ],
+)
+def test_a_fault_is_told_in_words(row: Row, told: str) -> None:
+    assert sentence(row) == told
+
+
+def test_each_fault_has_the_figure_that_it_is_about() -> None:
+    rows = [
+        fault("lost", "response_dropped", api_key=1, from_us=1_000_000, until_us=2_000_000),
+        fault("slow", "link_delayed", "link client-node-1", from_us=3_000_000),
+        fault("download", "node_killed", "node-2", "follower download_chunk position=2048", from_us=4_000_000),
+        fault("hot", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL", from_us=5_000_000),
+        fault("controller", "node_killed", detail="leader metadata_appended number=1 of=2 change=x", from_us=6_000_000),
+        fault("coordinator", "node_killed", detail="follower transaction_decided outcome=commit", from_us=7_000_000),
+        fault("old_answered", "requests_replayed_answered", from_us=8_000_000),
+    ]
+    found = findings(
+        faults=rows,
+        recoveries=[
+            {"lost_us": 1_500_000, "recovered_us": 86_000},
+            {"lost_us": 6_900_000, "recovered_us": 120_000},
+            {"lost_us": 7_100_000, "recovered_us": 9_000_000},  # more than five seconds later: lost to another fault
+        ],
+        transfers=[
+            {
+                "node": 2,
+                "end_offset": 9,
+                "epoch": 1,
+                "size_bytes": 12_392,
+                "received_bytes": 13_000,
+                "starts": 2,
+                "largest_chunk_bytes": 1_024,
+                "resumes": 1,
+                "resumed_at": 3_072,
+                "discarded": 0,
+                "from_us": 4_000_000,
+                "until_us": 6_000_000,
+                "finished": True,
+            },
+        ],
+        failovers=[
+            {
+                "node": 1,
+                "epoch": 1,
+                "next_node": 2,
+                "next_epoch": 2,
+                "lost_us": 6_000_000,
+                "active_us": 6_186_000,
+                "cause": "controller",
+                "accepted_us": None,
+            },
+        ],
+        transactions_around_faults=[{"fault": "coordinator", "longest_us": 2_801_663}, {"fault": "", "longest_us": 9}],
+    )
+    costs = [cost(row["name"], 2_110_000) for row in rows]
+    listed = {one.fault: one.figure for one in attacks(found, outcome(MANIFEST), costs)}
+    assert listed == {
+        "lost": Figure("120 ms", "at worst from a lost answer to the next good one"),
+        "slow": Figure("900 ms", "p99 of produce, 5.0 ms before"),
+        "download": Figure("608 B", "came twice, as it went on at 3.1 kB of 12.4 kB"),
+        "hot": Figure("2.1 s", "until the next acknowledged record"),
+        "controller": Figure("186 ms", "until the next controller"),
+        "coordinator": Figure("2.8 s", "until the last open transaction was decided"),
+    }
+
+
+def test_nothing_lost_is_said_only_where_that_was_judged_and_holds() -> None:
+    killed = findings(faults=[fault("kill", "node_killed"), fault("drop", "response_dropped", api_key=1)])
+    whole = attacks(killed, outcome(MANIFEST), [])
+    assert [(one.fault, one.nothing_lost) for one in whole] == [("drop", False), ("kill", True)]
+    facts = {**killed.facts, **dict.fromkeys(("records_acked", "acked_and_read", "ended_acked"), 0)}
+    unseen = attacks(replace(killed, facts=dict.fromkeys(facts, 0)), outcome(MANIFEST, replace(killed, facts={})), [])
+    assert not any(one.nothing_lost for one in unseen)
+    lost = {"lost-write": Found(2, (replace(BREACH, guarantee="lost-write", fault="2.0 s after kill"),) * 2)}
+    broken = attacks(killed, outcome(MANIFEST, findings(lost)), [])
+    assert [(one.fault, one.nothing_lost, one.anomalies) for one in broken] == [("drop", False, 0), ("kill", False, 2)]
+
+
+def test_times_outside_faults_stand_beside_those_under_them() -> None:
+    def row(operation: str, window: str, count: int, measure: str = "response", fault: str = "") -> Row:
+        times = {"p50_us": 4_000, "p99_us": 9_000, "max_us": 12_000}
+        return {"operation": operation, "measure": measure, "fault": fault, "window": window, "count": count, **times}
+
+    rows = [row("fetch", "calm", 5_000), row("fetch", "struck", 30), row("fetch", "", 9_000), row("produce", "calm", 1)]
+    rows += [row("fetch", "calm", 7, "service"), row("fetch", "during", 7, fault="kill")]
+    rows += [row("heartbeat", "struck", 40)]
+    assert contrasts(rows) == [
+        Contrast("fetch", (5_000, 4_000, 9_000, 12_000), (30, 4_000, None, 12_000)),
+        Contrast("heartbeat", (0, None, None, None), (40, 4_000, None, 12_000)),
+    ]
