@@ -6,12 +6,12 @@ leaves of the processors. When the run ends it gets the folders.
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any, Self
 
@@ -21,8 +21,8 @@ from reports.manifest import ManifestError
 from reports.verdict import Verdict
 
 LOWEST_PRIORITY = 19
-END_S = 20.0
-"""Spark takes a second or two to stop."""
+SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
+"""Tells Spark where to keep what it spills. Whoever kills Spark must remove it."""
 _PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
 
 
@@ -34,8 +34,9 @@ class WaitingJudge:
 
     def __init__(self) -> None:
         context = get_context("spawn")
+        self._scratch = TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_wait, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -73,21 +74,21 @@ class WaitingJudge:
                 return verdicts
 
     def close(self) -> None:
-        """Ends the judge and its Java. It may be called again."""
+        """Kills the judge and its Java, which have nothing to lose. It may be called again."""
         self._link.close()
-        if self._process.is_alive():
-            self._process.terminate()
-        self._process.join(END_S)
-        if self._process.is_alive() and self._process.pid:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        assert self._process.pid is not None, "it was started"
+        with suppress(ProcessLookupError):  # It has no group of its own yet, and no Java, or it is gone.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+        self._scratch.cleanup()
 
 
-def _wait(link: "Connection[Any, Any]") -> None:
+def _wait(link: "Connection[Any, Any]", scratch: str) -> None:
     """What the judge's process does."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
+    os.environ[SPARK_FOLDERS] = scratch
     Thread(target=_end_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     os.nice(LOWEST_PRIORITY)
     from reports.spark import spark_session
     from reports.warm_up import warm_up

@@ -14,13 +14,8 @@ NAME = "Apache Kafka"
 
 
 @contextmanager
-def kafka_cluster(
-    folder: Path, nodes: int, config: Mapping[str, str], words: Mapping[str, str] | None = None
-) -> Iterator[Cluster]:
-    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails.
-
-    ``words`` replace placeholders of Kafka's target file.
-    """
+def kafka_cluster(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
+    """Makes new nodes below ``folder``, which are formatted and not launched. Raises PeerError when that fails."""
     kafka = replace(find("kafka"), nodes=nodes)
-    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP, **(words or {})}) as cluster:
+    with target_cluster(kafka, folder, {**SETTINGS, **config}, {"vm": HEAP}) as cluster:
         yield cluster

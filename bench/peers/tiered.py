@@ -1,7 +1,7 @@
 """Either broker with a remote tier in a local folder, and what is asked of that tier.
 
-Apache Kafka has LocalTieredStorage, the tier of its own tests, which writes files and does not sync them. The reference
-broker writes them through obstore, and syncs each before its segment is listed.
+Apache Kafka has LocalTieredStorage (``bench/targets/kafka.toml``), which writes files and does not sync them. The
+reference broker writes them through obstore, and syncs each before its segment is listed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,12 @@ from bench.peers import kafka_cluster, reference
 from bench.peers.cluster import Cluster, System
 from bench.peers.errors import PeerError
 from bench.peers.raw_client import RawConnection
-from bench.targets.errors import TargetError
-from bench.targets.loader import find
-from bench.targets.providers import kafka
 from reference_broker.wire.apis import ApiKey
 
 BOTH = {
     "remote.log.storage.system.enable": "true",
     "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
     "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
-}
-KAFKA = {
-    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
-    "remote.log.storage.manager.impl.prefix": "rsm.config.",
-    "remote.log.metadata.manager.listener.name": "BROKER",
 }
 OFFSETS_VERSION = 9
 """The first with LATEST_TIERED (KIP-1005)."""
@@ -50,13 +42,7 @@ def _reference(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[
 
 @contextmanager
 def _kafka(folder: Path, nodes: int, config: Mapping[str, str]) -> Iterator[Cluster]:
-    version = find("kafka").version
-    try:
-        classpath = f"{kafka.provide(version)['classpath']}:{kafka.tiered_storage(version)}"
-    except TargetError as wrong:
-        raise PeerError(str(wrong)) from wrong
-    settings = {**BOTH, **KAFKA, "rsm.config.dir": str(folder / "tier"), **config}
-    with kafka_cluster.kafka_cluster(folder, nodes, settings, {"classpath": classpath}) as cluster:
+    with kafka_cluster.kafka_cluster(folder, nodes, {**BOTH, **config}) as cluster:
         yield cluster
 
 

@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.peers.cluster import Cluster, until
-from bench.peers.errors import PeerError
 from bench.peers.target_cluster import target_cluster
-from bench.peers.tiered import BOTH, KAFKA
-from bench.targets.errors import TargetError
+from bench.peers.tiered import BOTH
 from bench.targets.loader import find
-from bench.targets.providers import kafka
 from bench.upgrade import client
 from bench.upgrade.full_replay import Told
 from bench.upgrade.journey import eligible_segments
@@ -29,7 +26,6 @@ VERSION = "4.1.1"
 NAME = f"Apache Kafka {VERSION}"
 SETTINGS = {
     **BOTH,
-    **KAFKA,
     "remote.log.manager.task.interval.ms": "500",
     "remote.log.manager.task.retry.backoff.ms": "500",
     "remote.log.manager.task.retry.backoff.max.ms": "1000",
@@ -112,12 +108,7 @@ def watched(
 @contextmanager
 def _prepared(folder: Path) -> Iterator[Cluster]:
     chosen = replace(find(f"kafka@{VERSION}"), nodes=1)
-    try:
-        words = {"classpath": f"{kafka.provide(VERSION)['classpath']}:{kafka.tiered_storage(VERSION)}"}
-    except TargetError as wrong:
-        raise PeerError(str(wrong)) from wrong
-    settings = {**SETTINGS, "rsm.config.dir": str(folder / "tier")}
-    with target_cluster(chosen, folder, settings, words) as cluster:
+    with target_cluster(chosen, folder, SETTINGS) as cluster:
         yield cluster
 
 

@@ -34,7 +34,7 @@ class Beating:
 class SessionKept(Check):
     guarantee = "no-false-fencing"
     needs_one_node = True
-    acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed)
+    acts_on = (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION, Closed, type(None))
     notes: ClassVar[tuple[str, ...]] = ("broker_fenced",)
 
     def __init__(self, around: Surroundings) -> None:
@@ -47,7 +47,9 @@ class SessionKept(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         controller = node.broker.node_id
-        if type(event) is Request and event.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
+        if event is None:
+            self._forget(controller)
+        elif type(event) is Request and event.api_key in (ApiKey.BROKER_HEARTBEAT, ApiKey.BROKER_REGISTRATION):
             self._session_us[controller] = node.broker.config.broker_session_timeout_ms * 1000
             body: Any = event.body
             known = node.broker.controller.image.brokers.get(int(body.broker_id))
@@ -67,6 +69,13 @@ class SessionKept(Check):
                     self._beat(at_us, controller, asked.body, answer)
                 elif is_another:
                     self._registered(at_us, controller, asked.body)
+
+    def _forget(self, controller: int) -> None:
+        """KIP-631: sessions are in the memory of the process. After its start a controller has heard from nobody."""
+        for place in [each for each in self._asked if each[0] == controller]:
+            del self._asked[place]
+        for place in [each for each in self._alive if each[0] == controller]:
+            del self._alive[place]
 
     def _beat(self, at_us: int, controller: int, asked: Any, answer: Any) -> None:
         place = controller, int(asked.broker_id)

@@ -204,6 +204,8 @@ class LiveRun:
         links.heal_all()
         self._crew.heal()
         self._await(fleet, "load_ended", DRAIN_LIMIT_S)
+        if self._outside is not None:
+            self._outside.tier_fills(self._tick_until)
         fleet.final()
         self._await(fleet, "done", DRAIN_LIMIT_S)
         self._duration_us = self.now_us()

@@ -10,7 +10,7 @@ from chaos.checks.quorum_view import Member
 from chaos.checks.session_kept import SessionKept
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note, Reply
-from reference_broker.core.events import Closed, Request
+from reference_broker.core.events import Closed, Request, TimerFired
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.tags import Tag
 
@@ -40,7 +40,7 @@ class Controller:
         if closed:
             self.check.acted(self.at_us, self.node, Closed(7), ())
         reply = Reply(7, 1, api_key, 1, SimpleNamespace(**{"error_code": 0, **answer}), tag)
-        self.check.acted(self.at_us, self.node, None, [reply])
+        self.check.acted(self.at_us, self.node, TimerFired(1), [reply])
 
     def beat(self, answer: dict[str, object] | None = None, *, leaves: bool = False) -> None:
         self.at_us += EVERY_US
@@ -86,7 +86,12 @@ def fenced(controller: Controller) -> None:
     controller.beat({"is_fenced": True})
 
 
-@pytest.mark.parametrize("excuse", [silent, just_back, unanswered, leaving, fenced])
+def restarted(controller: Controller) -> None:
+    """Its process remembers no session."""
+    controller.check.acted(controller.at_us, controller.node, None, ())
+
+
+@pytest.mark.parametrize("excuse", [silent, just_back, unanswered, leaving, fenced, restarted])
 def test_what_excuses_a_controller(excuse: Any) -> None:
     for is_wrong in (Controller.is_wrong_to_fence, lambda one: one.is_wrong_to_register(OTHER)):
         controller = Controller()

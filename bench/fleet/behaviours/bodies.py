@@ -101,11 +101,11 @@ def delete_topics_request(topics: Sequence[str], timeout_ms: int) -> DeleteTopic
     )
 
 
-def set_topic_configs_request(topics: Sequence[str], settings: Mapping[str, str]) -> IncrementalAlterConfigsRequest:
-    """Gives each of the topics the same settings."""
-    configs = tuple(
-        AlterableConfig(name=key, config_operation=i8(SET_CONFIG), value=value) for key, value in settings.items()
-    )
+def set_topic_configs_request(
+    topics: Sequence[str], settings: Mapping[str, str | None]
+) -> IncrementalAlterConfigsRequest:
+    """Gives each of the topics the same settings. None removes one."""
+    configs = tuple(_altered(key, value) for key, value in settings.items())
     return IncrementalAlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(resource_type=i8(TOPIC_RESOURCE), resource_name=each, configs=configs)
@@ -117,10 +117,15 @@ def set_topic_configs_request(topics: Sequence[str], settings: Mapping[str, str]
 
 def alter_broker_config_request(broker: str, key: str, value: str | None) -> IncrementalAlterConfigsRequest:
     """Sets the setting of a broker, or of all brokers where ``broker`` is empty. None removes it."""
-    step = i8(DELETE_CONFIG if value is None else SET_CONFIG)
-    config = AlterableConfig(name=key, config_operation=step, value=value)
-    resource = AlterConfigsResource(resource_type=i8(BROKER_RESOURCE), resource_name=broker, configs=(config,))
+    resource = AlterConfigsResource(
+        resource_type=i8(BROKER_RESOURCE), resource_name=broker, configs=(_altered(key, value),)
+    )
     return IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+
+
+def _altered(key: str, value: str | None) -> AlterableConfig:
+    step = i8(DELETE_CONFIG if value is None else SET_CONFIG)
+    return AlterableConfig(name=key, config_operation=step, value=value)
 
 
 def describe_topic_config_request(topics: Sequence[str], key: str) -> DescribeConfigsRequest:

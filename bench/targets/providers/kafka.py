@@ -40,7 +40,7 @@ _TESTS_ALONE = """
 
 def provide(version: str) -> Mapping[str, str]:
     """Raises TargetError."""
-    return {"classpath": f"{classpath(version)}:{_logging(version)}"}
+    return {"classpath": f"{classpath(version)}:{_logging(version)}:{tiered_storage(version)}"}
 
 
 def classpath(version: str) -> str:
@@ -54,7 +54,7 @@ def classpath(version: str) -> str:
 
 
 def tiered_storage(version: str) -> str:
-    """Returns the class path of LocalTieredStorage, beside that of Kafka. Raises TargetError."""
+    """Returns the class path of LocalTieredStorage alone. Raises TargetError."""
     folder = CACHE / f"kafka-storage-tests-{version}"
     return _fetched(folder, "LocalTieredStorage", (TIERED_STORAGE,), version, _TESTS_ALONE)
 

@@ -27,7 +27,7 @@ BY_COMMANDS = {
 }
 """Kinds of faults that strike a process, with the shell commands that do the same."""
 DIRECTED = "directed links between nodes, which need a target that we start with proxies between its nodes"
-EMPTIED = "directory_missing"
+OF_FILES = ("directory_missing", "files_missing")
 STRIKE = 1
 """Stands for any process in what a proxy is asked."""
 
@@ -112,7 +112,7 @@ def _of_fault(fault: Fault, wanted: Chosen, nodes: int) -> str:
         process = STRIKE if not _lacks_process(fault.kind, wanted) else 0
         told = why_not(fault, dict.fromkeys(range(nodes), process), _has_links(wanted), NODE_ROLES)
         return _beyond(fault, wanted) or told
-    if fault.kind not in (*BY_COMMANDS, *OF_LINKS, EMPTIED) and not fault.kind.startswith("link_"):
+    if fault.kind not in (*BY_COMMANDS, *OF_LINKS, *OF_FILES) and not fault.kind.startswith("link_"):
         return f"{fault.kind} needs what only our own broker's process has"
     return _beyond(fault, wanted)
 
@@ -126,9 +126,9 @@ def _beyond(fault: Fault, wanted: Chosen) -> str:
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
     """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
     if wanted.file.node is not None:
-        is_one = fault.kind == EMPTIED and wanted.file.node.one_process
+        is_one = fault.kind in OF_FILES and wanted.file.node.one_process
         return "a data directory for each node (all nodes are one process)" if is_one else ""
-    if fault.kind == EMPTIED:
+    if fault.kind in OF_FILES:
         return "the data directory of a node, which is known only if we start it"
     if any(not key.startswith(OURS) for key, _ in fault.config):
         return "other settings for a node, which it gets only if we start it"

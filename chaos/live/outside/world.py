@@ -12,6 +12,7 @@ from chaos.live.foreign_frames import ForeignFrames, Frames, LinkFrames, has_fra
 from chaos.live.foreign_target import behind_proxies
 from chaos.live.links import Links
 from chaos.live.load.fleet import Way
+from chaos.live.outside.closed_segments import GUARANTEE, LIMIT_S, ClosedSegments, segments_of
 from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import chosen, needs_links, playable
 from chaos.live.outside.roles import watched
@@ -49,6 +50,7 @@ class Outside:
         self._progress = progress
         self._before: ForeignFrames | None = None
         self._between: LinkFrames | None = None
+        self._segments: ClosedSegments | None = None
 
     @property
     def frames(self) -> Sequence[Frames]:
@@ -71,6 +73,7 @@ class Outside:
             self._progress(f"{address} is reached through {dialled}")
         ids = [each.node_id for each in nodes]
         version = way.versions["metadata"]
+        self._segments = segments_of(self.scenario, crew.nodes, prefix, version)
         crew.seen = watched(self.scenario, prefix, way.bootstrap, ids, crew.voters, version, crew.lives)
         if not has_frame_faults(self.scenario) and not promised_on_the_wire(self.scenario):
             return way
@@ -136,13 +139,21 @@ class Outside:
             for node, role in roles.items():
                 frames.role(node, role)
 
+    def tier_fills(self, tick_until: TickUntil) -> None:
+        """Waits until all closed segments of tiered topics are in the remote tier, but not for long."""
+        segments, deadline_s = self._segments, time.monotonic() + LIMIT_S
+        if segments is not None:
+            self._progress("closed segments go to the remote tier")
+            tick_until(lambda: segments.are_stored() or time.monotonic() > deadline_s, float("inf"), "")
+
     # What the manifest says
 
     def checks(self, died: str, at_us: int) -> tuple[Check, ...]:
         """``died`` says how a node ended by itself, or is empty."""
         if not self.crew.nodes:
             return ()
-        return (Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died),)
+        up = Check(guarantee=STAYS_UP, holds=not died, evidence=len(self.crew.nodes), at_us=at_us, detail=died)
+        return (up,) if self._segments is None else (up, self._segments.judged(at_us))
 
     def notes(self) -> tuple[str, ...]:
         """Returns what a reader must know, for the report."""
@@ -155,7 +166,8 @@ class Outside:
 
     @property
     def guarantees(self) -> tuple[str, ...]:
-        return (STAYS_UP,) if self.crew.nodes else ()
+        of_tier = () if self._segments is None else (GUARANTEE,)
+        return (STAYS_UP, *of_tier) if self.crew.nodes else ()
 
 
 def told(wanted: Chosen) -> str:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 HEAD = """
 title = "{title}"
 clauses = []
-needs = ["interceptor", "signals", "proxy"]
+needs = ["interceptor", "signals", "proxy", "disk"]
 mutants = []
 guarantees = []
 min_fetches = {least}

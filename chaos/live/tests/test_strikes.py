@@ -50,7 +50,7 @@ class World:
             read=lambda node: None,  # noqa: ARG005
         )
         self.roles = crew.roles
-        scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=()))
+        scenario: Any = SimpleNamespace(faults=faults, load=SimpleNamespace(topics=(), hot=SimpleNamespace(name="hot")))
         self.strikes = Strikes(scenario, crew, Links(client), lambda: self.now_us, self.log.append)
         self.strikes.plan(0)
 
@@ -82,7 +82,7 @@ def test_a_fault_for_a_role_waits_until_somebody_has_it(tickle: list[int]) -> No
     world.run_until(3.0)
     assert tickle == [2]
     (row,) = world.strikes.rows
-    assert (row.name, row.target, row.detail) == ("f", "node-2", "it laughed")
+    assert (row.name, row.target, row.detail) == ("f", "node-2", "the controller: it laughed")
     assert 2 * SECOND_US <= row.at_us <= 2.1 * SECOND_US
     assert 500_000 <= row.until_us - row.at_us <= 520_000
 

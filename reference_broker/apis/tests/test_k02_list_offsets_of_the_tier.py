@@ -90,6 +90,10 @@ def test_special_times_need_no_tier(timestamp: int, expected: tuple[int, ...]) -
     assert not reader.asked
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testFetchLatestTieredTimestampNoRemoteStorage",
+    "UnifiedLogTest.testFetchLatestTieredTimestampWithRemoteStorage",
+)
 @pytest.mark.parametrize("copied_end", [0, 40])
 def test_a_log_of_which_nothing_is_tiered_has_no_latest_tiered_offset(copied_end: int) -> None:
     """Kafka answers -1 without an error (UnifiedLog.fetchOffsetByTimestamp). The log begins at 40: what came before is
@@ -103,6 +107,7 @@ def test_a_log_of_which_nothing_is_tiered_has_no_latest_tiered_offset(copied_end
     assert answered(ask(world, LATEST_TIERED)) == (0, 40, -1, 2)
 
 
+@pytest.mark.clause("UnifiedLogTest.testFetchOffsetByTimestampFromRemoteStorage")
 @pytest.mark.parametrize(
     ("said", "expected"),
     [

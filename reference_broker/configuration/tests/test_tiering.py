@@ -18,6 +18,13 @@ def check(after: Mapping[str, str], before: Mapping[str, str] | None = None, **b
     check_tiering(BrokerConfig.parse({**TIER, **given}), before or {}, after)
 
 
+@pytest.mark.clause(
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithValidRetentionTime",
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithValidRetentionSize",
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithCopyDisabledAndDeleteOnDisable",
+    "RemoteTopicCrudTest.testUpdateTopicConfigWithValidRetentionTimeTest",
+    "RemoteTopicCrudTest.testUpdateTopicConfigWithValidRetentionSizeTest",
+)
 @pytest.mark.parametrize(
     "after",
     [
@@ -40,6 +47,14 @@ def test_these_settings_are_taken(after: Mapping[str, str]) -> None:
     check(after)
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testEnableRemoteLogStorageOnCompactedTopics",
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithInvalidRetentionTime",
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithInvalidRetentionSize",
+    "RemoteTopicCrudTest.testCreateCompactedRemoteStorage",
+    "RemoteTopicCrudTest.testCreateTopicRetentionMsValidationWithRemoteCopyDisabled",
+    "RemoteTopicCrudTest.testCreateTopicRetentionBytesValidationWithRemoteCopyDisabled",
+)
 @pytest.mark.parametrize(
     ("after", "names"),
     [
@@ -59,12 +74,19 @@ def test_these_settings_are_refused_with_one_sentence(after: Mapping[str, str], 
     assert str(refused.value).count("\n") == 0
 
 
+@pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogWhenSystemRemoteStorageIsDisabled")
 def test_a_cluster_without_a_tier_has_no_tiered_topics() -> None:
     with pytest.raises(ConfigError, match=r"remote\.log\.storage\.system\.enable"):
         check_tiering(BrokerConfig.parse({}), {}, ON)
     check_tiering(BrokerConfig.parse({}), {}, {})
 
 
+@pytest.mark.clause(
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithInheritedLocalRetentionTime",
+    "RemoteTopicCrudTest.testCreateRemoteTopicWithInheritedLocalRetentionSize",
+    "RemoteTopicCrudTest.testUpdateTopicConfigWithInheritedLocalRetentionTime",
+    "RemoteTopicCrudTest.testUpdateTopicConfigWithInheritedLocalRetentionSize",
+)
 def test_the_brokers_values_count_where_a_topic_has_none() -> None:
     with pytest.raises(ConfigError, match=r"local\.retention\.ms is 50"):
         check(ON, log_local_retention_ms="50", log_retention_ms="40")
@@ -72,6 +94,7 @@ def test_the_brokers_values_count_where_a_topic_has_none() -> None:
         check(ON, log_cleanup_policy="compact")
 
 
+@pytest.mark.clause("RemoteTopicCrudTest.testUpdateTopicConfigWithDisablingRemoteStorage")
 @pytest.mark.parametrize("after", [{"remote.storage.enable": "false"}, {}])
 def test_the_tier_is_left_only_by_those_who_accept_that_its_records_go(after: Mapping[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"remote\.log\.delete\.on\.disable"):

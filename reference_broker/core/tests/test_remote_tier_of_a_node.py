@@ -3,6 +3,8 @@
 import gc
 from typing import Any
 
+import pytest
+
 from bench.fleet.behaviours.bodies import set_topic_configs_request
 from reference_broker.core.tests.node_world import NodeWorld, batch, delete_request
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -94,6 +96,7 @@ def test_a_tier_that_no_topic_uses_costs_no_topic() -> None:
     assert not world.store.objects
 
 
+@pytest.mark.clause("RemoteTopicCrudTest.testEnableRemoteLogOnExistingTopicTest")
 def test_a_topic_that_becomes_tiered_is_copied_and_the_change_is_answered() -> None:
     """The first tiered topic makes the node ask for the topic of the metadata, while the change is being published."""
     world = NodeWorld(**TIER)

@@ -13,6 +13,7 @@ from reference_broker.ports.memory_disk import MemoryDisk
 HERE = "local-log-start-checkpoint"
 
 
+@pytest.mark.clause("UnifiedLogTest.testNoOpWhenRemoteLogStorageIsDisabled")
 def test_a_log_without_a_tier_begins_in_one_place_and_has_no_more_files() -> None:
     disk = MemoryDisk()
     log = filled(disk, replace(NOT_TIERED, retention_bytes=400))
@@ -22,6 +23,7 @@ def test_a_log_without_a_tier_begins_in_one_place_and_has_no_more_files() -> Non
     assert not [path for path in disk.files if HERE in path]
 
 
+@pytest.mark.clause("UnifiedLogTest.testIncrementLocalLogStartOffsetAfterLocalLogDeletion")
 def test_only_segments_whose_copies_are_listed_go() -> None:
     disk = MemoryDisk()
     log = filled(disk)
@@ -35,6 +37,10 @@ def test_only_segments_whose_copies_are_listed_go() -> None:
     log.check_invariants()
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyEnabledAndDefaultLocalRetentionBytes",
+    "UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyEnabledAndDefaultLocalRetentionMs",
+)
 def test_local_retention_counts_only_where_copies_are_made() -> None:
     limits = replace(TIERED, local_retention_bytes=600, retention_bytes=100_000)
     assert (limits.here_bytes, limits.here_ms) == (600, -1)
@@ -43,6 +49,7 @@ def test_local_retention_counts_only_where_copies_are_made() -> None:
     assert replace(limits, local_retention_bytes=-2).here_bytes == 100_000
 
 
+@pytest.mark.clause("UnifiedLogTest.testRetentionOnLocalLogDeletionWhenRemoteLogCopyDisabled")
 def test_without_copies_the_whole_log_becomes_shorter() -> None:
     log = shortened(MemoryDisk())
     log.config = replace(TIERED, remote_log_copy_disable=True, retention_bytes=0)
@@ -50,6 +57,7 @@ def test_without_copies_the_whole_log_becomes_shorter() -> None:
     assert log.log_start_offset == log.local_log_start_offset == log.log_end_offset
 
 
+@pytest.mark.clause("UnifiedLogTest.testActiveSegmentDeletionDueToRetentionTimeBreachWithRemoteStorage")
 def test_an_old_active_segment_is_rolled_so_that_it_can_be_copied() -> None:
     log = filled(MemoryDisk(), replace(TIERED, local_retention_bytes=-2, local_retention_ms=50))
     synced(log)
@@ -89,6 +97,10 @@ def test_a_read_says_whether_the_record_is_in_the_tier_or_nowhere() -> None:
     assert log.bytes_between(3, 12) == 0
 
 
+@pytest.mark.clause(
+    "UnifiedLogTest.testStartOffsetsRemoteLogStorageIsEnabled",
+    "LogLoaderTest.testLogStartOffsetWhenRemoteStorageIsEnabled",
+)
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_a_start_finds_the_log_as_it_was(clean: bool) -> None:
     disk = MemoryDisk()
@@ -103,6 +115,7 @@ def test_a_start_finds_the_log_as_it_was(clean: bool) -> None:
     assert encoded(again.producers) == encoded(log.producers)
 
 
+@pytest.mark.clause("UnifiedLogTest.testSegmentDeletionEnabledBeforeUploadToRemoteTierWhenLogStartOffsetMovedAhead")
 def test_the_log_start_passes_the_local_one() -> None:
     disk = MemoryDisk()
     log = shortened(disk)
@@ -148,7 +161,7 @@ def test_nothing_is_taken_for_copied_where_a_log_begins_anew() -> None:
     assert log.copied_end_offset == 0
 
 
-@pytest.mark.clause("P-11")
+@pytest.mark.clause("P-11", "UnifiedLogTest.testTruncateFullyAndStart")
 @pytest.mark.parametrize("before", [0, 12], ids=["a new disk", "an old log"])
 def test_a_replica_begins_where_its_leader_has_records(before: int) -> None:
     leader = filled(MemoryDisk())
@@ -169,6 +182,7 @@ def test_a_replica_begins_where_its_leader_has_records(before: int) -> None:
     assert again.producers.by_id[0].last_sequence == 13
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testCandidateLogSegmentsSkipsActiveSegment")
 def test_closed_segments_below_the_stable_offset_may_be_copied() -> None:
     disk = MemoryDisk()
     log = filled(disk)

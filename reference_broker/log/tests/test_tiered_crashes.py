@@ -10,6 +10,7 @@ from reference_broker.log.partition_log import PartitionLog, open_log, run_to_en
 from reference_broker.log.producer_snapshots import encoded
 from reference_broker.log.tests.log_world import DIRECTORY, NOW, at, opened
 from reference_broker.log.tests.mortal_disk import Died, MortalDisk
+from reference_broker.log.tests.test_recreating import in_one_go
 from reference_broker.log.tests.tiered_world import TIERED, filled
 from reference_broker.ports.disk import Disk, DiskError, UndoFailed
 from reference_broker.ports.memory_disk import MemoryDisk
@@ -166,3 +167,31 @@ def test_local_retention_that_the_disk_refuses_changes_nothing() -> None:
     log.check_invariants()
     assert log.local_log_start_offset == 0
     assert log.enforce_retention(NOW) == 2
+
+
+def _lose_snapshots(_: MortalDisk, log: PartitionLog) -> None:
+    for offset in log.segments.snapshots.offsets[:]:
+        log.segments.snapshots.delete(offset)
+
+
+def _recreate(_: MortalDisk, log: PartitionLog) -> None:
+    _recreated(log)
+
+
+def _recreated(log: PartitionLog) -> list[bytes]:
+    """Makes all snapshots that a copy of the closed segments needs, and returns them."""
+    return [in_one_go(log.recreate_snapshot(NOW, offset)).snapshot for offset in log.bases[1:]]
+
+
+@pytest.mark.clause("P-8", "P-12")
+def test_a_snapshot_that_is_made_anew_is_whole_or_not_there_wherever_the_node_dies() -> None:
+    """A torn one is never loaded, and the next try makes the same."""
+    whole = filled(MemoryDisk())
+    _lose_snapshots(MortalDisk(SimDisk(Random(0))), whole)
+    wanted = _recreated(whole)
+    found = set()
+    for _, again in _deaths(_recreate, _lose_snapshots):
+        found.add(len(again.segments.snapshots.offsets))
+        assert encoded(again.producers) == encoded(whole.producers)
+        assert _recreated(again) == wanted
+    assert len(found) > 1

@@ -50,6 +50,7 @@ def test_the_log_begins_where_its_own_records_do_at_once() -> None:
     assert tier.store_memory.objects, "nothing is deleted before it is known what there is"
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testStopPartitionsWithDeletion")
 def test_everything_of_it_goes_and_the_partition_is_no_longer_watched() -> None:
     tier, node, partition = tiered_here()
     configure(node, partition, OFF)

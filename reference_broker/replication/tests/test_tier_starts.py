@@ -105,7 +105,13 @@ def _asks_again(world: World) -> bool:
     return False
 
 
-@pytest.mark.clause("P-11")
+@pytest.mark.clause(
+    "P-11",
+    "TierStateMachineTest.testFollowerFetchMovedToTieredStore",
+    "LeaderEpochFileCacheTest.testPreviousEpoch",
+    "LeaderEpochFileCacheTest.testFindPreviousEpoch",
+    "LeaderEpochFileCacheTest.testFindPreviousEntry",
+)
 @pytest.mark.parametrize(("end_of_earlier", "wanted_epoch"), [(40, 1), (39, 2)])
 def test_it_begins_with_the_epochs_and_producers_of_the_tier(end_of_earlier: int, wanted_epoch: int) -> None:
     """The record before offset 40 is of the epoch before that of the leader's first one, or of the same."""
@@ -153,6 +159,7 @@ def test_whoever_gives_no_answer_is_asked_again(answers: Sequence[Any]) -> None:
     assert _asks_again(world)
 
 
+@pytest.mark.clause("TierStateMachineTest.testFencedOffsetResetAfterMovedToRemoteTier")
 def test_an_answer_for_an_older_leader_changes_nothing() -> None:
     world, tier, log = following()
     world.question(ApiKey.LIST_OFFSETS).replied(local_start(40, 0))

@@ -86,6 +86,7 @@ LOST = ("response_dropped", 'on = "reply"')
 HEARD = ("node_killed", 'on = "peer_reply"')
 BOUNCED = ("rolling_bounce", "at_s = 0")
 EMPTIED = ("directory_missing", "at_s = 0")
+DELETED, NAMED = ("files_missing", "at_s = 0"), 'match = { path = "*.snapshot" }'
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,9 @@ EMPTIED = ("directory_missing", "at_s = 0")
         (EMPTIED, "duration_s = 1", f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
         (EMPTIED, "duration_s = 1", ELSEWHERE, "the data directory of a node, which is known only if we start it"),
         (EMPTIED, "duration_s = 1", "", ""),
+        (DELETED, NAMED, f"nodes = 3\n{OF_ONE}", "a data directory for each node"),
+        (DELETED, NAMED, ELSEWHERE, "the data directory of a node, which is known only if we start it"),
+        (DELETED, NAMED, "", ""),
         (("node_killed", 'on = "reply"'), "", ELSEWHERE, "process control: commands.alive"),
         (HEARD, 'node = "any"', 'nodes = 3\n[node]\ncommand = ["x"]', "directed links between nodes"),
         (HEARD, 'node = "any"', f"nodes = 3\n{OF_ONE}", "one process for each node"),

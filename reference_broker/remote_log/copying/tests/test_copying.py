@@ -18,6 +18,7 @@ from reference_broker.remote_log.objects import ObjectKind, keys_of
 from reference_broker.remote_log.tests.tier_world import Tier, TierNode, check_whole, objects_of
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testCopyLogSegmentsToRemoteShouldCopyExpectedLogSegment")
 def test_closed_segments_are_stored_whole_between_two_events() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
@@ -39,6 +40,7 @@ def test_closed_segments_are_stored_whole_between_two_events() -> None:
     assert log.copied_end_offset == 30
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testEpochEntriesAsByteBuffer")
 def test_the_objects_are_the_files_of_the_log() -> None:
     tier, node, log = copied()
     partition = node.lead(log)
@@ -78,6 +80,7 @@ def test_nothing_above_the_high_watermark_is_copied(limit: int) -> None:
     assert [each.end_offset for each in tier.listed(partition)] == [end for end in (5, 11, 17, 23, 29) if end < limit]
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testCandidateLogSegmentsSkipsSegmentsAfterLastStableOffset")
 def test_nothing_above_the_last_stable_offset_is_copied_until_the_transaction_ends() -> None:
     tier, disk = Tier(), MemoryDisk()
     log = opened(disk, KEPT)
@@ -206,6 +209,7 @@ def test_new_segments_are_found_at_the_next_look() -> None:
     check_whole(tier, partition)
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testOnLeadershipChangeWillInvokeHandleLeaderOrFollowerPartitions")
 def test_a_follower_is_told_what_is_listed() -> None:
     tier, node, log = copied()
     node.lead(log)
@@ -231,6 +235,7 @@ def test_what_diverged_is_not_taken_for_copied() -> None:
     assert follower.copied_end_offset == 10
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testRLMTaskDoesNotUploadSegmentsWhenRemoteLogMetadataManagerIsNotInitialized")
 def test_a_new_leader_takes_nothing_for_copied_until_it_knows() -> None:
     """As a follower it heard of copies. Its records may be others since."""
     _, node, log = copied()
@@ -243,6 +248,10 @@ def follows(node: TierNode, log: PartitionLog) -> None:
     node.manager.follows(TopicImage("events", log.topic_id, (PartitionImage((1, 2), (1, 2), 1, 5, 0),)), 0, log)
 
 
+@pytest.mark.clause(
+    "RemoteLogManagerTest.testRemoteLogManagerRemoteMetrics",
+    "RemoteLogManagerTest.testTierLagResetsToZeroOnBecomingFollower",
+)
 def test_metrics_count_what_is_copied_and_what_is_not() -> None:
     tier, node, log = copied()
     closed = sum(segment.size_bytes for segment in log.segments.items[:-1])

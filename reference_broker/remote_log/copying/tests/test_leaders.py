@@ -19,7 +19,11 @@ from reference_broker.wire.errors import ErrorCode
 # --- leaders --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.clause("P-11")
+@pytest.mark.clause(
+    "P-11",
+    "RemoteLogManagerTest.testCopyLogSegmentToRemoteForStaleTopic",
+    "RemoteLogManagerTest.testStopPartitionsWithoutDeletion",
+)
 @pytest.mark.parametrize("at", range(2 * ACTS))
 def test_a_leader_that_resigns_begins_no_further_step(at: int) -> None:
     tier, node, log = copied()

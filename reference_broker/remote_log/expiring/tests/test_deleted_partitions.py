@@ -98,7 +98,7 @@ def tiered(world: Deleting) -> bytes:
     return topic_id
 
 
-@pytest.mark.clause("RemoteLogMetadataManagerTest.testRemotePartitionDeletion")
+@pytest.mark.clause("RemoteLogMetadataManagerTest.testRemotePartitionDeletion", "RemoteTopicCrudTest.testTopicDeletion")
 def test_all_objects_of_a_deleted_topic_go_and_the_states_tell_so() -> None:
     world = Deleting()
     topic_id = tiered(world)

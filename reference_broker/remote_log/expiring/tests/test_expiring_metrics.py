@@ -1,8 +1,13 @@
 """The gauges of what there is in the tier and of what is to go."""
 
+import pytest
+
 from reference_broker.remote_log.expiring.tests.test_expirer import KEPT, led
 
 
+@pytest.mark.clause(
+    "RemoteLogManagerTest.testRemoteDeleteLagsOnRetentionBreachedSegments", "RemoteLogManagerTest.testRemoteSizeData"
+)
 def test_what_there_is_and_what_is_to_go_is_counted() -> None:
     tier, node, log = led(KEPT)
     partition = node.lead(log)

@@ -42,6 +42,7 @@ THREE = [copy_of(1, 0, 9), copy_of(2, 10, 19), copy_of(3, 20, 29)]
 """Each has 100 bytes, and records until 1000 ms."""
 
 
+@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testRemoteLogSizeCalculationWithSegmentsOfTheSameEpoch")
 @pytest.mark.parametrize(("limit", "gone"), [(1000, 0), (350, 0), (300, 1), (299, 1), (200, 2), (101, 2), (100, 3)])
 def test_bytes_here_and_there_count_together(limit: int, gone: int) -> None:
     """Beside the remote segments there are 100 bytes that only the log has."""
@@ -71,7 +72,10 @@ def test_of_a_log_that_branched_off_only_the_shared_part_moves_its_start() -> No
     assert (starts(found), found.log_start_offset) == ([0], 5)
 
 
-@pytest.mark.clause("RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochs")
+@pytest.mark.clause(
+    "RemoteLogManagerTest.testRemoteSegmentWithinLeaderEpochs",
+    "TopicBasedRemoteLogMetadataManagerTest.testRemoteLogSizeCalculationWithSegmentsHavingNonExistentEpochs",
+)
 def test_a_segment_of_another_history_counts_for_nothing_until_its_epochs_are_over() -> None:
     other = copy_of(9, 0, 9, (2, 0))
     lineage = (1, 0), (3, 5)

@@ -157,7 +157,10 @@ def test_a_segment_that_is_deleted_is_not_known() -> None:
     assert (listed(known), garbage(known), len(known)) == ([], set(), 0)
 
 
-@pytest.mark.clause("RemoteLogSegmentLifecycleTest.testRemoteLogSegmentLifeCycle")
+@pytest.mark.clause(
+    "RemoteLogSegmentLifecycleTest.testRemoteLogSegmentLifeCycle",
+    "RemoteLogManagerTest.testFetchRemoteLogSegmentMetadata",
+)
 def test_offsets_are_found_by_their_leader_epochs() -> None:
     zero = copy_of(1, 0, 100, (0, 0), (1, 20), (2, 80))
     known = after(zero, state=STARTED)

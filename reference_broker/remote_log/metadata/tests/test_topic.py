@@ -40,12 +40,14 @@ def test_the_topic_is_created_with_kafkas_settings(world: MetadataCluster) -> No
     assert not log.config.is_compacted
 
 
+@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testWithNoAssignedPartitions")
 def test_nothing_is_created_or_asked_before_a_partition_is_watched(world: MetadataCluster) -> None:
     world.run(5_000)
     assert REMOTE_LOG_METADATA_TOPIC not in world.members[0].node.broker.loader.image.topics
     assert not [send for _, send in world.sends if send.channel in (Channel.REMOTE_LOG_READ, Channel.REMOTE_LOG_WRITE)]
 
 
+@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerTest.testNewPartitionUpdates")
 def test_every_node_that_watches_sees_what_one_writes(world: MetadataCluster) -> None:
     world.watch(0, 1, 2)
     first = copy_of(1, 0, 9)
@@ -82,6 +84,7 @@ def test_a_node_that_starts_again_knows_what_was_written_before(world: MetadataC
     assert world.write(0, step(first, DELETING)) is ErrorCode.none
 
 
+@pytest.mark.clause("ConsumerTaskTest.testMaybeMarkUserPartitionsAsReady")
 def test_who_watches_later_learns_all_before_it_is_ready(world: MetadataCluster) -> None:
     world.watch(0)
     first = copy_of(1, 0, 9)
@@ -93,7 +96,11 @@ def test_who_watches_later_learns_all_before_it_is_ready(world: MetadataCluster)
     assert [each.state for each in world.segments(2).listed()] == [FINISHED]
 
 
-@pytest.mark.clause("TopicBasedRemoteLogMetadataManagerMultipleSubscriptionsTest.testMultiplePartitionSubscriptions")
+@pytest.mark.clause(
+    "TopicBasedRemoteLogMetadataManagerMultipleSubscriptionsTest.testMultiplePartitionSubscriptions",
+    "ConsumerTaskTest.testAddAssignmentsForPartitions",
+    "ConsumerTaskTest.testCanReprocessSkippedRecords",
+)
 def test_a_second_partition_is_read_from_the_beginning_and_the_first_not_again(world: MetadataCluster) -> None:
     """Both live in the same partition of the topic."""
     world.watch(0)
@@ -110,6 +117,7 @@ def test_a_second_partition_is_read_from_the_beginning_and_the_first_not_again(w
     assert len(world.segments(1)) == 1
 
 
+@pytest.mark.clause("ConsumerTaskTest.testRemoveAssignmentsForPartitions")
 def test_a_partition_that_is_watched_twice_is_known_until_both_look_away(world: MetadataCluster) -> None:
     world.watch(0)
     world.watch(0)
@@ -147,6 +155,7 @@ def test_a_former_leader_is_told_that_it_is_fenced(world: MetadataCluster) -> No
     assert [each.segment_id for each in world.segments(0).listed()] == [new.segment_id]
 
 
+@pytest.mark.clause("ConsumerTaskTest.testConsumerShouldNotCloseOnRetriableError")
 def test_the_leader_of_the_topics_partition_changes_while_events_are_written(world: MetadataCluster) -> None:
     world.watch(0, 1, 2)
     first = world.keeper()

@@ -24,6 +24,7 @@ from reference_broker.wire.errors import ErrorCode
 # --- times ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testFindOffsetByTimestamp")
 @pytest.mark.usefixtures("block_bytes")
 def test_a_time_is_found_as_in_a_log_that_has_all() -> None:
     tiered = Tiered(plain)

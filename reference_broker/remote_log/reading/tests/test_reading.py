@@ -50,6 +50,7 @@ def test_a_large_read_ends_at_a_batch_that_the_index_knows() -> None:
     assert 90_000 < len(tiered.read(5, 100_000).records) <= 100_000
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testReadForFirstBatchMoreThanMaxFetchBytes")
 @pytest.mark.usefixtures("block_bytes")
 def test_a_batch_that_does_not_fit_comes_only_if_at_least_one_is_asked_for() -> None:
     tiered = Tiered(plain)
@@ -57,6 +58,10 @@ def test_a_batch_that_does_not_fit_comes_only_if_at_least_one_is_asked_for() -> 
     assert len(headers_of(tiered.read(0, 10).records)) == 1
 
 
+@pytest.mark.clause(
+    "RemoteLogManagerTest.testReadForMissingFirstBatchInRemote",
+    "RemoteLogManagerTest.testReadForFirstBatchInLogCompaction",
+)
 def test_reading_on_over_a_hole_at_a_segments_end() -> None:
     """The records were written as a follower, and the leader's offsets had a hole."""
 

@@ -24,6 +24,7 @@ def test_what_is_not_listed_is_out_of_range() -> None:
     assert tiered.read(10_000) is ErrorCode.offset_out_of_range
 
 
+@pytest.mark.clause("RemoteLogManagerTest.testFindOffsetByTimestampWithSegmentNotReady")
 def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> None:
     tiered = Tiered(plain)
     tiered.node.metadata.not_ready.add((tiered.log.topic_id, 0))
@@ -32,6 +33,7 @@ def test_while_it_is_not_known_what_is_listed_the_replica_is_not_available() -> 
     assert tiered.auxiliary(0, 6) is ErrorCode.replica_not_available
 
 
+@pytest.mark.clause("RemoteIndexCacheTest.testRSMReturnCorruptedIndexFile")
 @pytest.mark.parametrize("kind", list(ObjectKind)[:4])
 @pytest.mark.parametrize("damage", ["gone", "short", "junk"])
 def test_damaged_objects_give_an_error_and_never_other_records(kind: ObjectKind, damage: str) -> None:

@@ -19,6 +19,7 @@ from reference_broker.remote_log.tests.tier_world import UNAVAILABLE
 from reference_broker.wire.errors import ErrorCode
 
 
+@pytest.mark.clause("RemoteIndexCacheTest.testFetchIndexFromRemoteStorage")
 def test_readers_at_the_same_place_share_a_get() -> None:
     tiered = Tiered(plain)
     answers: list[Any] = []
@@ -45,6 +46,7 @@ def test_at_most_so_many_gets_are_under_way() -> None:
     assert tiered.node.ports.most_under_way == MOST_GETS
 
 
+@pytest.mark.clause("RemoteIndexCacheTest.testCacheEntryExpiry")
 def test_indexes_and_blocks_are_kept_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     set_block_bytes(monkeypatch, 100)
     monkeypatch.setattr(reader, "BLOCKS_LIMIT_BYTES", 450)

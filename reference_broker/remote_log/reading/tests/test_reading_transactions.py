@@ -16,6 +16,7 @@ from reference_broker.remote_log.reading.tests.reading_world import (
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.clause("RemoteIndexCacheTest.testFetchIndexForMissingTransactionIndex")
 @pytest.mark.usefixtures("block_bytes")
 def test_readers_of_committed_records_are_told_what_was_aborted() -> None:
     tiered = Tiered(transactional)

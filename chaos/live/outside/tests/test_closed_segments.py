@@ -1,0 +1,93 @@
+"""Closed segments of a target's leader are compared with how far it says that they are in the tier."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos.live.outside import closed_segments
+from chaos.live.outside.closed_segments import ClosedSegments, segments_of
+from reference_broker.blocking.transport import TransportError
+from reference_broker.wire.apis import ApiKey
+from scenarios.loader import find
+
+TOPIC = "crucible-1-hot"
+HERE, NOWHERE = "127.0.0.1:1", "127.0.0.1:2"
+
+
+class Leader:
+    """Answers for both nodes: node 4 leads the only partition, and ``tiered`` is the last offset in its tier."""
+
+    def __init__(self, folder: Path, *bases: int) -> None:
+        self.tiered, self.error = -1, 0
+        place = folder / f"{TOPIC}-0"
+        place.mkdir()
+        for base in bases:
+            (place / f"{base:020}.log").touch()
+        self.nodes: list[Any] = [
+            SimpleNamespace(listen=NOWHERE, data=folder / "elsewhere", running=True, layout=1),
+            SimpleNamespace(listen=HERE, data=folder, running=True, layout=1),
+        ]
+        self.segments = ClosedSegments(self.nodes, {TOPIC: 1}, 12)
+
+    def answer(self, node: Any, api_key: ApiKey, version: int, body: object) -> Any:  # noqa: ARG002
+        if api_key is ApiKey.METADATA:
+            brokers = [SimpleNamespace(node_id=4, host="127.0.0.1", port=1)]
+            partition: Any = SimpleNamespace(partition_index=0, leader_id=4)
+        else:
+            assert (node.listen, version) == (HERE, 9)
+            brokers = []
+            partition = SimpleNamespace(error_code=SimpleNamespace(value=self.error), offset=self.tiered)
+        return SimpleNamespace(brokers=brokers, topics=[SimpleNamespace(name=TOPIC, partitions=[partition])])
+
+    def looks(self) -> bool:
+        self.segments._again_s = 0.0
+        return self.segments.are_stored()
+
+
+@pytest.fixture
+def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Leader:
+    made = Leader(tmp_path, 0, 100, 250)
+    monkeypatch.setattr(closed_segments, "_asked", made.answer)
+    return made
+
+
+@pytest.mark.clause("P-14")
+def test_each_closed_segment_must_be_in_the_tier_to_its_last_record(leader: Leader) -> None:
+    for leader.tiered, left in ((-1, 2), (98, 2), (99, 1), (248, 1), (249, 0)):
+        assert leader.looks() is (left == 0)
+        assert (leader.segments.looked_at, len(leader.segments.left)) == (2, left)
+        judged = leader.segments.judged(7)
+        assert (judged.holds, judged.evidence, judged.at_us) == (left == 0, 2, 7)
+    leader.tiered, leader.error = 249, 6
+    assert not leader.looks()
+    assert f"{TOPIC}-0 from 0 to 100" in leader.segments.judged(7).detail
+
+
+def test_a_log_with_its_active_segment_alone_has_nothing_to_store(tmp_path: Path, leader: Leader) -> None:
+    for each in (tmp_path / f"{TOPIC}-0").glob("*[1-9]*"):
+        each.unlink()
+    assert leader.looks()
+    assert leader.segments.judged(7).evidence == 0
+
+
+def test_a_node_that_does_not_answer_is_asked_again(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> Any:
+        raise TransportError("it is gone")
+
+    leader.tiered = 249
+    with monkeypatch.context() as patch:
+        patch.setattr(closed_segments, "_asked", silent)
+        assert not leader.looks()
+    assert leader.looks()
+
+
+def test_it_is_judged_where_it_is_promised_and_files_are_known(leader: Leader) -> None:
+    scenario = find("upgrade-path")
+    found = segments_of(scenario, leader.nodes, "crucible-1-", 12)
+    assert found is not None
+    assert found.topics == {TOPIC: 1}
+    leader.nodes[0].layout = None
+    assert segments_of(scenario, leader.nodes, "crucible-1-", 12) is None
+    assert segments_of(find("plain-load"), leader.nodes[1:], "", 12) is None

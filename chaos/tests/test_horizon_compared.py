@@ -1,0 +1,53 @@
+"""The comparison of snapshots with the tombstone horizon, with one seed and a small load."""
+
+import sys
+
+import pytest
+
+from chaos.search.catch_up import Caught
+from chaos.search.horizon_compared import VARIANTS, Cut, Part, Size, main, played, table
+
+pytestmark = pytest.mark.simulated
+
+SNAPSHOTS, HORIZON, _, NEITHER = VARIANTS
+CUT = Cut("6 s", 6.0)
+SMALL = Size(keys=200, before_s=7.0, after_s=4.0)
+
+
+@pytest.mark.parametrize("words", [("--seeds", "0"), ("--processes", "0")])
+def test_nothing_to_play_is_refused(
+    words: tuple[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["horizon_compared", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+def caught(variant: object) -> dict[str, Caught]:
+    seen = played(Part(variant, CUT, 1, SMALL))  # type: ignore[arg-type]
+    assert not seen.broken
+    assert all(each.after_us >= 0 and each.sent_bytes > 0 for each in seen.caught.values())
+    return seen.caught
+
+
+@pytest.mark.clause("S-15")
+def test_an_observer_that_is_told_a_snapshot_holds_what_was_set() -> None:
+    observer = caught(SNAPSHOTS)["observer"]
+    assert (observer.wrong, observer.anew) == (0, 1)
+
+
+@pytest.mark.clause("H-3", "H-4")
+def test_only_with_the_horizon_those_who_missed_tombstones_hold_what_was_written() -> None:
+    told, untold = caught(HORIZON), caught(NEITHER)
+    for who in ("follower", "reader"):
+        assert told[who].wrong == 0 < untold[who].wrong
+        assert told[who].anew >= 1
+        assert untold[who].anew == untold[who].again_bytes == 0
+
+
+def test_a_cell_is_the_median_with_the_least_and_the_greatest_value() -> None:
+    rows = [Caught(after_us=each * 1000, sent_bytes=9, again_bytes=each, anew=1, wrong=0) for each in (30, 10, 20)]
+    assert table({(CUT, HORIZON, "reader"): rows})[2:] == [
+        "| 6 s | horizon (H) | reader | 0 | 20 (10 to 30) | 9 | 20 (10 to 30) | 1 |"
+    ]
