@@ -44,7 +44,17 @@ def test_no_two_tables_share_a_name_or_their_files() -> None:
 
 def test_every_time_since_the_run_began_is_told_to_be_one() -> None:
     """The recorder takes the run's start from exactly these columns; others in microseconds are durations."""
-    ends = ("at_us", "from_us", "until_us", "end_us", "invoke_us", "intended_us", "complete_us", "since_us")
+    ends: tuple[str, ...] = (
+        "at_us",
+        "from_us",
+        "until_us",
+        "end_us",
+        "invoke_us",
+        "intended_us",
+        "complete_us",
+        "since_us",
+    )
+    ends += ("asked_us", "told_us", "abort_us", "abort_end_us")
     for each in TABLES:
         for column in each.columns:
             assert column.is_moment == (column.name in ends), f"{each.name}.{column.name}"
