@@ -202,7 +202,9 @@ def _suffices(name: Name, known: Mapping[tuple[int, int], _Value], sides: Sequen
 
 
 def _left_out(values: Mapping[Name, Any], whole: Sequence[Name]) -> list[str]:
-    few = [" ".join(name[1:]) for name in values if name not in whole and name[0] == "quiet" and name[2] != RATE]
+    compared = {name[1] for name in whole}
+    quiet = [name for name in values if name[0] == "quiet" and name not in whole and name[2] != RATE]
+    few = dict.fromkeys(" ".join(name[1:]) if name[1] in compared else name[1] for name in quiet)
     return [f"{', '.join(few)}, because not every unit has {TAIL_SAMPLES} values beyond"] if few else []
 
 

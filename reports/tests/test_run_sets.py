@@ -61,7 +61,7 @@ def test_figures_of_runs_equal_a_plain_computation(compared: tuple[SetsCompared,
 
 def _seconds(history: History, phase: str) -> set[int]:
     """The seconds of the load, without its first and last one. One more second after a fault still counts to it."""
-    load = [int_of(row, "second") for row in history.tables["latency"] if row["operation"] != "final_read"]
+    load = [int_of(row, "second") for row in history.rows("latency", operation="fetch")]
     struck = {
         second
         for fault in history.tables["faults"]

@@ -1,7 +1,8 @@
 """What runs are compared by: latencies, rates and distributions. Quiet seconds stand apart from those with a fault.
 
 Each run, or each of the blocks that it is cut into, is one unit of the comparison. The warm-up is left out, and so are
-the first and the last second of the load, because they are cut off. A second in which nothing ended counts.
+the first and the last second of the load, because they are cut off. The load lasts as long as its most frequent
+operation. A second in which nothing ended counts.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -25,7 +26,9 @@ def seconds(tables: Tables) -> DataFrame:
     """Columns: run, second, phase, block. A run's seconds of one phase are cut into ``config.blocks``, a short run's
     into fewer."""
     load = latency_buckets.after_warm_up(tables).where(F.col("operation") != AFTER_THE_LOAD)
-    known = load.groupBy("run").agg(F.min("second"), F.max("second"))
+    of_each = load.groupBy("run", "operation").agg(F.sum("count").alias("n"), F.min("second"), F.max("second"))
+    most = F.max_by(F.struct("min(second)", "max(second)"), "n").alias("most")
+    known = of_each.groupBy("run").agg(most).select("run", "most.*")
     every = known.where("`max(second)` - `min(second)` >= 2").select(
         "run", F.explode(F.expr("sequence(`min(second)` + 1, `max(second)` - 1)")).alias("second")
     )
