@@ -157,7 +157,11 @@ def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = J
     asked = queries(tables, runs)
     with ThreadPoolExecutor(jobs_at_once) as pool:
         answers = list(pool.map(ask, asked))
-    answered = list(zip(asked, answers, strict=True))
+    return findings_of(tables, runs, list(zip(asked, answers, strict=True)))
+
+
+def findings_of(tables: Tables, runs: int, answered: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
+    """Returns what was found in each run, once all queries are answered."""
     examples = _with_faults([row for query, rows in answered if query.judges for row in rows], tables)
     found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
     measured = {query.name: rows for query, rows in answered if not query.judges}

@@ -16,16 +16,16 @@ from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome
 from reports.waiting import WaitingJudge
-from reports.warm_up import ORDINARY, warm_up, write_history
+from reports.warm_up import warm_up, write_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_the_history_for_warming_up_has_the_ordinary_tables(tmp_path: Path) -> None:
+def test_the_history_for_warming_up_has_a_row_in_each_table(tmp_path: Path) -> None:
     write_history(tmp_path)
-    assert {table.name for table in schema.TABLES if files_of(tmp_path, table)} == set(ORDINARY)
-    assert history_bytes([tmp_path]) < 20_000
+    assert all(files_of(tmp_path, table) for table in schema.TABLES)
+    assert history_bytes([tmp_path]) < 80_000
 
 
 @pytest.mark.spark
