@@ -1,9 +1,11 @@
 """The launcher takes the interpreter that runs it, unless another one that can make environments is faster."""
 
 import sys
+import time
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -85,3 +87,23 @@ def test_it_measures_a_real_interpreter(launcher: Any) -> None:
         Path(sys.executable).resolve(),
         sys.version_info[:2],
     )
+
+
+def test_two_calls_at_once_set_up_once(launcher: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_up: list[str] = []
+
+    def slowly(python: str, lock: str, wanted: str) -> None:  # noqa: ARG001
+        time.sleep(0.2)
+        set_up.append(wanted)
+
+    monkeypatch.setattr(launcher, "ROOT", tmp_path)
+    monkeypatch.setattr(launcher, "is_set_up", lambda: bool(set_up))
+    monkeypatch.setattr(launcher, "suitable_python", lambda: ("python", (3, 11)))
+    monkeypatch.setattr(launcher, "fingerprint", str)
+    monkeypatch.setattr(launcher, "set_up", slowly)
+    calls = [Thread(target=launcher.set_up_once) for _ in range(2)]
+    for each in calls:
+        each.start()
+    for each in calls:
+        each.join()
+    assert len(set_up) == 1
