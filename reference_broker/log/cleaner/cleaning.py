@@ -30,6 +30,7 @@ from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
 from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.records.reader import plain_records
+from reference_broker.wire.errors import ErrorCode
 
 CHUNK_BYTES = 256 * 1024
 """How many bytes one read or one write has."""
@@ -284,9 +285,15 @@ class Cleaning:
 
     def _batches(self, segment: Segment, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Yields the whole batches from a byte position on. Raises InvalidRecords (CORRUPT_MESSAGE) at a position where
-        none begins."""
+        none begins, and if a batch is not behind the one before. No CRC covers a base offset, and what is superseded
+        is looked up by it."""
         disk, end = self.log.disk, segment.size_bytes
+        least = segment.base_offset
         for _, header, batch in whole_batches(disk, segment.path, position, end, CHUNK_BYTES, self._note_read):
+            if header.base_offset < least:
+                told = f"a batch of {segment.path} begins at {header.base_offset}, before {least}"
+                raise InvalidRecords(ErrorCode.corrupt_message, told)
+            least = header.last_offset + 1
             yield header, batch
 
     def _note_read(self, size: int) -> None:

@@ -17,7 +17,7 @@ from reference_broker.log.cleaner.tests.cleaner_world import (
 )
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.log.tests.log_world import NOW, START_MS
-from reference_broker.records.batch import InvalidRecords
+from reference_broker.records.batch import InvalidRecords, iterate
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
@@ -159,6 +159,21 @@ def test_a_large_batch_that_is_damaged_is_found_and_left_alone(damage: str) -> N
     with pytest.raises(InvalidRecords):
         cleaned(log, disk)
     assert {path: bytes(content) for path, content in disk.files.items()} == before
+
+
+@pytest.mark.parametrize(("number", "offset"), [(2, 3), (2, 1), (1, 2), (3, 7), (2, 258), (3, 0)])
+def test_a_batch_whose_base_offset_is_damaged_takes_no_other_with_it(number: int, offset: int) -> None:
+    log, disk = fresh(COMPACTED)
+    for key in "abcdefgh":
+        put(log, (key, "value"))
+    rolled(log)
+    file = disk.files[log.segments[0].path]
+    position = [each for each, _ in iterate(file)][number]
+    file[position : position + 8] = offset.to_bytes(8, "big")
+    before = bytes(file)
+    with pytest.raises(InvalidRecords, match="begins at"):
+        cleaned(log, disk)
+    assert bytes(disk.files[log.segments[0].path]) == before
 
 
 @pytest.mark.clause("LogCleanerTest.testCleaningWithUnkeyedMessages")
