@@ -116,7 +116,7 @@ def play_live(
                     mutant=mutant,
                     command=command_line(),
                     progress=progress,
-                    show=_calling(show, partial(waiting.begin, judges)) if is_last else show,
+                    show=_calling(show, partial(waiting.begin, judges, folder)) if is_last else show,
                 )
             folders.append(folder)
         return judge(folders, waiting=waiting.judge)
@@ -128,11 +128,12 @@ class _Reserve:
     def __init__(self) -> None:
         self.judge: WaitingJudge | None = None
 
-    def begin(self, judges: ExitStack) -> None:
+    def begin(self, judges: ExitStack, folder: Path) -> None:
+        """``folder`` is that of the run."""
         from reports.waiting import WaitingJudge
 
         if self.judge is None:
-            self.judge = judges.enter_context(WaitingJudge())
+            self.judge = judges.enter_context(WaitingJudge(folder))
 
 
 def _calling(show: "Show", begin: Callable[[], None]) -> "Show":

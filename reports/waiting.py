@@ -32,11 +32,12 @@ class WaitingJudge:
     Nothing depends on it: whoever asks it gets the same verdicts, sooner or later.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run_dir: Path | None = None) -> None:
+        """``run_dir`` is the folder of the last run, which goes on."""
         context = get_context("spawn")
         self._scratch = TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name), daemon=True)
+        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name, run_dir))
         self._process.start()
         theirs.close()
 
@@ -84,7 +85,7 @@ class WaitingJudge:
         self._scratch.cleanup()
 
 
-def _wait(link: "Connection[Any, Any]", scratch: str) -> None:
+def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None) -> None:
     """What the judge's process does."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
     os.environ[SPARK_FOLDERS] = scratch
@@ -99,8 +100,8 @@ def _wait(link: "Connection[Any, Any]", scratch: str) -> None:
         with lock:
             link.send((kind, what))
 
-    with spark_session() as spark:
-        warm_up(spark, link.poll)
+    with spark_session(lives_long=True) as spark:
+        warm_up(spark, link.poll, run_dir)
         while True:
             try:
                 folders = link.recv()

@@ -3,14 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from reports import schema
 from reports.manifest import ManifestError
+from reports.parts import Progress, part_of, tell
 from reports.schema import files_of, history_bytes
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
@@ -30,10 +33,32 @@ def test_the_history_for_warming_up_has_a_row_in_each_table(tmp_path: Path) -> N
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_warming_up_ends_when_a_run_is_there(spark: "SparkSession") -> None:
-    asked = iter([False, False, True])
-    warm_up(spark, lambda: next(asked))
-    assert next(asked, None) is None
+def test_warming_up_ends_when_a_run_is_there(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[object] = []
+    monkeypatch.setattr("reports.page.render.write_page", lambda *_: pages.append(_))
+    asked = count()
+    warm_up(spark, lambda: next(asked) > 2)
+    assert not pages
+
+
+def test_warming_up_reads_what_is_whole_of_the_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.warm_up.PASSES", 2)
+    seen: list[dict[str, int]] = []
+    monkeypatch.setattr("reports.warm_up._judge", lambda folder, *_: seen.append(_rows_of(folder)))
+    generate(45).write(tmp_path)
+    tell(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
+    table = next(each for each in schema.TABLES if each.name == "operations")
+    Path(files_of(tmp_path, table)[0]).rename(part_of(tmp_path, table, "worker"))
+    warm_up(None, lambda: False, tmp_path)  # type: ignore[arg-type]
+    assert seen[0] == {each.name: 1 for each in schema.TABLES}
+    assert seen[1]["operations"] == _rows_of(tmp_path)["operations"]
+
+
+def _rows_of(folder: Path) -> dict[str, int]:
+    files = {table.name: files_of(folder, table) for table in schema.TABLES}
+    return {name: sum(pq.read_metadata(one).num_rows for one in some) for name, some in files.items() if some}
 
 
 @pytest.mark.spark
