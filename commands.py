@@ -3,6 +3,7 @@
 Each imports what it needs only when it runs, as all commands do.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -370,7 +371,8 @@ def index(nights: Path | None, out: Path | None) -> None:
 @click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
 @click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
 @click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
-def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
+@click.option("--beside-run", is_flag=True, hidden=True, help="The run judges itself: end without a word on SIGTERM.")
+def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_run: bool) -> None:
     """Lets Spark judge a run and tells the verdict, without a page.
 
     With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
@@ -381,6 +383,8 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool) -> None:
 
     if fail_fast and not watch:
         raise click.UsageError("--fail-fast ends a --watch: give both")
+    if beside_run:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     need_java()
     from chaos.live.run_folder import RunFolder
     from chaos.live.trace_spool import SpoolFollower

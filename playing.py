@@ -155,7 +155,7 @@ def watched(folder: Path, wanted: bool) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["nice", sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", str(folder)]
+    words = ["nice", sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", "--beside-run", str(folder)]
     watcher = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     try:
         yield

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,9 @@ from reports.tests.planted_replicas import planted_replicas
 from reports.tests.planted_sessions import PLANTED_SESSIONS, legal_wrap_and_untold_fetch
 from reports.tests.played import generate
 from reports.verdict import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -225,8 +229,11 @@ SHORT = Shape(rate_per_s=8)
 
 
 @pytest.fixture(scope="module")
-def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    root = tmp_path_factory.mktemp("runs")
+def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    return judged(spark, tmp_path_factory.mktemp("runs"))
+
+
+def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
     folders = {}
     for number, (name, (plant, _)) in enumerate(PLANTED.items()):
         history = generate(number, SHORT)
@@ -240,8 +247,19 @@ def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         existed = generate(98, SHORT)
         plant_topic_that_existed(existed)
         folders[target] = existed.write(root / target, target=target)
-    found = verdicts_of([Path(one) for one in folders.values()], spark)  # type: ignore[arg-type]
+    found = verdicts_of(list(folders.values()), spark)
     return dict(zip(folders, found, strict=True))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_as_a_large_history_they_are_judged_alike(
+    spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
+    large = judged(spark, tmp_path)
+    for name, small in verdicts.items():
+        assert large[name].guarantees == small.guarantees, name
 
 
 def test_a_broker_of_others_may_ask_its_next_controller_again(verdicts: dict[str, Verdict]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +24,9 @@ from reports.tests.ledger import (
     rows_of,
 )
 from reports.verdict import Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -262,15 +266,29 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def verdicts(spark: object, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
-    root = tmp_path_factory.mktemp("runs")
+def verdicts(spark: "SparkSession", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    return judged(spark, tmp_path_factory.mktemp("runs"))
+
+
+def judged(spark: "SparkSession", root: Path) -> dict[str, Verdict]:
     folders = []
     for name, (plant, _) in PLANTED.items():
         history = Ledger().play()
         plant(history)
         folders.append(history.write(root / name.replace(" ", "_"), expectations=EXPECTATIONS))
-    found = verdicts_of([Path(each) for each in folders], spark)  # type: ignore[arg-type]
+    found = verdicts_of(folders, spark)
     return dict(zip(PLANTED, found, strict=True))
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_as_a_large_history_they_are_judged_alike(
+    spark: "SparkSession", verdicts: dict[str, Verdict], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reports.spark.SMALL_HISTORY_BYTES", 0)
+    large = judged(spark, tmp_path)
+    for name, small in verdicts.items():
+        assert large[name].guarantees == small.guarantees, name
 
 
 @pytest.mark.parametrize("name", list(PLANTED))
