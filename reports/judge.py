@@ -1,6 +1,6 @@
 """Judges finished runs. Spark reads their history, and the page shows what was found.
 
-``python -m reports.judge RUN_DIR...`` is also what ``spark-submit`` runs on a cluster.
+``python -m reports.judge RUN_DIR...`` does so here, and ``spark-submit reports/judge.py RUN_DIR...`` on a cluster.
 """
 
 import argparse
@@ -163,4 +163,6 @@ def _to_stderr(text: str) -> None:
 
 
 if __name__ == "__main__":
+    # spark-submit starts a file, and Python then looks into its folder first, where `statistics` is ours.
+    sys.path[:] = [one for one in sys.path if Path(one).resolve() != Path(__file__).parent.resolve()]
     sys.exit(main())

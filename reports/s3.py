@@ -157,10 +157,12 @@ def _jar_folder() -> Path:
 
 
 def hadoop_version() -> str:
-    """The version of the Hadoop that PySpark brings. Its S3 jars must have the same."""
+    """The version of the Hadoop that Spark brings. Its S3 jars must have the same."""
     import pyspark
 
-    (jar,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    # Where spark-submit starts Python, PySpark is imported from an archive that has no jars.
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    (jar,) = (home / "jars").glob("hadoop-client-api-*.jar")
     return jar.stem.removeprefix("hadoop-client-api-")
 
 

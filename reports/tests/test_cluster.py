@@ -1,0 +1,144 @@
+"""The judge gives the same verdicts on a cluster: ``spark-submit``, a standalone master and one worker, on loopback."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+import pytest
+
+from reports.judge import verdicts_of
+from reports.tests.played import generate
+from reports.tests.test_judge_finds_anomalies import plant_lost_write
+from reports.verdict import Outcome, write_verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+SPARK_HOME = Path(pyspark.__file__).parent
+STARTS_S = 90.0
+ENDS_S = 30.0
+JUDGES_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def told(self, pattern: str) -> str:
+        """Waits until the log has this, and returns it."""
+        until = time.monotonic() + STARTS_S
+        while time.monotonic() < until and self.process.poll() is None:
+            if found := re.search(pattern, self.text()):
+                return found[0]
+            time.sleep(0.1)
+        pytest.fail(f"no {pattern} in {self.log.name}: {self.text()[-2000:]}")
+
+
+@contextmanager
+def _started(name: str, words: Sequence[str], folder: Path) -> Iterator[Started]:
+    """A program of Spark. It is killed with all that it started when the block ends."""
+    environment = {
+        **{key: value for key, value in os.environ.items() if key != "MASTER"},
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
+        "TMPDIR": str(folder),
+    }
+    command, log = [str(SPARK_HOME / "bin" / words[0]), *words[1:]], folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+        )
+    try:
+        yield Started(process, log)
+    finally:
+        with suppress(ProcessLookupError):  # It and all that it started have ended.
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(ENDS_S)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The address of a cluster that has one worker with one core."""
+    daemon = ["spark-class", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--webui-port", "0"]
+    with _started("master", [*daemon, "--port", "0"], tmp_path) as one:
+        url = one.told(r"spark://127\.0\.0\.1:\d+")
+        daemon[1] = "org.apache.spark.deploy.worker.Worker"
+        size = ["--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work")]
+        with _started("worker", [*daemon, *size, url], tmp_path) as other:
+            other.told("Successfully registered with master")
+            yield url
+
+
+def test_a_cluster_gives_the_same_verdicts(master: str, spark: "SparkSession", tmp_path: Path) -> None:
+    history = generate(46)
+    runs = [history.write(tmp_path / "clean")]
+    plant_lost_write(history)
+    runs.append(history.write(tmp_path / "planted"))
+    events = tmp_path / "events"
+    events.mkdir()
+
+    _judge_on(master, runs, events)
+
+    assert _broken(runs[0]) == ("PASSED", [])
+    assert _broken(runs[1]) == ("FAILED", ["lost-write", "unseen"])
+    for run, here in zip(runs, verdicts_of(runs, spark), strict=True):
+        write_verdict(tmp_path / "here.json", here)
+        assert _told(run / "report" / "verdict.json") == _told(tmp_path / "here.json")
+        assert (run / "report" / "index.html").exists()
+    (log,) = events.iterdir()
+    executors = _executors(log)
+    assert executors, "no task has run"
+    assert executors <= {one.name for one in tmp_path.glob(f"work/{log.name}/*")}, "the worker has a folder for each"
+
+
+def _judge_on(master: str, runs: Sequence[Path], events: Path) -> None:
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+    words = ["spark-submit", "--master", master, "--executor-memory", "1g"]
+    words += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    words += [str(ROOT / "reports" / "judge.py"), *map(str, runs)]
+    with _started("judge", words, events.parent) as judge:
+        code = judge.process.wait(JUDGES_S)
+        assert code == Outcome.FAILED, judge.text()[-3000:]
+
+
+def _told(verdict: Path) -> dict[str, object]:
+    told: dict[str, object] = json.loads(verdict.read_text(encoding="utf-8"))
+    return {key: value for key, value in told.items() if key != "report"}
+
+
+def _broken(run: Path) -> tuple[str, list[str]]:
+    told = json.loads((run / "report" / "verdict.json").read_text(encoding="utf-8"))
+    return told["outcome"], [one["name"] for one in told["guarantees"] if one["status"] == "broken"]
+
+
+def _executors(log: Path) -> set[str]:
+    """Where tasks ended, by the event log of the application. Tasks of a local master would end at "driver"."""
+    events = map(json.loads, log.read_text(encoding="utf-8").splitlines())
+    return {one["Task Info"]["Executor ID"] for one in events if one["Event"] == "SparkListenerTaskEnd"}
