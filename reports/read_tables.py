@@ -172,9 +172,15 @@ def _run_of_file(files: Sequence[Sequence[str]]) -> Column:
     """Which run a row's file belongs to, by the folder that it lies in: looked up in a map, since a condition for each
     run takes minutes to plan for sixty of them. (Spark writes paths as URLs.)"""
     path = F.url_decode(F.replace(F.col("_metadata.file_path"), F.lit("+"), F.lit("%2B")))
-    runs = {str(Path(each).resolve().parent): run for run, one in enumerate(files) for each in one}
+    runs = {_folder_of(each): run for run, one in enumerate(files) for each in one}
     known = F.create_map(*(F.lit(each) for pair in runs.items() for each in pair))
-    return F.element_at(known, F.regexp_extract(path, r"^(?:[a-z]+:)?/*(/.*)/[^/]*$", 1))
+    return F.element_at(known, F.regexp_extract(path, r"^(?:[a-z0-9]+:)?/*(/.*)/[^/]*$", 1))
+
+
+def _folder_of(file: str) -> str:
+    """The folder of a path, or of a URL without its scheme."""
+    _, of_url, rest = file.partition("://")
+    return str(Path(f"/{rest}").parent if of_url else Path(file).resolve().parent)
 
 
 def _with_operation(runs: DataFrame, operations: DataFrame) -> DataFrame:

@@ -1,8 +1,8 @@
 """Runs whose histories and reports lie in S3: ``s3://BUCKET/RUN``.
 
 A history that is not large is copied beside the judge, by Arrow. A large one stays where it is: Spark reads it through
-its own path (``s3a://``), for which it needs Hadoop's S3 jars (``FETCH_JARS``). The report is written into the run's
-folder in S3.
+its own path (``s3a://``), for which it needs Hadoop's S3 jars (``FETCH_JARS``). They must be there before this process
+starts its first Spark, because Java takes its class path only once. The report is written into the run's folder in S3.
 
 Both read the credentials from the environment, as AWS's own tools do (``AWS_ACCESS_KEY_ID`` and so on). A server of
 another maker is named by ``AWS_ENDPOINT_URL``.
@@ -10,16 +10,17 @@ another maker is named by ``AWS_ENDPOINT_URL``.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from urllib.parse import urlparse
 
 from reports.errors import SetupError
@@ -30,7 +31,24 @@ SCHEME: Final = "s3://"
 MOST_COPIED_BYTES: Final = 256 * 1024 * 1024
 """A history above this is read in place."""
 FETCH_JARS: Final = "python -m reports.s3"
+FETCH_LIMIT_S: Final = 1_800
+"""Maven gets so long for the jars, on a slow line too."""
 ENDPOINT: Final = "AWS_ENDPOINT_URL"
+
+_ADVICE: Final = {
+    "SIGNATURE_DOES_NOT_MATCH|ACCESS_DENIED|INVALID_ACCESS_KEY_ID|EXPIRED_TOKEN|UserNotFound|AccessDenied|NoAuth": (
+        "refuses these credentials: look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and at what they may do"
+    ),
+    "NETWORK_CONNECTION|ConnectException|UnknownHost|Timeout": (
+        f"does not answer: look at {ENDPOINT}, and whether the server runs"
+    ),
+    "HeaderMalformed|configured region|PermanentRedirect": "does not serve this region: look at AWS_REGION",
+    "NO_SUCH_BUCKET|NoSuchBucket|InvalidBucketName": f"has no such bucket: name the run as {SCHEME}BUCKET/RUN",
+    "": "did not do what it was asked: look at the AWS_* variables",
+}
+"""What the person at the terminal can do, by what a failure's text shows. The first that fits counts."""
+_MOST_TOLD: Final = 300
+"""So many characters of a failure's text are shown."""
 
 
 def is_remote(place: str | Path) -> bool:
@@ -48,7 +66,7 @@ class RemoteRun:
         """Copies the run's manifest and history, or only tells where the history lies. Raises SetupError."""
         found = _files_below(store, self.prefix)
         if MANIFEST_NAME not in found:
-            raise SetupError(f"{SCHEME}{self.prefix} has no {MANIFEST_NAME}: it is not the folder of a run.")
+            self._refuse(store)
         history = {each: size for each, size in found.items() if any(fnmatch(each, one.path) for one in TABLES)}
         self.stand_in.mkdir(parents=True)
         copied = [MANIFEST_NAME]
@@ -60,6 +78,14 @@ class RemoteRun:
             (self.stand_in / REMOTE_FILES).write_text(json.dumps(listing), encoding="utf-8")
         for each in copied:
             _copy(store, f"{self.prefix}/{each}", self.stand_in / each)
+
+    def _refuse(self, store: Any) -> NoReturn:
+        bucket = self.prefix.partition("/")[0]
+        if not bucket or not store.get_file_info(bucket).type:
+            raise SetupError(f"{_server()} has no bucket {bucket!r}: name the run as {SCHEME}BUCKET/RUN.")
+        raise SetupError(
+            f"{SCHEME}{self.prefix} has no {MANIFEST_NAME}, so it is not a run: name the run as {SCHEME}BUCKET/RUN."
+        )
 
     def take_report(self, store: Any) -> None:
         """Writes the report into the run's folder in S3, if there is one."""
@@ -74,7 +100,7 @@ class RemoteRun:
 def local_folders(places: Sequence[str | Path], most_copied_bytes: int = MOST_COPIED_BYTES) -> Iterator[list[Path]]:
     """A folder here for each run, wherever it lies. At the end of the block reports of runs in S3 are written there.
 
-    Raises SetupError, one sentence for the person at the terminal."""
+    Raises SetupError, one sentence for the person at the terminal, also for what Spark does not get in the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-s3-") as scratch:
         remote = {
             each: RemoteRun(str(each).removeprefix(SCHEME).strip("/"), Path(scratch) / str(number) / Path(each).name)
@@ -85,7 +111,8 @@ def local_folders(places: Sequence[str | Path], most_copied_bytes: int = MOST_CO
         with _one_sentence():
             for each in remote.values():
                 each.bring(store, most_copied_bytes)
-        yield [remote[each].stand_in if each in remote else Path(each) for each in places]
+        with _one_sentence_of_spark():
+            yield [remote[each].stand_in if each in remote else Path(each) for each in places]
         with _one_sentence():
             for each in remote.values():
                 each.take_report(store)
@@ -96,14 +123,42 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except OSError as failure:
-        told = " ".join(str(failure).split()).rstrip(".")
-        raise SetupError(f"S3 does not give or take what it should; look at the AWS_* variables ({told}).") from failure
+        raise _advice(str(failure)) from failure
+
+
+@contextmanager
+def _one_sentence_of_spark() -> Iterator[None]:
+    """Other failures of Spark are faults of a job, and stay what they are."""
+    try:
+        yield
+    except Exception as failure:
+        of_spark = type(failure).__module__.partition(".")[0] in ("pyspark", "py4j")
+        if not of_spark or not re.search(r"s3a|S3A", str(failure)):
+            raise
+        if "ClassNotFoundException" in str(failure):
+            raise SetupError(f"Java runs without Spark's S3 jars: run `{FETCH_JARS}` once, then this again.") from None
+        raise _advice(str(failure)) from None
+
+
+def _advice(told: str) -> SetupError:
+    """One sentence that says what to do, and what S3 told in its first line."""
+    advice = next(each for sign, each in _ADVICE.items() if re.search(sign, told))
+    first = " ".join(told.strip().partition("\n\tat ")[0].split())[:_MOST_TOLD].rstrip(".")
+    return SetupError(f"{_server()} {advice} ({first}).")
+
+
+def _server() -> str:
+    return os.environ.get(ENDPOINT) or "S3"
 
 
 def _store() -> Any:
+    """Raises SetupError if the server's address is none."""
     from pyarrow.fs import S3FileSystem
 
-    endpoint = urlparse(os.environ.get(ENDPOINT, ""))
+    told = os.environ.get(ENDPOINT, "")
+    endpoint = urlparse(told)
+    if told and (endpoint.scheme not in ("http", "https") or not endpoint.netloc):
+        raise SetupError(f"{ENDPOINT} is {told!r}, which is no address: write it as http://HOST:PORT.")
     if endpoint.netloc:  # Servers of other makers do not all take checksums that follow the body.
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     elsewhere = {"endpoint_override": endpoint.netloc, "scheme": endpoint.scheme} if endpoint.netloc else {}
@@ -125,6 +180,15 @@ def _copy(store: Any, source: str, target: Path) -> None:
         shutil.copyfileobj(there, here)
 
 
+_PATIENCE: Final = {
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "30s",
+}
+"""Hadoop would try for many minutes to reach a server that is away."""
+
+
 def spark_settings() -> dict[str, str]:
     """What Spark needs to read s3a, if its jars are there and S3 is meant."""
     endpoint = os.environ.get(ENDPOINT, "")
@@ -138,6 +202,7 @@ def spark_settings() -> dict[str, str]:
     return {
         **({"spark.driver.extraClassPath": found} if found else {}),
         "spark.hadoop.fs.s3a.endpoint.region": region,
+        **_PATIENCE,
         **(own if endpoint else {}),
     }
 
@@ -171,15 +236,25 @@ def fetch_jars() -> list[Path]:
     if shutil.which("mvn") is None:
         raise SetupError("Spark's S3 jars come from Maven, and there is no mvn on the PATH: install e.g. maven.")
     folder = _jar_folder()
-    with tempfile.TemporaryDirectory() as scratch:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Whoever looks for the jars finds all of them or none: a folder beside theirs becomes theirs in one step.
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch:
         (Path(scratch) / "pom.xml").write_text(_POM.format(version=hadoop_version()), encoding="utf-8")
-        words = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={scratch}/jars"]
-        done = subprocess.run(words, cwd=scratch, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SetupError(f"Maven did not bring Spark's S3 jars: {(done.stdout.strip() or 'no word')[-300:]}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(f"{scratch}/jars", folder)
+        _call_maven(Path(scratch))
+        with suppress(OSError):  # Another process may have brought them meanwhile.
+            (Path(scratch) / "jars").rename(folder)
     return jars()
+
+
+def _call_maven(folder: Path) -> None:
+    words = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={folder}/jars"]
+    try:
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=FETCH_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"Maven did not bring Spark's S3 jars within {FETCH_LIMIT_S} s: try again later.") from None
+    if done.returncode:
+        told = " ".join((done.stdout.strip() or "no word")[:_MOST_TOLD].split())
+        raise SetupError(f"Maven did not bring Spark's S3 jars: look at its settings and the network ({told}).")
 
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
