@@ -6,12 +6,12 @@ leaves of the processors. When the run ends it gets the folders.
 
 import os
 import signal
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any, Self
 
@@ -35,7 +35,7 @@ class WaitingJudge:
     def __init__(self, run_dir: Path | None = None) -> None:
         """``run_dir`` is the folder of the last run, which goes on."""
         context = get_context("spawn")
-        self._scratch = TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
         self._process = context.Process(target=_wait, args=(theirs, self._scratch.name, run_dir))
         self._process.start()
@@ -89,6 +89,7 @@ def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None) -> N
     """What the judge's process does."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
     os.environ[SPARK_FOLDERS] = scratch
+    tempfile.tempdir = scratch  # It is killed and tidies nothing up.
     Thread(target=_end_with_parent, daemon=True).start()
     os.nice(LOWEST_PRIORITY)
     from reports.spark import spark_session

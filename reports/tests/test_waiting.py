@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -95,8 +96,11 @@ def test_a_judge_ends_with_the_process_that_started_it_even_if_that_is_killed() 
 
 
 @pytest.fixture
-def waiting() -> Iterator[WaitingJudge]:
+def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WaitingJudge]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     with WaitingJudge() as judge:
         process = judge._process
         yield judge
     assert not process.is_alive()
+    assert not list(tmp_path.glob("crucible-*"))
