@@ -106,8 +106,8 @@ def lies_in_one_place(frame: DataFrame) -> bool:
     return str(frame.sparkSession.conf.get("spark.sql.shuffle.partitions")) == "1"
 
 
-def _gathered_rows(frame: DataFrame) -> DataFrame:
-    """Tells Spark that a small table is one partition. Spark then knows that rows of equal keys lie in one place, and
+def _in_one_partition(frame: DataFrame) -> DataFrame:
+    """Makes a small table one partition. Spark then knows that rows of equal keys lie in one place, and
     plans no shuffles."""
     return frame.coalesce(1) if lies_in_one_place(frame) else frame
 
@@ -120,7 +120,7 @@ def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) ->
 
 
 def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, scratch: Path) -> Iterator[Tables]:
-    frames = {table.name: _gathered_rows(_read(spark, run_dirs, table, scratch)) for table in schema.TABLES}
+    frames = {table.name: _in_one_partition(_read(spark, run_dirs, table, scratch)) for table in schema.TABLES}
     runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
     noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
     notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
