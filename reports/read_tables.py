@@ -107,8 +107,7 @@ def lies_in_one_place(frame: DataFrame) -> bool:
 
 
 def _in_one_partition(frame: DataFrame) -> DataFrame:
-    """Makes a small table one partition. Spark then knows that rows of equal keys lie in one place, and
-    plans no shuffles."""
+    """Makes a small table one partition. Spark then knows that equal keys lie together, and plans no shuffles."""
     return frame.coalesce(1) if lies_in_one_place(frame) else frame
 
 
