@@ -5,10 +5,9 @@ Only ``commands.py`` imports this module, when a command runs. Like that one it 
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ import click
 from terminal import need_disk, need_java, one_sentence, progress, show_page, shown
 
 if TYPE_CHECKING:
-    from chaos.live.run_view import RunView, Show
     from reports.verdict import Verdict
     from reports.waiting import WaitingJudge
     from scenarios.model import Scenario
@@ -88,16 +86,17 @@ def play_live(
     """Plays one after the other, then judges all in one Spark session. Tells one line a verdict. With ``watch`` each is
     also judged while it goes on.
 
-    The judge of the whole is started with the load of the last play, so that it is warm when it is asked.
+    The judge of the whole is started with the last play, so that it is warm when it is asked.
     """
     need_java()
     need_disk(out or ROOT / "runs")
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
     from live_table import shown_live
+    from reports.waiting import WaitingJudge
 
     folders: list[Path] = []
-    waiting = _Reserve()
+    waiting: WaitingJudge | None = None
     with ExitStack() as judges, one_sentence(SetupError):
         for scenario, mutant in plays:
             check_playable(scenario, target, mutant)
@@ -106,7 +105,8 @@ def play_live(
             folder = run_folder(out, name, len(plays) > 1)
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
-            is_last = number == len(plays) - 1 and not watch
+            if number == len(plays) - 1 and not watch:
+                waiting = judges.enter_context(WaitingJudge(folder, scenario.load.seconds))
             with watched(folder, watch), shown_live() as show:
                 play(
                     scenario,
@@ -116,35 +116,10 @@ def play_live(
                     mutant=mutant,
                     command=command_line(),
                     progress=progress,
-                    show=_calling(show, partial(waiting.begin, judges, folder)) if is_last else show,
+                    show=show,
                 )
             folders.append(folder)
-        return judge(folders, waiting=waiting.judge)
-
-
-class _Reserve:
-    """Holds the judge that waits for the end of a run, once it has begun."""
-
-    def __init__(self) -> None:
-        self.judge: WaitingJudge | None = None
-
-    def begin(self, judges: ExitStack, folder: Path) -> None:
-        """``folder`` is that of the run."""
-        from reports.waiting import WaitingJudge
-
-        if self.judge is None:
-            self.judge = judges.enter_context(WaitingJudge(folder))
-
-
-def _calling(show: "Show", begin: Callable[[], None]) -> "Show":
-    """Returns what also calls ``begin`` while the load runs."""
-
-    def shown(view: "RunView") -> None:
-        if view.load_s >= 0:
-            begin()
-        show(view)
-
-    return shown
+        return judge(folders, waiting=waiting)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
+from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, Window
@@ -84,7 +85,7 @@ class Findings:
     latency: Sequence[Row] = _rows_of(latency_over_time.transform)
     heatmap: Sequence[Row] = _rows_of(latency_heatmap.transform)
     throughput: Sequence[Row] = _rows_of(throughput.transform)
-    load: Sequence[Row] = _rows_of(offered_load.transform)
+    load: Sequence[Row] = _rows_of(lambda tables: tables.once(offered_load.transform))
     gaps: Sequence[Row] = _rows_of(availability.transform)
     first_ok: Sequence[Row] = _rows_of(availability.first_ok_after_faults)
     broker: Sequence[Row] = _rows_of(broker_internals.transform)
@@ -137,13 +138,13 @@ def queries(tables: Tables, runs: int) -> list[Query]:
     judged = [one for one in all_judgings() if any(some_run_has(*names) for names in _starting_points(one))]
     declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
     measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
-    return [
-        *(Query(one.name, True, partial(_breaches, one, tables)) for one in judged),
-        *(
-            Query(name, False, partial(_rows, job, tables))
-            for name, job in {"facts": facts.transform, **measured}.items()
-        ),
+    judging = [Query(one.name, True, partial(_breaches, one, tables)) for one in judged]
+    measuring = [
+        Query(name, False, partial(_rows, job, tables)) for name, job in {"facts": facts.transform, **measured}.items()
     ]
+    # Neighbours of one kind begin with the same frames, and would wait for each other.
+    mixed = chain.from_iterable(zip_longest(judging, measuring))
+    return [query for query in mixed if query is not None]
 
 
 def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE) -> list[Findings]:

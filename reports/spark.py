@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reports import s3
+from reports import class_archive, s3
 from reports.errors import SetupError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 MIN_JAVA = 17
 DRIVER_MEMORY = "2g"
 LARGE_DRIVER_MEMORY = "3g"
-TINY_HISTORY_BYTES = 8 * 1024 * 1024
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
 LARGE_HISTORY_BYTES = 64 * 1024 * 1024
@@ -31,10 +30,12 @@ _COMPILERS = {
     "long": "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=200000",
 }
-_CALLED_OFTEN = (
-    "broadcast coalesce col count count_if expr first format_string greatest last least lit max max_by min min_by "
-    "row_number struct sum when"
-)
+_CALLED_OFTEN = {
+    "org.apache.spark.sql.functions": "array broadcast coalesce col count count_if explode expr first floor "
+    "format_string get_json_object greatest last least lit max max_by min min_by row_number struct sum when",
+    "org.apache.spark.sql.expressions.Window": "orderBy partitionBy",
+    "PythonUtils": "toSeq",
+}
 
 
 def require_java() -> Path:
@@ -66,12 +67,13 @@ def java_major(version_text: str) -> int:
 
 @contextmanager
 def spark_session(
-    app: str = "crucible-report", history_bytes: int = 0, lives_long: bool = False
+    app: str = "crucible-report", history_bytes: int = 0, lives_long: bool = False, java_options: str = ""
 ) -> Iterator["SparkSession"]:
-    """Starts Spark (about 5 s) and stops it at the end. Raises SetupError without PySpark or Java.
+    """Starts Spark (2 to 5 s) and stops it at the end. Raises SetupError without PySpark or Java.
 
     ``history_bytes`` is the size of what it will judge. It decides on memory and on how far Java optimises, and so does
-    ``lives_long``: whether more than one judging of a small history is to be expected.
+    ``lives_long``: whether more than one judging of a small history is to be expected. ``java_options`` stand in for
+    those that use the archive of classes.
     """
     try:
         from pyspark.sql import SparkSession
@@ -79,11 +81,12 @@ def spark_session(
         raise SetupError(
             "The report needs PySpark, which is not installed: pip install 'crucible-kafka[suite]'."
         ) from None
-    require_java()
+    java = require_java()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    java_options = java_options or class_archive.options(java)
     with tempfile.TemporaryDirectory(prefix="crucible-spark-") as scratch:
         builder = SparkSession.builder.appName(app)
-        for key, value in _settings(Path(scratch), history_bytes, lives_long).items():
+        for key, value in _settings(Path(scratch), history_bytes, lives_long, java_options).items():
             builder = builder.config(key, value)
         log = Path(scratch) / "spark.log"
         try:
@@ -100,10 +103,9 @@ def spark_session(
 
 
 def _remember_names(session: "SparkSession") -> None:
-    """Looks up once what PySpark otherwise looks up for each column: Java then searches its 280 archives for a class
-    that is called "functions", and lists the methods of the right one. A judging does so ten thousand times."""
+    """Looks up once what PySpark otherwise asks Java for with each column. A judging does so some thousand times."""
     java: Any = session._jvm
-    for name, members in {"functions": _CALLED_OFTEN, "PythonUtils": "toSeq"}.items():
+    for name, members in _CALLED_OFTEN.items():
         found = getattr(java, name)
         setattr(java, name, found)
         for member in members.split():
@@ -114,13 +116,13 @@ def _remember_names(session: "SparkSession") -> None:
 def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
     """Gives this session settings that suit so much data, until the block's end.
 
-    The plans of a tiny history are interpreted, because compiling them would take longer than running them. A small
-    history stays in one partition. A large one gets partitions of about 32 MB.
+    The plans of a small history are interpreted, because compiling them would take longer than running them, and it
+    stays in one partition. A large one gets partitions of about 32 MB.
     """
     if history_bytes < SMALL_HISTORY_BYTES:
-        interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
         wanted = {
-            **(interpreted if history_bytes < TINY_HISTORY_BYTES else {}),
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.files.maxPartitionBytes": str(SMALL_HISTORY_BYTES * 4),
             "spark.sql.files.openCostInBytes": "0",
@@ -155,8 +157,8 @@ def _stderr_of_children_to(log: Path) -> Iterator[None]:
             os.close(kept)
 
 
-def _settings(scratch: Path, history_bytes: int, lives_long: bool) -> dict[str, str]:
-    options = f"-Dderby.system.home={scratch} -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData "
+def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options: str) -> dict[str, str]:
+    options = f"{java_options} -Dderby.system.home={scratch} -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData "
     small = history_bytes < SMALL_HISTORY_BYTES
     compilers = _COMPILERS["long" if lives_long else "short"]
     options += f"-XX:+UseSerialGC {compilers}" if small else "-XX:+UseParallelGC"

@@ -1,6 +1,6 @@
 """A judge that stands ready when a run ends: Spark has started and Java is warm by then.
 
-It is a process of its own, which is started while the run begins. It has the lowest priority, so it takes what the load
+It is a process of its own, which is started with the run. It has the lowest priority, so it takes what the load
 leaves of the processors. When the run ends it gets the folders.
 """
 
@@ -21,6 +21,8 @@ from reports.manifest import ManifestError
 from reports.verdict import Verdict
 
 LOWEST_PRIORITY = 19
+LONG_LOAD_S = 40.0
+"""In a shorter load the judge warms up no more than once."""
 SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
 """Tells Spark where to keep what it spills. Whoever kills Spark must remove it."""
 _PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
@@ -32,12 +34,12 @@ class WaitingJudge:
     Nothing depends on it: whoever asks it gets the same verdicts, sooner or later.
     """
 
-    def __init__(self, run_dir: Path | None = None) -> None:
-        """``run_dir`` is the folder of the last run, which goes on."""
+    def __init__(self, run_dir: Path | None = None, load_s: float = 0.0) -> None:
+        """``run_dir`` is the folder of the last run, which goes on. Its load takes so long."""
         context = get_context("spawn")
         self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name, run_dir))
+        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name, run_dir, load_s))
         self._process.start()
         theirs.close()
 
@@ -85,7 +87,7 @@ class WaitingJudge:
         self._scratch.cleanup()
 
 
-def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None) -> None:
+def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None, load_s: float) -> None:
     """What the judge's process does."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
     os.environ[SPARK_FOLDERS] = scratch
@@ -101,7 +103,7 @@ def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None) -> N
         with lock:
             link.send((kind, what))
 
-    with spark_session(lives_long=True) as spark:
+    with spark_session(lives_long=load_s >= LONG_LOAD_S) as spark:
         warm_up(spark, link.poll, run_dir)
         while True:
             try:

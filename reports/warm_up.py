@@ -36,6 +36,12 @@ def warm_up(spark: "SparkSession", enough: Callable[[], bool], run_dir: Path | N
             _judge(Path(scratch), spark, enough)
 
 
+def warm_up_once(spark: "SparkSession", scratch: Path) -> None:
+    """Runs all jobs over one row in each table, which it leaves in ``scratch``."""
+    write_history(scratch)
+    _judge(scratch, spark, lambda: False)
+
+
 def _judge(run_dir: Path, spark: "SparkSession", enough: Callable[[], bool]) -> None:
     from reports.collect import JOBS_AT_ONCE, findings_of, queries
     from reports.decide import decide

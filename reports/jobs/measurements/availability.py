@@ -34,19 +34,29 @@ def transform(tables: Tables) -> DataFrame:
 
 
 def first_ok_after_faults(tables: Tables) -> DataFrame:
-    """Columns: run, fault, hit, f, at_us, until_us, first_ok_us (null if none succeeded any more)."""
+    """The hit of each fault after whose end it took longest until an operation succeeded, for each kind of operation.
+
+    Columns: run, fault, hit, f, at_us, until_us, first_ok_us (null if none succeeded any more).
+    """
     faults = without_presets(tables.faults).select("run", F.col("name").alias("fault"), "hit", "at_us", "until_us")
     kinds = tables.operations.select("run", "f").distinct()
-    ends = faults.join(kinds, "run").withColumn("second", second_of("until_us"))
-    key = ["run", "fault", "hit", "f", "at_us", "until_us"]
-    same_second = _ok(tables).join(F.broadcast(ends), ["run", "f", "second"]).where("complete_us >= until_us")
-    later = tables.once(_per_second).select(
-        "run", "f", F.col("second").alias("later"), F.col("first_us").alias("ok_us")
+    ends = faults.join(F.broadcast(kinds), "run").withColumn("second", second_of("until_us"))
+    both = ends.withColumn("time_us", F.col("until_us")).unionByName(
+        _ok(tables).withColumn("time_us", F.col("complete_us")), allowMissingColumns=True
     )
-    after = ends.join(later, ["run", "f"]).where("later > second")
-    successes = same_second.withColumn("ok_us", F.col("complete_us")).select(*key, "ok_us")
-    first = successes.union(after.select(*key, "ok_us")).groupBy(*key).agg(F.min("ok_us").alias("first_ok_us"))
-    return ends.select(*key).join(first, key, "left")
+    until_its_end = Window.partitionBy("run", "f", "second").orderBy(F.desc("time_us"))
+    within = both.withColumn("within_us", F.min("complete_us").over(until_its_end)).where("fault is not null")
+    seconds = ends.select("run", "f", "second").distinct()
+    known = tables.once(_per_second).select("run", "f", "second", "first_us")
+    behind = Window.partitionBy("run", "f").orderBy("second").rowsBetween(1, Window.unboundedFollowing)
+    later = known.join(seconds, ["run", "f", "second"], "full").select(
+        "run", "f", "second", F.min("first_us").over(behind).alias("later_us")
+    )
+    found = within.join(later, ["run", "f", "second"])
+    found = found.withColumn("first_ok_us", F.coalesce("within_us", "later_us"))
+    wait = F.struct(F.expr("first_ok_us is null"), F.col("first_ok_us") - F.col("until_us"))
+    worst = F.max_by(F.struct("hit", "at_us", "until_us", "first_ok_us"), wait).alias("worst")
+    return found.groupBy("run", "fault", "f").agg(worst).select("run", "fault", "f", "worst.*")
 
 
 def _ok(tables: Tables) -> DataFrame:

@@ -30,5 +30,5 @@ def transform(tables: Tables) -> DataFrame:
 def _loaded_seconds(tables: Tables) -> DataFrame:
     """The seconds in which the schedule offered load. Columns: run, second, fault (""), window (CALM or STRUCK)."""
     window = F.when(F.col("calm"), CALM).otherwise(STRUCK)
-    loaded = offered_load.transform(tables).where("in_load")
+    loaded = tables.once(offered_load.transform).where("in_load")
     return loaded.select("run", F.lit("").alias("fault"), window.alias("window"), "second")
