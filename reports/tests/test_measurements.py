@@ -115,8 +115,35 @@ def test_the_longest_outage_and_the_first_success_after_it(run: tuple[History, l
     worst = max((b - a, a, b) for a, b in itertools.pairwise(done))
     found = max(measured.gaps, key=lambda row: (row["f"] == "produce", row["gap_us"]))
     assert (found["gap_us"], found["from_us"], found["until_us"]) == worst
-    first = next(row for row in measured.first_ok if row["fault"] == "kill" and row["f"] == "produce")
-    assert first["first_ok_us"] == min(at for at in done if at >= 3_600_000)
+
+
+def test_the_first_success_after_the_hit_after_which_it_took_longest(spark: object, tmp_path: Path) -> None:
+    history = generate(43)
+    drop = history.rows("faults", name="drop_answer")[0]
+    ends_us = (2_300_000, 4_000_000, 4_001_000, 4_900_000)
+    history.tables["faults"] += [
+        {**drop, "hit": hit, "at_us": end_us, "until_us": end_us} for hit, end_us in enumerate(ends_us, 2)
+    ]
+    history.tables["faults"].append({**drop, "name": "late", "at_us": 10**9, "until_us": 10**9})
+    folder = history.write(tmp_path / "run")
+    (measured,) = _findings([folder], [read_manifest(folder)], spark, silent)  # type: ignore[arg-type]
+    done: dict[str, list[int]] = defaultdict(list)
+    for row in history.rows("operations", type="ok"):
+        done[str(row["f"])].append(int_of(row, "complete_us"))
+    kinds = {str(row["f"]) for row in history.tables["operations"]}
+    waits: dict[tuple[str, str], list[tuple[float, int | None, int]]] = defaultdict(list)
+    for fault in history.tables["faults"]:
+        until_us = max(int_of(fault, "at_us"), int_of(fault, "until_us"))
+        for kind in kinds:
+            first_us = min((at for at in done[kind] if at >= until_us), default=None)
+            wait_us = math.inf if first_us is None else first_us - until_us
+            waits[str(fault["name"]), kind].append((wait_us, first_us, int_of(fault, "hit")))
+    assert {(row["fault"], row["f"]) for row in measured.first_ok} == set(waits)
+    for row in measured.first_ok:
+        hits = waits[str(row["fault"]), str(row["f"])]
+        worst = max(wait_us for wait_us, _, _ in hits)
+        told = [(first_us, hit) for wait_us, first_us, hit in hits if wait_us == worst]
+        assert (row["first_ok_us"], row["hit"]) in told, row
 
 
 def test_a_failover_lasts_from_the_fault_to_the_next_controller_and_the_first_accepted_request(

@@ -1,0 +1,43 @@
+"""Breaches are counted and numbered alike, whether few were found or many."""
+
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from reports import collect
+from reports.jobs.shared.judging import Judging
+from reports.spark import sized_for
+
+COLUMNS = "run long, topic string, partition long, offset long, process string, index long, at_us long, detail string"
+AT_US = (9, None, 4, 4, 4, 7)
+
+
+def found(spark: SparkSession) -> DataFrame:
+    rows = [
+        (run, "orders", place % 2, None if place == 3 else place, f"c-{place}", place, at_us, f"{run} {place}")
+        for run in (1, 0)
+        for place, at_us in enumerate(AT_US)
+        if run or place
+    ]
+    return spark.createDataFrame(rows, COLUMNS)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(120)
+def test_few_breaches_are_numbered_as_many_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Judging("unseen", (), "", "", lambda _: found(spark))
+    with sized_for(spark, 0):
+        few = collect._breaches(one, None)  # type: ignore[arg-type]
+        monkeypatch.setattr(collect, "lies_in_one_place", lambda _: False)
+        assert _in_order(few) == _in_order(collect._breaches(one, None))  # type: ignore[arg-type]
+        monkeypatch.undo()
+        monkeypatch.setattr(collect, "MOST_EXAMPLES", 2)
+        cut = collect._breaches(one, None)  # type: ignore[arg-type]
+    assert [row["detail"] for row in few if row["run"] == 1] == ["1 1", "1 2", "1 4", "1 3", "1 5", "1 0"]
+    assert {(row["run"], row["total"]) for row in few} == {(0, 5), (1, 6)}
+    assert _in_order(cut) == _in_order([row for row in few if row["n"] <= 2])
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["run"], row["n"]))

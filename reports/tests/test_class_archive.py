@@ -1,0 +1,49 @@
+"""Java uses the archive of classes that was made for it, and none that was made for another."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reports import class_archive
+
+
+def test_an_archive_belongs_to_one_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(class_archive, "FOLDER", tmp_path)
+    java, other = tmp_path / "java", tmp_path / "other"
+    for each in (java, other):
+        each.touch()
+    assert class_archive.options(java) == ""
+    class_archive.archive_for(java).touch()
+    assert str(class_archive.archive_for(java)) in class_archive.options(java)
+    assert class_archive.options(other) == ""
+    renewed = java.stat().st_mtime_ns + 1
+    os.utime(java, ns=(renewed, renewed))
+    assert class_archive.options(java) == "", "another Java was installed in the place of the old one"
+
+
+MAKE = "import sys, pathlib, reports.class_archive as it; it.FOLDER = pathlib.Path(sys.argv[1]); sys.exit(it.main())"
+USE = (
+    "import sys, pathlib, reports.class_archive as it; it.FOLDER = pathlib.Path(sys.argv[1]);"
+    "import reports.spark as at;"
+    "options = it.options(at.require_java()); assert options;"
+    "started = at.spark_session(java_options='-Xshare:on ' + options);"
+    "print(started.__enter__().range(3).count()); started.__exit__(None, None, None)"
+)
+"""With -Xshare:on Java refuses to start if it cannot use the archive."""
+
+
+@pytest.mark.spark
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_java_starts_with_the_archive(tmp_path: Path) -> None:
+    (tmp_path / "0123.jsa").touch()
+    told = _python(MAKE, tmp_path).strip()
+    assert [Path(told)] == list(tmp_path.iterdir())
+    assert _python(USE, tmp_path).strip() == "3"
+
+
+def _python(code: str, folder: Path) -> str:
+    return subprocess.run([sys.executable, "-c", code, str(folder)], text=True, capture_output=True, check=True).stdout
