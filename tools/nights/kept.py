@@ -2,11 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from reports.columns import Row
 from reports.night import Night, NightError, night_folders, read_night
-from reports.night_rows import NIGHT_TABLES, PlayRow
+from reports.night_rows import NIGHT_TABLES, FailureRow, PlayRow
 from reports.verdict import Outcome
 from tools.nights import journal
 from tools.nights.choosing import Played
@@ -51,6 +54,41 @@ def kept_nights(nights: Path) -> list[Kept]:
     return [found for each in night_folders(nights)[-MOST_NIGHTS:] if (found := _kept(each)) is not None]
 
 
+def open_seeds(nights: Path, night: str) -> list[tuple[str, int]]:
+    """Scenarios and seeds of the simulator that were red when a guarantee broke there last, in nights before ``night``,
+    and that have not passed since. Damaged nights are left out."""
+    found: dict[tuple[str, str], int] = {}
+    for folder in night_folders(nights)[-MOST_NIGHTS:]:
+        if folder.name >= night:
+            break
+        with suppress(OSError, ValueError):
+            passed = _passed_in(folder, set(found.values()))
+            found = {key: seed for key, seed in found.items() if (key[0], seed) not in passed}
+            for each in _rows_in(folder, FailureRow):
+                if each["world"] == "sim" and each["target"] == OURS:
+                    found[each["scenario"], each["guarantee"]] = each["seed"]
+    return list(dict.fromkeys((scenario, seed) for (scenario, _), seed in found.items()))
+
+
+def _passed_in(folder: Path, seeds: set[int]) -> set[tuple[str, int]]:
+    """Of these seeds those with which a control passed in the simulator, each with its scenario."""
+    wanted = [
+        ("seed", "in", seeds),
+        ("world", "==", "sim"),
+        ("mutant", "==", ""),
+        ("target", "==", OURS),
+        ("outcome", "==", Outcome.PASSED.name),
+    ]
+    return {(each["scenario"], each["seed"]) for each in _rows_in(folder, PlayRow, wanted)} if seeds else set()
+
+
+def _rows_in(folder: Path, kind: type[Row], filters: Any = None) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    path = folder / NIGHT_TABLES[kind].path
+    return pq.read_table(path, filters=filters).to_pylist() if path.is_file() else []
+
+
 def settle(folder: Path) -> None:
     """Writes the tables of a night that was stopped and that nobody will go on with. A night that is being played is
     left alone."""
@@ -64,10 +102,7 @@ def settle(folder: Path) -> None:
 
 def plays_of(folder: Path) -> list[PlayRow]:
     """The plays of a night as its table has them; none if it has no table yet."""
-    import pyarrow.parquet as pq
-
-    path = folder / NIGHT_TABLES[PlayRow].path
-    return [PlayRow(**each) for each in pq.read_table(path).to_pylist()] if path.is_file() else []
+    return [PlayRow(**each) for each in _rows_in(folder, PlayRow)]
 
 
 def is_control(play: PlayRow) -> bool:

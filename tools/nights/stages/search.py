@@ -1,4 +1,5 @@
-"""Searches new seeds of all scenarios in the simulator. One planted mutant, the canary, must be found by it.
+"""Searches new seeds of all scenarios in the simulator. One planted mutant, the canary, must be found by it. Before the
+new seeds come those of failures that are open, since such a failure counts as mended once its seed passes.
 
 Child processes play, one for each core. Each has a scenario and its next seeds for about a turn
 (``tools.nights.choosing``), and tells every seed's verdict at once.
@@ -24,7 +25,7 @@ from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 from tools.nights import follow_up
 from tools.nights.choosing import Standings, seeds_at_once
-from tools.nights.kept import OURS, Sum, played, sums_of
+from tools.nights.kept import OURS, Sum, open_seeds, played, sums_of
 from tools.nights.planning import canary_of, next_seed
 from tools.nights.players import Ended, Players, Tell
 from tools.nights.work import Work
@@ -69,6 +70,12 @@ class Search:
         self._next_seeds = _next_seeds(before, work.night.seed)
         self._standings.take(played(tonight, 0))
         self._outcomes = Counter(each.outcome for each in work.plays if each.world == "sim" and not each.mutant)
+        have_been = {(each.scenario, each.seed) for each in work.plays if each.world == "sim" and not each.mutant}
+        self._again = [
+            Turn(scenario, "", (seed,))
+            for scenario, seed in open_seeds(work.folder.parent, work.folder.name)
+            if scenario in self.scenarios and (scenario, seed) not in have_been
+        ]
         self._told: dict[Turn, tuple[int, float]] = {}
         """How many seeds each turn has told, and when the last of them ended or the first began."""
         self._leaves_s = 0.0
@@ -103,6 +110,9 @@ class Search:
         canary = self._canary
         if not canary.found and canary.seeds_tried < CANARY_SEEDS and not any(each.mutant for each in busy):
             return self._turn(canary.scenario, canary.mutant, left_s)
+        if self._again:
+            self._now = f"{self._again[0].scenario} (an open failure)"
+            return self._again.pop(0)
         chosen = self._standings.choose(Counter(each.scenario for each in busy if not each.mutant), left_s)
         if chosen is None:
             return None

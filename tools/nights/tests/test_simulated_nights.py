@@ -1,6 +1,7 @@
 """Whole nights in the simulator: green, red, with a canary that lives, and stopped in their midst."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -98,6 +99,29 @@ def test_a_defect_in_a_control_makes_the_night_red_and_is_kept_smaller(
     assert failure.first_bad_commit == ""
     assert any("control plays FAILED" in each for each in told)
     assert told[-1] == "the night is red"
+
+
+def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
+    tmp_path: Path,
+    few_scenarios: Callable[..., None],
+    few_turns: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few_scenarios(f"{SMALL}@final")
+    monkeypatch.setattr(search, "planted", planted("session_id_of_client_id"))
+    with applied(by_name(DEFECT)):
+        search_for(tmp_path, LONG_ENOUGH_S, seed=70_000)
+        (seed,) = {each.seed for each in failures_of(the_night(tmp_path)[0])}
+        few_turns(0)
+        time.sleep(1.0)  # A night is named after its second.
+        search_for(tmp_path, LONG_ENOUGH_S, seed=80_000)
+    for _ in range(2):
+        time.sleep(1.0)
+        search_for(tmp_path, LONG_ENOUGH_S, seed=90_000)
+    first, *later = sorted(each for each in tmp_path.iterdir() if each.is_dir())
+    assert seed in {each.seed for each in plays_of(first)}
+    controls = [[(each.seed, each.outcome) for each in plays_of(night) if not each.mutant] for night in later]
+    assert controls == [[(seed, "FAILED")], [(seed, "PASSED")], []]
 
 
 def test_a_night_whose_canary_lives_is_red(
