@@ -34,4 +34,6 @@ box.addEventListener("click", (event) => { if (event.target === box) box.close()
 addEventListener("hashchange", show);
 const newest = () => { for (const one of document.querySelectorAll(".newest")) one.scrollLeft = one.scrollWidth; };
 for (const one of document.querySelectorAll("details")) one.addEventListener("toggle", newest);
-newest(); show();
+const unfold = () => { const one = document.getElementById(decodeURIComponent(location.hash.slice(1))); if (one?.tagName === "DETAILS") { one.open = true; one.scrollIntoView(); } };
+addEventListener("hashchange", unfold);
+newest(); show(); unfold();

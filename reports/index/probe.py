@@ -24,8 +24,19 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedCase:
+    """A case that did not pass, and the command that plays it again."""
+
+    case_id: str
+    level: str
+    outcome: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeCell:
-    """``judged`` of the section's cases say something about the target. ``tone`` is that of the matrix."""
+    """``judged`` of the section's cases say something about the target. ``tone`` is that of the matrix. ``mark`` names
+    the place of the page that lists what failed; it is empty if nothing did."""
 
     tone: str
     sign: str
@@ -33,6 +44,10 @@ class ProbeCell:
     judged: int
     title: str
     changed: tuple[Changed, ...]
+    target: str
+    night: str
+    failed: tuple[FailedCase, ...]
+    mark: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +83,11 @@ def _cell(row: Row | None) -> ProbeCell | None:
     title = f"{row['passed']} of {judged} cases passed; {row['must']} MUST and {row['should']} SHOULD did not"
     if row["unjudged"]:
         title += f"; {row['unjudged']} more say nothing about this target"
-    return ProbeCell(tone, sign, row["passed"], judged, title, changed)
+    failed = tuple(
+        FailedCase(**one, command=f"./crucible probe {row['target']} --case {one['case_id']}") for one in row["failed"]
+    )
+    mark = f"probe-{row['section']}-{row['target']}" if failed else ""
+    return ProbeCell(tone, sign, row["passed"], judged, title, changed, row["target"], row["night"], failed, mark)
 
 
 def changes(every: Sequence[ProbeLine]) -> list[Changed]:

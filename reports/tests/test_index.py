@@ -151,6 +151,10 @@ def test_the_probe_marks_what_changed_since_the_night_before(shown: dict[str, An
     }
     assert (cells["fetch/session", "kafka@4.1.1"].tone, cells["fetch/session", "kfake"].tone) == ("mixed", "failed")
     assert (cells["transactions", "kfake"].sign, cells["transactions", "kfake"].judged) == ("–", 0)
+    (case,) = cells["fetch/session", "kafka@4.1.1"].failed
+    assert (case.case_id, case.level, case.outcome) == ("fetch/session/case-03", "SHOULD", "differs")
+    assert case.command == "./crucible probe kafka@4.1.1 --case fetch/session/case-03"
+    assert {cell.tone for cell in cells.values() if cell is not None and not cell.failed} == {"passed", "none"}
 
 
 def test_the_page_stands_alone_and_all_its_links_lead_somewhere(

@@ -130,7 +130,7 @@ def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_pause
         writer = Writer(addresses[:1])
         writer.write_some()
         family = psutil.Process(suite.pid).children(recursive=True)
-        (node,) = (each for each in family if "node_process" in " ".join(each.cmdline()))
+        (node,) = (each for each in family if "node_process" in _words(each))
         until(lambda: node.status() == psutil.STATUS_STOPPED)
         family = psutil.Process(suite.pid).children(recursive=True)
         assert len(family) >= 6, "node, Toxiproxy, the fleet, Locust's master and workers"
@@ -139,6 +139,14 @@ def test_a_killed_run_leaves_no_process_and_no_port_even_while_its_node_is_pause
     assert_free(addresses)
     with broker(out / "data" / "node-0") as address:
         writer.assert_kept([address])
+
+
+def _words(process: psutil.Process) -> str:
+    """The command line of a process; nothing if it has just ended, as the scripts do that start Spark."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 @pytest.mark.nightly

@@ -12,7 +12,8 @@ UNJUDGED = ("not advertised", "not played", "not judged")
 
 def transform(tables: NightTables) -> DataFrame:
     """Columns: target, section, night (of the last probe), cases, passed, unjudged, must (that did not pass), should
-    (alike), and changed: what each case (case_id) was (was; empty: it is new) and is (now; empty: it is gone)."""
+    (alike), changed: what each case (case_id) was (was; empty: it is new) and is (now; empty: it is gone), and failed:
+    the cases behind ``must`` and ``should`` (case_id, level, outcome)."""
     probes = tables.cells.select("target", "night").distinct()
     nights = probes.withColumn("place", F.row_number().over(Window.partitionBy("target").orderBy(F.desc("night"))))
     placed = tables.cells.join(F.broadcast(nights.where("place <= 2")), ["target", "night"])
@@ -28,6 +29,7 @@ def transform(tables: NightTables) -> DataFrame:
     )
     differs = F.col("now").eqNullSafe(F.col("was")) | (F.col("probes") < 2)
     change = F.struct("case_id", F.coalesce("was", F.lit("")).alias("was"), F.coalesce("now", F.lit("")).alias("now"))
+    failed = F.struct("case_id", "level", F.col("now").alias("outcome"))
     return judged.groupBy("target", "section").agg(
         F.max("night").alias("night"),
         F.count("now").alias("cases"),
@@ -36,4 +38,5 @@ def transform(tables: NightTables) -> DataFrame:
         F.count_if(F.expr("bad and level = 'MUST'")).alias("must"),
         F.count_if(F.expr("bad and level <> 'MUST'")).alias("should"),
         F.array_sort(F.collect_list(F.when(~differs, change))).alias("changed"),
+        F.array_sort(F.collect_list(F.when(F.col("bad"), failed))).alias("failed"),
     )
