@@ -18,6 +18,8 @@ from typing import Final
 from reports.errors import SetupError
 
 FOLDER: Final = Path(sys.prefix) / "crucible-classes"
+ENDS_WITHIN_S: Final = 300.0
+"""Java writes the archive when it ends, which takes some ten seconds."""
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 """Java would print a warning for each class that it cannot archive, or if the archive does not fit."""
 
@@ -25,7 +27,7 @@ _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"
 def options(java: Path) -> str:
     """What Java must be told to use the archive. It is empty if there is none."""
     archive = archive_for(java)
-    return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
+    return f"{_option('SharedArchiveFile', archive)} {_QUIET}" if archive.exists() else ""
 
 
 def archive_for(java: Path) -> Path:
@@ -45,19 +47,24 @@ def make(java: Path) -> Path:
 
     archive = archive_for(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
-    for old in archive.parent.glob("*.jsa*"):
-        old.unlink()
     made = archive.with_suffix(f".jsa{os.getpid()}")
-    with spark_session(java_options=f"-XX:ArchiveClassesAtExit={made} {_QUIET}") as spark:
+    with spark_session(java_options=f"{_option('ArchiveClassesAtExit', made)} {_QUIET}") as spark:
         process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
         with tempfile.TemporaryDirectory(prefix="crucible-classes-") as scratch:
             warm_up_once(spark, Path(scratch))
     assert process.stdin is not None, "PySpark ends its Java by closing this"
     process.stdin.close()
-    process.wait()
+    process.wait(ENDS_WITHIN_S)
     if not made.exists():
         raise SetupError(f"{java} made no archive of classes; the judge works without it.")
+    for other in set(archive.parent.glob("*.jsa*")) - {made}:
+        other.unlink(missing_ok=True)
     return made.rename(archive)
+
+
+def _option(name: str, path: Path) -> str:
+    """Spark splits options at blanks, unless they are quoted."""
+    return f'"-XX:{name}={path}"'
 
 
 def main() -> int:

@@ -31,9 +31,10 @@ _COMPILERS = {
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=200000",
 }
 _CALLED_OFTEN = {
-    "org.apache.spark.sql.functions": "array broadcast coalesce col count count_if explode expr first floor "
+    "org.apache.spark.sql.functions": "array coalesce col count count_if explode expr first floor "
     "format_string get_json_object greatest last least lit max max_by min min_by row_number struct sum when",
     "org.apache.spark.sql.expressions.Window": "orderBy partitionBy",
+    "functions": "broadcast",
     "PythonUtils": "toSeq",
 }
 

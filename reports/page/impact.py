@@ -113,10 +113,10 @@ def _outage(findings: Findings, kind: str, hits: Sequence[dict[str, Any]]) -> in
 
 
 def _first_ok(findings: Findings, fault: str, kind: str) -> int | None:
-    rows = [row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind]
-    if not rows or any(row["first_ok_us"] is None for row in rows):
+    found = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
+    if found is None or found["first_ok_us"] is None:
         return None
-    return max(int(row["first_ok_us"] - row["until_us"]) for row in rows)
+    return int(found["first_ok_us"] - found["until_us"])
 
 
 def _recovery(findings: Findings, kind: str, before: Sequence[int], until_us: int) -> int | None:

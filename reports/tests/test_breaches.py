@@ -10,7 +10,7 @@ from reports.jobs.shared.judging import Judging
 from reports.spark import sized_for
 
 COLUMNS = "run long, topic string, partition long, offset long, process string, index long, at_us long, detail string"
-AT_US = (9, None, 4, 4, 4, 7)
+AT_US = (9, None, 4, 4, 4, 4)
 
 
 def found(spark: SparkSession) -> DataFrame:

@@ -39,10 +39,12 @@ USE = (
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_java_starts_with_the_archive(tmp_path: Path) -> None:
-    (tmp_path / "0123.jsa").touch()
-    told = _python(MAKE, tmp_path).strip()
-    assert [Path(told)] == list(tmp_path.iterdir())
-    assert _python(USE, tmp_path).strip() == "3"
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    (folder / "0123.jsa").touch()
+    told = _python(MAKE, folder).strip()
+    assert [Path(told)] == list(folder.iterdir())
+    assert _python(USE, folder).strip() == "3"
 
 
 def _python(code: str, folder: Path) -> str:

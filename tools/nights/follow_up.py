@@ -5,7 +5,7 @@ was found.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from scenarios import loader
 from scenarios.draw import drawn
 from scenarios.model import Scenario
 from tools.nights import first_bad, live_plays
-from tools.nights.kept import is_control
+from tools.nights.kept import OpenFailure, is_control, open_failures
 from tools.nights.players import Players, Tell
 from tools.nights.work import Work
 
@@ -34,18 +34,24 @@ SHRUNK_SHARE = 0.5
 SHRINKS_ALONE_S = 3600.0
 
 
-def open_reds(work: Work) -> list[PlayRow]:
-    """The first red control of each scenario and guarantee that nobody has looked into yet."""
-    found = {_key(each): each for each in reversed(work.plays) if is_control(each) and _is_red(each)}
+def open_reds(work: Work, known: Collection[OpenFailure] = ()) -> list[PlayRow]:
+    """The first red control of each scenario and guarantee that nobody has looked into yet, tonight or (``known``)
+    before."""
+    reds = [each for each in reversed(work.plays) if is_control(each) and _is_red(each)]
+    found = {
+        _key(each): each
+        for each in reds
+        if each.world != "sim" or (each.scenario, each.guarantee or each.outcome, each.seed) not in known
+    }
     for failure in work.failures:
         found.pop((failure.scenario, failure.world, failure.guarantee), None)
     return [each for each in reversed(found.values()) if not each.run_dir.startswith(REGRESSIONS)]
 
 
-def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float) -> None:
+def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float, known: Collection[OpenFailure] = ()) -> None:
     """Looks into all that is open. Each gets half of what is left, and the last one all of it: several often have one
     cause, which the first then tells."""
-    reds = open_reds(work)
+    reds = open_reds(work, known)
     for number, play in enumerate(reds):
         now = time.monotonic()
         if now < until:
@@ -55,7 +61,8 @@ def of_all(work: Work, scenarios: Mapping[str, Scenario], until: float) -> None:
 
 def note_the_rest(work: Work) -> None:
     """Keeps what there was no time for."""
-    work.add(*(_as_found(each, "there was no time to look into it") for each in open_reds(work)))
+    known = open_failures(work.folder.parent, work.folder.name)
+    work.add(*(_as_found(each, "there was no time to look into it") for each in open_reds(work, known)))
 
 
 def _is_red(play: PlayRow) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from reports.columns import Row
 from reports.night import Night, NightError, night_folders, read_night
@@ -17,6 +17,10 @@ from tools.nights.choosing import Played
 MOST_NIGHTS = 30
 """So many of the newest nights decide what is played. Older ones are shown, but count no more."""
 OURS = "reference"
+
+
+OpenFailure: TypeAlias = tuple[str, str, int]
+"""Scenario, guarantee and seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +58,11 @@ def kept_nights(nights: Path) -> list[Kept]:
     return [found for each in night_folders(nights)[-MOST_NIGHTS:] if (found := _kept(each)) is not None]
 
 
-def open_seeds(nights: Path, night: str) -> list[tuple[str, int]]:
-    """Scenarios and seeds of the simulator that were red when a guarantee broke there last, in nights before ``night``,
-    and that have not passed since. Damaged nights are left out."""
+def open_failures(nights: Path, night: str) -> set[OpenFailure]:
+    """Each guarantee of a scenario with the seed with which it broke last in the simulator, in nights before ``night``,
+    unless that seed has passed since. Damaged nights are left out."""
     found: dict[tuple[str, str], int] = {}
-    for folder in night_folders(nights)[-MOST_NIGHTS:]:
+    for folder in night_folders(nights):
         if folder.name >= night:
             break
         with suppress(OSError, ValueError):
@@ -67,7 +71,7 @@ def open_seeds(nights: Path, night: str) -> list[tuple[str, int]]:
             for each in _rows_in(folder, FailureRow):
                 if each["world"] == "sim" and each["target"] == OURS:
                     found[each["scenario"], each["guarantee"]] = each["seed"]
-    return list(dict.fromkeys((scenario, seed) for (scenario, _), seed in found.items()))
+    return {(*key, seed) for key, seed in found.items()}
 
 
 def _passed_in(folder: Path, seeds: set[int]) -> set[tuple[str, int]]:

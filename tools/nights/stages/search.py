@@ -1,5 +1,6 @@
 """Searches new seeds of all scenarios in the simulator. One planted mutant, the canary, must be found by it. Before the
-new seeds come those of failures that are open, since such a failure counts as mended once its seed passes.
+new seeds come those with which a guarantee broke last. Once such a seed passes, the failure counts as mended. These plays
+decide neither what is chosen nor what is looked into.
 
 Child processes play, one for each core. Each has a scenario and its next seeds for about a turn
 (``tools.nights.choosing``), and tells every seed's verdict at once.
@@ -25,7 +26,7 @@ from scenarios.model import Scenario
 from scenarios.revisions import each_revision
 from tools.nights import follow_up
 from tools.nights.choosing import Standings, seeds_at_once
-from tools.nights.kept import OURS, Sum, open_seeds, played, sums_of
+from tools.nights.kept import OURS, Sum, open_failures, played, sums_of
 from tools.nights.planning import canary_of, next_seed
 from tools.nights.players import Ended, Players, Tell
 from tools.nights.work import Work
@@ -46,13 +47,14 @@ class Turn:
     scenario: str
     mutant: str
     seeds: Sequence[int]
+    is_replay: bool = False
 
 
 def play(work: Work, until: float) -> tuple[Outcome, str]:
     """Plays until the time is over. A part of it belongs to the failures that were found."""
     search = Search(work)
     search.run(until)
-    follow_up.of_all(work, search.scenarios, until)
+    follow_up.of_all(work, search.scenarios, until, search.known)
     return search.outcome, ""
 
 
@@ -65,16 +67,18 @@ class Search:
         self._standings = Standings({name: each.clauses for name, each in self.scenarios.items()})
         for nights_ago, night in enumerate(reversed(work.earlier), 1):
             self._standings.take(played(night.sums, nights_ago))
-        tonight = sums_of(work.plays)
+        self.known = open_failures(work.folder.parent, work.folder.name)
+        replays = {(scenario, seed) for scenario, _, seed in self.known}
+        tonight = sums_of(each for each in work.plays if (each.scenario, each.seed) not in replays)
         before = [each for night in work.earlier for each in night.sums] + tonight
         self._next_seeds = _next_seeds(before, work.night.seed)
         self._standings.take(played(tonight, 0))
         self._outcomes = Counter(each.outcome for each in work.plays if each.world == "sim" and not each.mutant)
         have_been = {(each.scenario, each.seed) for each in work.plays if each.world == "sim" and not each.mutant}
         self._again = [
-            Turn(scenario, "", (seed,))
-            for scenario, seed in open_seeds(work.folder.parent, work.folder.name)
-            if scenario in self.scenarios and (scenario, seed) not in have_been
+            Turn(scenario, "", (seed,), is_replay=True)
+            for scenario, seed in sorted(replays - have_been)
+            if scenario in self.scenarios
         ]
         self._told: dict[Turn, tuple[int, float]] = {}
         """How many seeds each turn has told, and when the last of them ended or the first began."""
@@ -102,7 +106,7 @@ class Search:
 
     def _until(self, until: float) -> float:
         """The end of the search. Once there is a failure, it leaves time for looking into it."""
-        if not self._leaves_s and self.outcome is not Outcome.PASSED and follow_up.open_reds(self._work):
+        if not self._leaves_s and self.outcome is not Outcome.PASSED and follow_up.open_reds(self._work, self.known):
             self._leaves_s = FOLLOWED_SHARE * max(0.0, until - time.monotonic())
         return until - self._leaves_s
 
@@ -140,7 +144,8 @@ class Search:
         if turn.mutant:
             self._take_canary(told)
             return
-        self._standings.take(played(sums_of([told]), 0))
+        if not turn.is_replay:
+            self._standings.take(played(sums_of([told]), 0))
         self._outcomes[told.outcome] += 1
         if told.outcome != Outcome.PASSED.name:
             self._work.tell(f"{told.outcome}: {told.guarantee or told.detail}; {told.command}")

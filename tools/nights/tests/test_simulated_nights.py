@@ -122,6 +122,7 @@ def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
     assert seed in {each.seed for each in plays_of(first)}
     controls = [[(each.seed, each.outcome) for each in plays_of(night) if not each.mutant] for night in later]
     assert controls == [[(seed, "FAILED")], [(seed, "PASSED")], []]
+    assert not any(failures_of(night) for night in later), "it was looked into in the first night"
 
 
 def test_a_night_whose_canary_lives_is_red(
