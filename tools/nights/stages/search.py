@@ -1,6 +1,6 @@
 """Searches new seeds of all scenarios in the simulator. One planted mutant, the canary, must be found by it. Before the
-new seeds come those with which a guarantee broke last. Once such a seed passes, the failure counts as mended. These plays
-decide neither what is chosen nor what is looked into.
+new seeds come those with which a guarantee broke last. Once such a seed passes, the failure counts as mended. These
+plays decide neither what is chosen nor what is looked into.
 
 Child processes play, one for each core. Each has a scenario and its next seeds for about a turn
 (``tools.nights.choosing``), and tells every seed's verdict at once.
