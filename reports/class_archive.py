@@ -3,7 +3,7 @@ twenty thousand classes from 280 files, so Spark starts in half the time.
 
     python -m reports.class_archive
 
-makes it, which takes half a minute; ``./crucible`` does so when it sets itself up. An archive serves the Java and the
+makes it, which takes less than a minute; ``./crucible`` does so when it sets itself up. An archive serves the Java and the
 PySpark that it was made with. Nothing depends on it.
 """
 
