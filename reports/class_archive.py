@@ -3,8 +3,8 @@ twenty thousand classes from 280 files, so Spark starts in half the time.
 
     python -m reports.class_archive
 
-makes it, which takes less than a minute; ``./crucible`` does so when it sets itself up. An archive serves the Java and the
-PySpark that it was made with. Nothing depends on it.
+makes it, which takes less than a minute; ``./crucible`` does so when it sets itself up. An archive serves the Java and
+the PySpark that it was made with. Nothing depends on it.
 """
 
 import hashlib
