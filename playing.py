@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from scenarios.model import Scenario
 
 ROOT = Path(__file__).resolve().parent
+JUDGE_PREPARES_S = 60.0
+"""A judge that is started with so much load before it is ready when it is asked. It must not idle beside a long row of
+runs, because its Java takes a gigabyte."""
 
 
 def find_scenarios(names: Sequence[str], everything: bool) -> "list[Scenario]":
@@ -86,13 +89,16 @@ def play_live(
     """Plays one after the other, then judges all in one Spark session. Tells one line a verdict. With ``watch`` each is
     also judged while it goes on.
 
-    The judge of the whole is started with the last play, so that it is warm when it is asked.
+    The judge of the whole is started when the load of the last plays begins, so that it is ready when it is asked.
     """
     need_java()
     need_disk(out or ROOT / "runs")
     from chaos.live.errors import SetupError
     from chaos.live.runner import check_playable, play
+    from chaos.tables_left import tables_left
     from live_table import shown_live
+    from reports.expected import Expected
+    from reports.judge import OURS
     from reports.waiting import WaitingJudge
 
     folders: list[Path] = []
@@ -105,8 +111,11 @@ def play_live(
             folder = run_folder(out, name, len(plays) > 1)
             planted = f" (mutant {mutant})" if mutant else ""
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
-            if number == len(plays) - 1 and not watch:
-                waiting = judges.enter_context(WaitingJudge(folder, scenario.load.seconds))
+            load_s = sum(each.load.seconds for each, _ in plays[number:])
+            if waiting is None and not watch and (load_s <= JUDGE_PREPARES_S or number == len(plays) - 1):
+                seldom = frozenset[str]().union(*(tables_left(each.load) for each, _ in plays))
+                expected = Expected(len(plays), target != OURS, seldom)
+                waiting = judges.enter_context(WaitingJudge(expected, folder, load_s))
             with watched(folder, watch), shown_live() as show:
                 play(
                     scenario,

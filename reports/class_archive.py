@@ -11,7 +11,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -42,16 +41,17 @@ def archive_for(java: Path) -> Path:
 
 def make(java: Path) -> Path:
     """Judges a history of one row in each table, and has Java archive the classes that this took."""
+    from reports.expected import Expected
+    from reports.rehearsal import rehearsing
     from reports.spark import spark_session
-    from reports.warm_up import warm_up_once
 
     archive = archive_for(java)
     archive.parent.mkdir(parents=True, exist_ok=True)
     made = archive.with_suffix(f".jsa{os.getpid()}")
     with spark_session(java_options=f"{_option('ArchiveClassesAtExit', made)} {_QUIET}") as spark:
         process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
-        with tempfile.TemporaryDirectory(prefix="crucible-classes-") as scratch:
-            warm_up_once(spark, Path(scratch))
+        with rehearsing(spark, Expected(foreign=True)) as rehearsal:
+            rehearsal.prepare(lambda: False, passes=1)
     assert process.stdin is not None, "PySpark ends its Java by closing this"
     process.stdin.close()
     process.wait(ENDS_WITHIN_S)

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from functools import partial
 from itertools import chain, zip_longest
 from typing import Any, TypeAlias
 
@@ -128,7 +127,19 @@ class Query:
 
     name: str
     judges: bool
-    rows: Callable[[], list[Row]]
+    job: Job
+
+    def asked(self, found: DataFrame) -> DataFrame:
+        """What is asked first of the frame that the job made. Most guarantees hold, and to find out costs less than to
+        plan for many breaches, unless the history is large."""
+        return found.limit(MOST_EXAMPLES + 1) if self.judges and lies_in_one_place(found) else found
+
+    def rows(self, found: DataFrame, asked: DataFrame) -> list[Row]:
+        """The answer. Breaches are numbered in each run from 1 in ``n``, and ``total`` is how many it has."""
+        return _breaches(self.name, found, asked) if self.judges else _sorted(asked)
+
+
+Answer: TypeAlias = Callable[[Query], list[Row]]
 
 
 def queries(tables: Tables, runs: int) -> list[Query]:
@@ -141,31 +152,37 @@ def queries(tables: Tables, runs: int) -> list[Query]:
     judged = [one for one in all_judgings() if any(some_run_has(*names) for names in _starting_points(one))]
     declared = {each.name: each.metadata for each in fields(Findings) if each.metadata}
     measured = {name: each["job"] for name, each in declared.items() if some_run_has(*each["needs"])}
-    judging = [Query(one.name, True, partial(_breaches, one, tables)) for one in judged]
-    measuring = [
-        Query(name, False, partial(_rows, job, tables)) for name, job in {"facts": facts.transform, **measured}.items()
-    ]
+    judging = [Query(one.name, True, one.find) for one in judged]
+    measuring = [Query(name, False, job) for name, job in {"facts": facts.transform, **measured}.items()]
     # Neighbours of one kind begin with the same frames, and would wait for each other.
     mixed = chain.from_iterable(zip_longest(judging, measuring))
     return [query for query in mixed if query is not None]
 
 
-def collect(tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE) -> list[Findings]:
-    """``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own."""
+def collect(
+    tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE, answer: Answer | None = None
+) -> list[Findings]:
+    """What the queries find in each run, together with ``answer``, unless they are planned here.
 
-    def ask(query: Query) -> list[Row]:
-        rows = query.rows()
+    ``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own.
+    """
+
+    def planned_here(query: Query) -> list[Row]:
+        found = query.job(tables)
+        return query.rows(found, query.asked(found))
+
+    def told(query: Query) -> list[Row]:
+        rows = (answer or planned_here)(query)
         progress(f"judged {query.name}" if query.judges else f"measured {query.name.replace('_', ' ')}")
         return rows
 
     asked = queries(tables, runs)
     with ThreadPoolExecutor(jobs_at_once) as pool:
-        answers = list(pool.map(ask, asked))
-    return findings_of(tables, runs, list(zip(asked, answers, strict=True)))
+        answers = list(pool.map(told, asked))
+    return _findings(tables, runs, list(zip(asked, answers, strict=True)))
 
 
-def findings_of(tables: Tables, runs: int, answered: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
-    """Returns what was found in each run, once all queries are answered."""
+def _findings(tables: Tables, runs: int, answered: Sequence[tuple[Query, list[Row]]]) -> list[Findings]:
     examples = _with_faults([row for query, rows in answered if query.judges for row in rows], tables)
     found = {one.name: [row for row in examples if row["guarantee"] == one.name] for one in all_judgings()}
     measured = {query.name: rows for query, rows in answered if not query.judges}
@@ -178,20 +195,16 @@ def _starting_points(one: Judging) -> list[Sequence[str]]:
     return [[*one.needs, *found_in], *([one.instead] if one.instead else [])]
 
 
-def _breaches(one: Judging, tables: Tables) -> list[Row]:
-    """The first MOST_EXAMPLES breaches in each run, numbered from 1 in ``n``, with their number in the run, ``total``.
-
-    Most guarantees hold. To find out costs less than to plan for many breaches, unless the history is large.
-    """
-    found = one.find(tables)
+def _breaches(guarantee: str, found: DataFrame, first: DataFrame) -> list[Row]:
+    """The first MOST_EXAMPLES breaches in each run. ``first`` holds all that were found, or more than may be shown."""
     if lies_in_one_place(found):
-        few = [row.asDict() for row in found.limit(MOST_EXAMPLES + 1).collect()]
+        few = [row.asDict() for row in first.collect()]
         if len(few) <= MOST_EXAMPLES:
-            return _numbered(one.name, few)
+            return _numbered(guarantee, few)
     of_run = Window.partitionBy("run")
     counted = found.withColumn("total", F.count("*").over(of_run))
     rows = first_rows(counted, MOST_EXAMPLES, of_run.orderBy(*_ORDER)).collect()
-    return [{"guarantee": one.name, **row.asDict()} for row in rows]
+    return [{"guarantee": guarantee, **row.asDict()} for row in rows]
 
 
 def _numbered(guarantee: str, found: Sequence[Row]) -> list[Row]:
@@ -211,8 +224,8 @@ def _with_faults(rows: Sequence[Row], tables: Tables) -> list[Row]:
     return sorted(named, key=lambda row: (row["run"], row["guarantee"], row["n"]))
 
 
-def _rows(job: Job, tables: Tables) -> list[Row]:
-    rows = [row.asDict() for row in job(tables).collect()]
+def _sorted(frame: DataFrame) -> list[Row]:
+    rows = [row.asDict() for row in frame.collect()]
     return sorted(rows, key=lambda row: tuple((value is None, value) for value in row.values()))
 
 

@@ -17,14 +17,15 @@ from reports.schema import arrow_schema, files_of
 ROWS_AT_ONCE = 1 << 18
 
 
-def gather(run_dirs: Sequence[Path], table: Table, target: Path) -> bool:
-    """Writes the rows of all runs to the file ``target``. Returns False, and writes nothing, if no run has the table.
+def gather(run_dirs: Sequence[Path], table: Table, target: Path, empty: bool = False) -> bool:
+    """Writes the rows of all runs to the file ``target``. Returns False if no run has the table, and then writes
+    nothing, or with ``empty`` a file without rows.
 
     A column that a file lacks is null. It holds about ROWS_AT_ONCE rows in memory at a time.
     Raises SetupError for a file that is damaged or has a column of another type.
     """
     files = [(run, name) for run, folder in enumerate(run_dirs) for name in files_of(folder, table)]
-    if not files:
+    if not files and not empty:
         return False
     schema = arrow_schema(table)
     schema = pa.schema([pa.field("run", pa.int64(), nullable=False), *(each.with_nullable(True) for each in schema)])
@@ -37,7 +38,7 @@ def gather(run_dirs: Sequence[Path], table: Table, target: Path) -> bool:
                 waiting = []
         if waiting:
             writer.write_table(pa.concat_tables(waiting))
-    return True
+    return bool(files)
 
 
 def _pieces(files: Sequence[tuple[int, str]], schema: pa.Schema) -> Iterator[pa.Table]:

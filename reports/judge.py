@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from reports.collect import Findings
+    from reports.rehearsal import Rehearsal
 
 Progress = Callable[[str], None]
 OURS = "reference"
@@ -44,15 +45,16 @@ def judge_many(
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
     progress: Progress = silent,
+    rehearsal: "Rehearsal | None" = None,
 ) -> list[Verdict]:
-    """Judges all runs in one Spark session with the same few jobs.
+    """Judges all runs in one Spark session with the same few jobs. ``rehearsal`` may have prepared them in ``spark``.
 
     Writes index.html, figures, verdict.json and junit.xml to ``out`` (default RUN_DIR/report). With several runs
     ``out`` gets a folder for each. ``baseline`` is a run to compare with; it is read, not judged. ``progress`` gets
     short texts, from several threads. Raises ManifestError (not a run) and SetupError (no Java), each one sentence for
     the person at the terminal.
     """
-    return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress)]
+    return [one.verdict for one in judge_whole(run_dirs, out, baseline, spark, progress, rehearsal)]
 
 
 def verdicts_of(run_dirs: Sequence[Path], spark: "SparkSession | None" = None) -> list[Verdict]:
@@ -71,12 +73,13 @@ def judge_whole(
     baseline: Path | None = None,
     spark: "SparkSession | None" = None,
     progress: Progress = silent,
+    rehearsal: "Rehearsal | None" = None,
 ) -> "list[Judged]":
     """Judges as ``judge_many`` does, and also returns what each verdict came from."""
     started = time.monotonic()
     folders = [Path(one).resolve() for one in (*run_dirs, *([baseline] if baseline else []))]
     manifests = [read_manifest(one) for one in folders]
-    findings = _findings(folders, manifests, spark, progress)
+    findings = _findings(folders, manifests, spark, progress, rehearsal)
     compared = (manifests[-1], findings[-1]) if baseline else None
     judged = []
     for number, run_dir in enumerate(folders[: len(run_dirs)]):
@@ -89,7 +92,11 @@ def judge_whole(
 
 
 def _findings(
-    folders: Sequence[Path], manifests: Sequence[Manifest], spark: "SparkSession | None", progress: Progress
+    folders: Sequence[Path],
+    manifests: Sequence[Manifest],
+    spark: "SparkSession | None",
+    progress: Progress,
+    rehearsal: "Rehearsal | None" = None,
 ) -> "list[Findings]":
     from reports.schema import history_bytes
     from reports.spark import (
@@ -109,9 +116,13 @@ def _findings(
             run: RunConfig(warm_up_us=one.warm_up_us, foreign=int(one.target != OURS))
             for run, one in enumerate(manifests)
         }
-        at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
-        with sized_for(session, size), reading(session, folders, JobConfig(runs=settings)) as tables:
-            found = collect(tables, len(folders), progress, at_once)
+        config = JobConfig(runs=settings)
+        if rehearsal is not None and rehearsal.suits(folders, config):
+            found = rehearsal.judge(folders, progress)
+        else:
+            at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1
+            with sized_for(session, size), reading(session, folders, config) as tables:
+                found = collect(tables, len(folders), progress, at_once)
         # Frames refer to each other in cycles, and Java keeps the plans of all frames that Python holds: about 100 MB
         # for each judging.
         gc.collect()

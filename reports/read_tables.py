@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, Final
 
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +27,10 @@ _TYPES: Mapping[str, DataType] = {
     "string": StringType(),
     "bool": BooleanType(),
 }
+
+
+DECIDING: Final = ("frames", "frame_lines", "keyed_writes", "latency", "load")
+"""Jobs make other frames where runs have these tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,16 @@ class Tables:
         return all((run, name) in self.present for name in names)
 
     def runs_with(self, name: str) -> list[int]:
-        """The runs that left this table."""
+        """The runs that left this table, which is one of DECIDING."""
+        assert name in DECIDING, f"a job asks for runs with {name}, which DECIDING does not name"
         return sorted(run for run, table in self.present if table == name)
+
+    def forget(self) -> None:
+        """Frees the rows that are kept in memory. They are computed anew when they are used next."""
+        for frame in self.kept.values():
+            frame.unpersist()
+        for frame in self.kept.values():  # each after those that it begins with
+            frame.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def struct_type(table: Table) -> StructType:
@@ -115,21 +127,32 @@ def _in_one_partition(frame: DataFrame) -> DataFrame:
 def reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig) -> Iterator[Tables]:
     """The runs' tables. What was kept in memory for the jobs is freed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="crucible-gathered-") as scratch:
-        yield from _reading(spark, run_dirs, config, Path(scratch))
+        frames = {table.name: _read(spark, run_dirs, table, Path(scratch)) for table in schema.TABLES}
+        with tables_over(frames, present_in(run_dirs), config) as tables:
+            yield tables
 
 
-def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, scratch: Path) -> Iterator[Tables]:
-    frames = {table.name: _in_one_partition(_read(spark, run_dirs, table, scratch)) for table in schema.TABLES}
-    runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
-    noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
-    notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
-    notes = notes.persist(StorageLevel.MEMORY_AND_DISK)
-    present = frozenset(
+def present_in(run_dirs: Sequence[Path]) -> frozenset[tuple[int, str]]:
+    """(run, table name) for each table that has files."""
+    return frozenset(
         (run, table.name)
         for run, folder in enumerate(run_dirs)
         for table in schema.TABLES
         if schema.files_of(folder, table)
     )
+
+
+@contextmanager
+def tables_over(
+    frames: Mapping[str, DataFrame], present: frozenset[tuple[int, str]], config: JobConfig
+) -> Iterator[Tables]:
+    """Tables of these frames, one of each name. What was kept in memory for the jobs is freed at the end of the
+    block."""
+    frames = {name: _in_one_partition(frame) for name, frame in frames.items()}
+    runs = _with_operation(frames["runs"], frames["operations"]).persist(StorageLevel.MEMORY_AND_DISK)
+    noted = frames["trace"].where("what not in ('request', 'reply') and not startswith(what, 'session_')")
+    notes = noted.select("run", "node", "incarnation", "seq", "at_us", "what", "detail")
+    notes = notes.persist(StorageLevel.MEMORY_AND_DISK)
     tables = Tables(
         **frames,
         reads=runs.where("kind = 'read'"),
@@ -149,18 +172,32 @@ def _reading(spark: SparkSession, run_dirs: Sequence[Path], config: JobConfig, s
             frame.unpersist()
 
 
+def read_gathered(spark: SparkSession, file: Path) -> DataFrame:
+    """The rows of a file that ``gather`` wrote. Its table's name is the file's."""
+    (table,) = (each for each in schema.TABLES if each.name == file.stem)
+    return spark.read.schema(_with_run(table)).parquet(str(file))
+
+
+def look_again(gathered: DataFrame) -> None:
+    """Has Spark notice that the file was written anew. All frames that begin with this one read it then."""
+    gathered._jdf.queryExecution().analyzed().relation().location().refresh()
+
+
+def _with_run(table: Table) -> StructType:
+    return StructType([StructField("run", LongType(), False), *struct_type(table).fields])
+
+
 def _read(spark: SparkSession, run_dirs: Sequence[Path], table: Table, scratch: Path) -> DataFrame:
-    with_run = StructType([StructField("run", LongType(), False), *struct_type(table).fields])
     here = not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
     if here and len(run_dirs) > 1 and str(spark.conf.get("spark.master")).startswith("local"):
         target = scratch / f"{table.name}.parquet"
         if gather(run_dirs, table, target):
-            return spark.read.schema(with_run).parquet(str(target))
+            return read_gathered(spark, target)
     files = [schema.files_of(folder, table) for folder in run_dirs]
     paths = [path for one in files for path in one]
     names = [column.name for column in table.columns]
     if not paths:
-        return spark.createDataFrame([], with_run)
+        return spark.createDataFrame([], _with_run(table))
     frame = spark.read.schema(struct_type(table)).parquet(*paths)
     used = [run for run, one in enumerate(files) if one]
     run = F.lit(used[0]) if len(used) == 1 else _run_of_file(files)

@@ -1,4 +1,4 @@
-"""A judge that stands ready when a run ends: Spark has started and Java is warm by then.
+"""A judge that stands ready when a run ends: Spark has started, Java is warm and the queries are planned by then.
 
 It is a process of its own, which is started with the run. It has the lowest priority, so it takes what the load
 leaves of the processors. When the run ends it gets the folders.
@@ -7,6 +7,7 @@ leaves of the processors. When the run ends it gets the folders.
 import os
 import signal
 import tempfile
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
@@ -16,6 +17,7 @@ from threading import Lock, Thread
 from typing import Any, Self
 
 from reports.errors import SetupError
+from reports.expected import Expected
 from reports.judge import Progress, judge_many, silent
 from reports.manifest import ManifestError
 from reports.verdict import Verdict
@@ -34,12 +36,13 @@ class WaitingJudge:
     Nothing depends on it: whoever asks it gets the same verdicts, sooner or later.
     """
 
-    def __init__(self, run_dir: Path | None = None, load_s: float = 0.0) -> None:
-        """``run_dir`` is the folder of the last run, which goes on. Its load takes so long."""
+    def __init__(self, expected: Expected | None = None, run_dir: Path | None = None, load_s: float = 0.0) -> None:
+        """``run_dir`` is the folder of a run that goes on. All runs that are still to end offer load for so long."""
         context = get_context("spawn")
         self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
-        self._process = context.Process(target=_wait, args=(theirs, self._scratch.name, run_dir, load_s))
+        told = (theirs, self._scratch.name, expected or Expected(), run_dir, load_s)
+        self._process = context.Process(target=_wait, args=told)
         self._process.start()
         theirs.close()
 
@@ -87,15 +90,26 @@ class WaitingJudge:
         self._scratch.cleanup()
 
 
-def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None, load_s: float) -> None:
-    """What the judge's process does."""
+def _wait(link: "Connection[Any, Any]", scratch: str, expected: Expected, run_dir: Path | None, load_s: float) -> None:
+    """What the judge's process does. It ends with all that it has started, or whoever asked it would wait for ever."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
+    try:
+        _judge_when_asked(link, scratch, expected, run_dir, load_s)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os.killpg(0, signal.SIGKILL)
+
+
+def _judge_when_asked(
+    link: "Connection[Any, Any]", scratch: str, expected: Expected, run_dir: Path | None, load_s: float
+) -> None:
     os.environ[SPARK_FOLDERS] = scratch
     tempfile.tempdir = scratch  # It is killed and tidies nothing up.
     Thread(target=_end_with_parent, daemon=True).start()
     os.nice(LOWEST_PRIORITY)
+    from reports.rehearsal import rehearsing
     from reports.spark import spark_session
-    from reports.warm_up import warm_up
 
     lock = Lock()
 
@@ -103,15 +117,18 @@ def _wait(link: "Connection[Any, Any]", scratch: str, run_dir: Path | None, load
         with lock:
             link.send((kind, what))
 
-    with spark_session(lives_long=load_s >= LONG_LOAD_S) as spark:
-        warm_up(spark, link.poll, run_dir)
+    def tell_progress(text: str) -> None:
+        tell(_PROGRESS, text)
+
+    with spark_session(lives_long=load_s >= LONG_LOAD_S) as spark, rehearsing(spark, expected) as rehearsal:
+        rehearsal.prepare(link.poll, run_dir)
         while True:
             try:
                 folders = link.recv()
             except EOFError:
                 return
             try:
-                tell(_VERDICTS, judge_many(folders, spark=spark, progress=lambda text: tell(_PROGRESS, text)))
+                tell(_VERDICTS, judge_many(folders, spark=spark, progress=tell_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
                 tell(_REFUSED, error)
 

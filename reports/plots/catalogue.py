@@ -1,10 +1,10 @@
 """Lists the figures of a report in the page's order. A figure without enough samples is not drawn."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
 
@@ -28,6 +28,7 @@ from reports.plots import (
     throughput,
     transactions,
 )
+from reports.plots.helper import HelperError, forget_helper, helper
 
 Makers: TypeAlias = Mapping[str, Callable[[], Figure | None]]
 
@@ -91,14 +92,35 @@ def draw_all(findings: Findings, baseline: Findings | None, seconds: int, folder
 def drawn_by_two(makers: Makers, captions: Mapping[str, str], folder: Path) -> dict[str, Drawing]:
     """As ``drawn``. A second process draws from the first figure on and this one from the last, until they meet, since
     a dozen figures take six seconds. The makers must be such as can be sent to a process."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as second:
-        begun = {name: second.submit(_draw, name, make, captions[name], folder) for name, make in makers.items()}
-        mine = {}
-        for name, make in reversed(list(makers.items())):
-            if begun[name].cancel():
-                mine[name] = _draw(name, make, captions[name], folder)
-        drawings = {name: mine[name] if name in mine else begun[name].result() for name in makers}
-    return {name: drawing for name, drawing in drawings.items() if drawing is not None}
+    waiting = deque(makers)
+    drawings: dict[str, Drawing | None] = {}
+
+    def draw_from_the_last() -> None:
+        while (name := _taken(waiting.pop)) is not None:
+            drawings[name] = _draw(name, makers[name], captions[name], folder)
+
+    def have_drawn_from_the_first() -> None:
+        while (name := _taken(waiting.popleft)) is not None:
+            try:
+                drawings[name] = helper().ask(partial(_draw, name, makers[name], captions[name], folder))
+            except HelperError:
+                waiting.append(name)
+                forget_helper()
+                return
+
+    with ThreadPoolExecutor(1) as pool:
+        helped = pool.submit(have_drawn_from_the_first)
+        draw_from_the_last()
+        helped.result()
+    draw_from_the_last()  # what the other process left behind, if it has died
+    return {name: drawing for name in makers if (drawing := drawings[name]) is not None}
+
+
+def _taken(take: Callable[[], str]) -> str | None:
+    try:
+        return take()
+    except IndexError:
+        return None
 
 
 def drawn(makers: Makers, captions: Mapping[str, str], folder: Path, prefix: str = "") -> dict[str, Drawing]:

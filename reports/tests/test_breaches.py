@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from reports import collect
-from reports.jobs.shared.judging import Judging
 from reports.spark import sized_for
 
 COLUMNS = "run long, topic string, partition long, offset long, process string, index long, at_us long, detail string"
@@ -26,17 +25,21 @@ def found(spark: SparkSession) -> DataFrame:
 @pytest.mark.spark
 @pytest.mark.timeout(120)
 def test_few_breaches_are_numbered_as_many_are(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Judging("unseen", (), "", "", lambda _: found(spark))
     with sized_for(spark, 0):
-        few = collect._breaches(one, None)  # type: ignore[arg-type]
+        few = rows_of(found(spark))
         monkeypatch.setattr(collect, "lies_in_one_place", lambda _: False)
-        assert _in_order(few) == _in_order(collect._breaches(one, None))  # type: ignore[arg-type]
+        assert _in_order(few) == _in_order(rows_of(found(spark)))
         monkeypatch.undo()
         monkeypatch.setattr(collect, "MOST_EXAMPLES", 2)
-        cut = collect._breaches(one, None)  # type: ignore[arg-type]
+        cut = rows_of(found(spark))
     assert [row["detail"] for row in few if row["run"] == 1] == ["1 1", "1 2", "1 4", "1 3", "1 5", "1 0"]
     assert {(row["run"], row["total"]) for row in few} == {(0, 5), (1, 6)}
     assert _in_order(cut) == _in_order([row for row in few if row["n"] <= 2])
+
+
+def rows_of(breaches: DataFrame) -> list[dict[str, Any]]:
+    query = collect.Query("unseen", True, lambda _: breaches)
+    return query.rows(breaches, query.asked(breaches))
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,14 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from reports import schema
+from reports.expected import Expected
 from reports.manifest import ManifestError
 from reports.parts import Progress, part_of, tell
+from reports.rehearsal import Rehearsal, rehearsing, write_history
 from reports.schema import files_of, history_bytes
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
 from reports.verdict import Outcome
 from reports.waiting import WaitingJudge
-from reports.warm_up import warm_up, write_history
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,28 +34,34 @@ def test_the_history_for_warming_up_has_a_row_in_each_table(tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
-def test_warming_up_ends_when_a_run_is_there(spark: "SparkSession", monkeypatch: pytest.MonkeyPatch) -> None:
-    pages: list[object] = []
-    monkeypatch.setattr("reports.page.render.write_page", lambda *_: pages.append(_))
-    asked = count()
-    warm_up(spark, lambda: next(asked) > 2)
-    assert not pages
-
-
-def test_warming_up_reads_what_is_whole_of_the_run_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(120)
+def test_a_rehearsal_reads_what_is_whole_of_the_run_that_goes_on(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.warm_up.PASSES", 2)
     seen: list[dict[str, int]] = []
-    monkeypatch.setattr("reports.warm_up._judge", lambda folder, *_: seen.append(_rows_of(folder)))
+
+    def rehearse(_: Rehearsal, folder: Path, __: object) -> str:
+        seen.append(_rows_of(folder))
+        return "found"
+
+    monkeypatch.setattr(Rehearsal, "rehearse", rehearse)
+    monkeypatch.setattr(Rehearsal, "_describe", lambda *_: None)
+    monkeypatch.setattr("reports.rehearsal.helper", lambda: None)
+    monkeypatch.setattr("reports.rehearsal.decide", lambda *_: None)
+    pages: list[object] = []
+    monkeypatch.setattr("reports.rehearsal.write_page", lambda *_: pages.append(_))
     generate(45).write(tmp_path)
     tell(tmp_path, Progress(writer="worker", parts=1, until_us=1_000_000))
     table = next(each for each in schema.TABLES if each.name == "operations")
     Path(files_of(tmp_path, table)[0]).rename(part_of(tmp_path, table, "worker"))
-    warm_up(None, lambda: False, tmp_path)  # type: ignore[arg-type]
-    assert seen[0] == {each.name: 1 for each in schema.TABLES}
-    assert seen[1]["operations"] == _rows_of(tmp_path)["operations"]
+    with rehearsing(spark, Expected()) as rehearsal:
+        rehearsal.prepare(lambda: False, tmp_path, passes=2)
+        assert seen[0] == {each.name: 1 for each in schema.TABLES}
+        assert seen[1]["operations"] == _rows_of(tmp_path)["operations"]
+        assert len(pages) == 2
+        asked = count()
+        rehearsal.prepare(lambda: next(asked) > 0, tmp_path)
+    assert len(seen) == len(pages) == 2
 
 
 def _rows_of(folder: Path) -> dict[str, int]:
@@ -77,6 +84,19 @@ def test_a_judge_that_waited_judges_refuses_and_ends(waiting: WaitingJudge, tmp_
     assert "judged lost-write" in told
     assert verdict.report is not None
     assert verdict.report.exists()
+
+
+@pytest.mark.live
+@pytest.mark.timeout(60)
+def test_a_judge_that_fails_ends_with_all_that_it_started(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It finds no Java."""
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with WaitingJudge() as judge:
+        judge._process.join(50)
+        assert not judge._process.is_alive()
+    assert "has no bin/java" in capfd.readouterr().err
 
 
 ALONE = (

@@ -1,0 +1,25 @@
+"""The judge expects the tables that a load leaves, and hardly any other."""
+
+import pytest
+
+from chaos.search.run_sim import play
+from chaos.tables_left import tables_left
+from reports.columns import ROW_TABLES
+from reports.expected import SELDOM
+from scenarios.loader import load_all
+
+ALL = {each.name: each for each in load_all()}
+IN_EACH_CHANGE = ("01-lost-response", "26-tombstones-missed", "48-consume-transform-produce", "mirror")
+MAY_BE_ABSENT = {"memberships", "metadata_epochs", "commits"}
+"""What a group leaves depends on its settings: one that keeps views commits nothing, for example."""
+
+
+@pytest.mark.simulated
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_EACH_CHANGE else pytest.mark.nightly) for name in ALL]
+)
+def test_a_run_leaves_the_tables_that_its_load_says(name: str) -> None:
+    _, world = play(ALL[name], seed=7)
+    left = {ROW_TABLES[type(row)].name for rows in world.history.tables for row in rows} & SELDOM
+    assert left <= tables_left(ALL[name].load)
+    assert tables_left(ALL[name].load) - left <= MAY_BE_ABSENT

@@ -1,0 +1,75 @@
+"""Two processes draw a page's figures. If one is killed, the other draws them all."""
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from reports.plots.catalogue import Drawing, drawn_by_two
+from reports.plots.helper import helper
+
+pytestmark = pytest.mark.live
+
+
+def figure() -> Figure:
+    made = Figure(figsize=(2, 1))
+    made.subplots().plot([0, 1], [0, 1])
+    return made
+
+
+def drawn_only_by(process: int) -> Figure:
+    if os.getpid() != process:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return figure()
+
+
+def test_a_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> None:
+    makers = {name: partial(drawn_only_by, os.getpid()) for name in ("one", "two", "three")}
+    assert _is_whole(drawn_by_two(makers, dict.fromkeys(makers, "a line"), tmp_path), list(makers))
+    again = dict.fromkeys(("four", "five"), figure)
+    assert _is_whole(drawn_by_two(again, dict.fromkeys(again, "a line"), tmp_path), list(again))
+    assert {each.stem for each in tmp_path.glob("*.png")} == {*makers, *again}
+
+
+def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
+    for name in ("six", "seven"):
+        assert drawn_by_two({name: figure}, {name: "a line"}, tmp_path)
+    before = helper()
+    assert drawn_by_two({"eight": figure}, {"eight": "a line"}, tmp_path)
+    assert helper() is before
+
+
+def test_what_a_figure_raises_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        helper().ask(partial(divmod, 1, 0))
+    assert helper().ask(partial(divmod, 7, 2)) == (3, 1)
+    with pytest.raises(ZeroDivisionError):
+        drawn_by_two({"nine": partial(divmod, 1, 0)}, {"nine": ""}, tmp_path)
+
+
+SCRIPT = """
+from functools import partial
+from reports.plots.helper import helper
+print("begins")
+assert helper().ask(partial(divmod, 7, 2)) == (3, 1)
+print("ends")
+"""
+
+
+def test_a_script_without_a_main_guard_is_not_run_twice_and_leaves_no_helper(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, str(script)], env={"PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("begins\nends\n", "", 0)
+
+
+def _is_whole(drawings: dict[str, Drawing], names: list[str]) -> bool:
+    return list(drawings) == names and all("<svg" in each.svg for each in drawings.values())
