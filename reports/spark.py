@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 MIN_JAVA = 17
 DRIVER_MEMORY = "2g"
-LARGE_DRIVER_MEMORY = "3g"
+LARGE_DRIVER_MEMORY = "5g"
+"""It judges ten million operations in 5.6 GiB, and a tenth faster than with 3 GB."""
+LEAST_DRIVER_MEMORY = "3g"
+"""On a machine with less than ROOMY_BYTES of memory."""
+ROOMY_BYTES = 8 * 10**9
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
 LARGE_HISTORY_BYTES = 64 * 1024 * 1024
@@ -158,6 +162,11 @@ def _stderr_of_children_to(log: Path) -> Iterator[None]:
             os.close(kept)
 
 
+def _large_driver_memory() -> str:
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return LARGE_DRIVER_MEMORY if there >= ROOMY_BYTES else LEAST_DRIVER_MEMORY
+
+
 def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options: str) -> dict[str, str]:
     options = f"{java_options} -Dderby.system.home={scratch} -XX:ReservedCodeCacheSize=240m -XX:-UsePerfData "
     small = history_bytes < SMALL_HISTORY_BYTES
@@ -188,7 +197,7 @@ def _settings(scratch: Path, history_bytes: int, lives_long: bool, java_options:
         "spark.master": "local[*]",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": DRIVER_MEMORY if small else LARGE_DRIVER_MEMORY,
+        "spark.driver.memory": DRIVER_MEMORY if small else _large_driver_memory(),
         "spark.driver.extraJavaOptions": options,
         "spark.local.dir": str(scratch),
         # Each sort and each aggregate takes a page of this size. Spark would choose 16 MB for a handful of rows. To

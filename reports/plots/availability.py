@@ -1,5 +1,6 @@
 """For each kind of operation, second by second: did one succeed, did all fail, or did none end?"""
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -19,7 +20,7 @@ def draw(throughput: Sequence[dict[str, Any]], hits: Sequence[dict[str, Any]], s
         return None
     figure, (axes,) = timeline.frame([0.36 * len(kinds)], hits, seconds)
     for row, kind in enumerate(kinds):
-        states = [_state(throughput, kind, second) for second in range(seconds)]
+        states = _states(throughput, kind, seconds)
         for state, colour in enumerate(colour for _, colour in _STATES):
             axes.broken_barh(_spans(states, state), (row - 0.34, 0.68), color=colour, linewidth=0)
     style.rows(axes, kinds)
@@ -42,10 +43,10 @@ def _spans(states: Sequence[int], wanted: int) -> list[tuple[float, float]]:
     return spans
 
 
-def _state(throughput: Sequence[dict[str, Any]], kind: str, second: int) -> int:
-    mine = [row for row in throughput if row["f"] == kind and row["second"] == second]
-    good = sum(row["operations"] for row in mine if row["type"] == "ok")
-    bad = sum(row["operations"] for row in mine if row["type"] != "ok")
-    if good:
-        return 1 if bad else 0
-    return 2 if bad else 3
+def _states(throughput: Sequence[dict[str, Any]], kind: str, seconds: int) -> list[int]:
+    """For each second an index of _STATES."""
+    good, bad = Counter[int](), Counter[int]()
+    for row in throughput:
+        if row["f"] == kind:
+            (good if row["type"] == "ok" else bad)[row["second"]] += row["operations"]
+    return [(1 if bad[second] else 0) if good[second] else (2 if bad[second] else 3) for second in range(seconds)]

@@ -1,0 +1,18 @@
+"""What the availability figure shows of each second."""
+
+from reports.plots.availability import _states
+
+
+def test_each_second_tells_whether_operations_of_its_kind_succeeded() -> None:
+    rows = [
+        ("fetch", "ok", 0, 2),
+        ("fetch", "info", 1, 1),
+        ("fetch", "ok", 1, 3),
+        ("fetch", "fail", 2, 1),
+        ("produce", "ok", 3, 1),
+        ("fetch", "ok", 4, 0),
+        ("fetch", "fail", 9, 1),
+    ]
+    throughput = [{"f": f, "type": kind, "second": second, "operations": count} for f, kind, second, count in rows]
+    assert _states(throughput, "fetch", 5) == [0, 1, 2, 3, 3]
+    assert _states(throughput, "produce", 5) == [3, 3, 3, 0, 3]
