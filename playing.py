@@ -3,8 +3,11 @@
 Only ``commands.py`` imports this module, when a command runs. Like that one it imports the rooms lazily.
 """
 
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
@@ -134,18 +137,23 @@ def play_live(
 @contextmanager
 def watched(folder: Path, wanted: bool) -> Iterator[None]:
     """Has another process judge the run in this folder while the block plays it (``crucible judge --watch``). It steps
-    back for the run, and ends with the block."""
+    back for the run, and is killed at the end of the block. It has nothing to lose, and in the middle of a question to
+    Java it could not end in order."""
+    from reports.waiting import SPARK_FOLDERS
+
     if not wanted:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
     words = ["nice", sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", "--beside-run", str(folder)]
-    watcher = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        watcher.terminate()
-        watcher.wait()
+    with tempfile.TemporaryDirectory(prefix="crucible-watch-", ignore_cleanup_errors=True) as scratch:
+        settings = {**os.environ, "TMPDIR": scratch, SPARK_FOLDERS: scratch}
+        watcher = subprocess.Popen(words, stdin=subprocess.DEVNULL, env=settings, start_new_session=True)
+        try:
+            yield
+        finally:
+            os.killpg(watcher.pid, signal.SIGKILL)
+            watcher.wait()
 
 
 def _shown_revision(scenario: "Scenario") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-from reports.columns import Row, Table, table
+from reports.columns import Later, Row, Table, table
 from reports.schema import arrow_schema
 
 NIGHT_TABLES: dict[type[Row], Table] = {}
@@ -36,6 +36,7 @@ class PlayRow(Row):
     at_us: Annotated[int, "when it ended"]
     run_dir: Annotated[str, "the run's folder, relative to the night's; empty if none was kept"]
     command: Annotated[str, "plays it again"]
+    is_replay: Annotated[bool, Later("whether the seed was chosen because a guarantee broke with it before")] = False
 
 
 @table("failures", "failures.parquet", NIGHT_TABLES)

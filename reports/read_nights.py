@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
 from reports.columns import Table
-from reports.night_rows import NIGHT_TABLES
+from reports.night_rows import NIGHT_TABLES, PlayRow
 from reports.read_tables import struct_type
 
 NIGHT = StructField("night", StringType(), False)
@@ -20,35 +20,42 @@ NIGHT = StructField("night", StringType(), False)
 
 @dataclass(frozen=True, slots=True)
 class NightTables:
-    """The tables of ``night_rows.py`` over several nights."""
+    """The tables of ``night_rows.py`` over several nights. ``replays`` are plays of older nights than those of
+    ``plays``, too."""
 
     plays: DataFrame
+    replays: DataFrame
     failures: DataFrame
     figures: DataFrame
     cells: DataFrame
 
 
 PLAYS_OF, TABLES_OF = 40, 90
-"""Plays are read of so many nights, and figures and cells of so many. Failures are read of all, for their age."""
+"""Plays are read of so many nights, and figures and cells of so many. Failures are read of all, for their age, and so
+are the plays that say whether one is mended."""
 _READ = {"plays": PLAYS_OF, "figures": TABLES_OF, "cells": TABLES_OF, "failures": 0}
 
 
 def read_nights(spark: SparkSession, folders: Sequence[Path]) -> NightTables:
     """``folders`` are those of all nights, the oldest first."""
-    return NightTables(**{table.name: _read(spark, folders, table) for table in NIGHT_TABLES.values()})
+    frames = {table.name: _read(spark, folders, table, _READ[table.name]) for table in NIGHT_TABLES.values()}
+    replays = _read(spark, folders, NIGHT_TABLES[PlayRow], 0).where("is_replay")
+    return NightTables(**frames, replays=replays)
 
 
 def night_bytes(folders: Sequence[Path]) -> int:
     """The stored size of what is read of these nights."""
-    return sum(path.stat().st_size for table in NIGHT_TABLES.values() for path in _files(folders, table))
+    tables = NIGHT_TABLES.values()
+    return sum(path.stat().st_size for table in tables for path in _files(folders, table, _READ[table.name]))
 
 
-def _files(folders: Sequence[Path], table: Table) -> list[Path]:
-    return [path for folder in folders[-_READ[table.name] :] if (path := folder / table.path).is_file()]
+def _files(folders: Sequence[Path], table: Table, nights: int) -> list[Path]:
+    return [path for folder in folders[-nights:] if (path := folder / table.path).is_file()]
 
 
-def _read(spark: SparkSession, folders: Sequence[Path], table: Table) -> DataFrame:
-    files = [str(each.resolve()) for each in _files(folders, table)]
+def _read(spark: SparkSession, folders: Sequence[Path], table: Table, nights: int) -> DataFrame:
+    """Of the last ``nights``, or of all if that is 0."""
+    files = [str(each.resolve()) for each in _files(folders, table, nights)]
     columns = struct_type(table)
     if not files:
         return spark.createDataFrame([], StructType([NIGHT, *columns.fields]))

@@ -101,10 +101,19 @@ def spark_session(
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [str(error)]
             raise SetupError(f"Spark did not start: {last[0]}") from error
         _remember_names(session)
+        gateway: Any = session.sparkContext._gateway
         try:
             yield session
-        finally:
+        except KeyboardInterrupt:
+            # Java was in the middle of an answer, which would be taken for that to the next question.
+            if gateway.proc is not None:
+                gateway.proc.kill()
+                gateway.proc.wait()
+            raise
+        except BaseException:
             session.stop()
+            raise
+        session.stop()
 
 
 def _remember_names(session: "SparkSession") -> None:
@@ -141,6 +150,9 @@ def sized_for(session: "SparkSession", history_bytes: int) -> Iterator[None]:
         session.conf.set(key, value)
     try:
         yield
+    except KeyboardInterrupt:
+        before.clear()  # Java may be gone.
+        raise
     finally:
         for key, old in before.items():
             if old is None:

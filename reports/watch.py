@@ -1,10 +1,13 @@
 """Watches a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
 
+import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from reports.errors import SetupError
@@ -21,6 +24,19 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 LOOKS_EVERY_S = 0.5
 """How often the watcher looks whether the run has ended."""
+
+
+def end_with_parent() -> None:
+    """Kills this process's group as soon as the process is dead that started it, even one that was killed. The group
+    must be its own."""
+    parent = os.getppid()
+
+    def wait() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOKS_EVERY_S)
+        os.killpg(0, signal.SIGKILL)
+
+    Thread(target=wait, daemon=True).start()
 
 
 @dataclass(slots=True)

@@ -140,7 +140,10 @@ def _plays(number: int, folder: Path, started: datetime, chance: random.Random) 
             command=each.command,
         )
     if number == MENDED[1]:
-        yield replace(passed, scenario=HEALED, seed=80_000 + MENDED[0], command="replayed")
+        yield replace(passed, scenario=HEALED, seed=80_000 + MENDED[0], command="replayed", is_replay=True)
+    if number == NIGHTS - 1:  # The seed of the open failure is played again, too.
+        again = replace(passed, scenario=REGRESSED, seed=REGRESSION_SEED + 4, is_replay=True, command="replayed")
+        yield replace(again, outcome="FAILED", guarantee="torn-metadata")
 
 
 def _flaky(one: PlayRow, folder: Path, chance: random.Random) -> PlayRow:

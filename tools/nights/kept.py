@@ -106,7 +106,7 @@ def settle(folder: Path) -> None:
 
 def plays_of(folder: Path) -> list[PlayRow]:
     """The plays of a night as its table has them; none if it has no table yet."""
-    return [PlayRow(**each) for each in _rows_in(folder, PlayRow)]
+    return [PlayRow(**{**each, "is_replay": bool(each.get("is_replay"))}) for each in _rows_in(folder, PlayRow)]
 
 
 def is_control(play: PlayRow) -> bool:
@@ -115,9 +115,11 @@ def is_control(play: PlayRow) -> bool:
 
 
 def sums_of(plays: Iterable[PlayRow]) -> list[Sum]:
-    """Sums plays up by their kind."""
+    """Sums plays up by their kind. Replays are left out, because their seeds were not drawn."""
     found: dict[tuple[str, str, str, str], Sum] = {}
     for each in plays:
+        if each.is_replay:
+            continue
         kind = each.scenario, each.world, each.target, each.mutant
         so_far = found.get(kind, Sum(*kind, 0, 0, 0, 0))
         red = each.outcome != Outcome.PASSED.name
@@ -141,7 +143,9 @@ def _sums_in(folder: Path) -> list[Sum]:
     if not path.is_file():
         return []
     kind = ["scenario", "world", "target", "mutant"]
-    plays = pq.read_table(path, columns=[*kind, "outcome", "wall_us", "seed"])
+    plays = pq.read_table(path, columns=[*kind, "outcome", "wall_us", "seed", "is_replay"])
+    if "is_replay" in plays.column_names:  # Older nights lack it.
+        plays = plays.filter(pc.invert(pc.fill_null(plays["is_replay"], False)))
     red = pc.cast(pc.not_equal(plays["outcome"], Outcome.PASSED.name), "int64")
     wanted = [("seed", "count"), ("red", "sum"), ("wall_us", "sum"), ("seed", "max")]
     found = plays.append_column("red", red).group_by(kind).aggregate(wanted)

@@ -16,7 +16,8 @@ LATEST = ("seed", "faults", "regression", "command", "live_plays", "live_reds", 
 def transform(tables: NightTables) -> DataFrame:
     """Columns: PLACE, guarantee, first_night, last_night, nights, seeds, first_bad_commit (the first that was found),
     LATEST (of the last night's failure); plays and breaches (plays of that place without a mutant, and those that broke
-    the guarantee) from its first to its last night; plays_since and breaches_since (alike, in later nights)."""
+    the guarantee) from its first to its last night; plays_since and breaches_since (alike, in later nights). Replays
+    count in none of these, because their seeds were not drawn."""
     known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
     found = (
         tables.failures.groupBy(*PLACE, "guarantee")
@@ -31,13 +32,12 @@ def transform(tables: NightTables) -> DataFrame:
         .select("*", "latest.*")
         .drop("latest")
     )
-    return _with_plays(found, tables).where("not healed").drop("healed")
+    return _with_plays(found, tables).join(_mended(found, tables), [*PLACE, "guarantee"], "left_anti")
 
 
 def _with_plays(found: DataFrame, tables: NightTables) -> DataFrame:
-    played = tables.plays.where("mutant = ''").select(
-        *PLACE, "night", F.col("seed").alias("played"), "outcome", F.col("guarantee").alias("broke")
-    )
+    played = tables.plays.where("mutant = '' and not coalesce(is_replay, false)")
+    played = played.select(*PLACE, "night", F.col("guarantee").alias("broke"))
     key = [*PLACE, "guarantee"]
     counted = (
         found.join(played, list(PLACE))
@@ -48,8 +48,13 @@ def _with_plays(found: DataFrame, tables: NightTables) -> DataFrame:
             F.expr("count_if(night <= last_night and broke = guarantee)").alias("breaches"),
             F.expr("count_if(night > last_night)").alias("plays_since"),
             F.expr("count_if(night > last_night and broke = guarantee)").alias("breaches_since"),
-            F.expr("bool_or(night > last_night and played = seed and outcome = 'PASSED')").alias("healed"),
         )
     )
-    none = dict.fromkeys(("plays", "breaches", "plays_since", "breaches_since"), 0)
-    return found.join(counted, key, "left").fillna({**none, "healed": False})
+    return found.join(counted, key, "left").fillna(0, ["plays", "breaches", "plays_since", "breaches_since"])
+
+
+def _mended(found: DataFrame, tables: NightTables) -> DataFrame:
+    """The failures whose last seed has passed in a later night, whether it was chosen for that or not."""
+    passed = tables.plays.unionByName(tables.replays).where("mutant = '' and outcome = 'PASSED'")
+    again = passed.select(*PLACE, "seed", F.col("night").alias("passed_in"))
+    return found.join(again, [*PLACE, "seed"]).where("passed_in > last_night").select(*PLACE, "guarantee")

@@ -69,7 +69,7 @@ class Search:
             self._standings.take(played(night.sums, nights_ago))
         self.known = open_failures(work.folder.parent, work.folder.name)
         replays = {(scenario, seed) for scenario, _, seed in self.known}
-        tonight = sums_of(each for each in work.plays if (each.scenario, each.seed) not in replays)
+        tonight = sums_of(work.plays)
         before = [each for night in work.earlier for each in night.sums] + tonight
         self._next_seeds = _next_seeds(before, work.night.seed)
         self._standings.take(played(tonight, 0))
@@ -140,12 +140,12 @@ class Search:
             return
         assert isinstance(told, PlayRow)
         self._told[turn] = self._told[turn][0] + 1, time.monotonic()
+        told = replace(told, is_replay=turn.is_replay)
         self._work.add(told)
         if turn.mutant:
             self._take_canary(told)
             return
-        if not turn.is_replay:
-            self._standings.take(played(sums_of([told]), 0))
+        self._standings.take(played(sums_of([told]), 0))
         self._outcomes[told.outcome] += 1
         if told.outcome != Outcome.PASSED.name:
             self._work.tell(f"{told.outcome}: {told.guarantee or told.detail}; {told.command}")

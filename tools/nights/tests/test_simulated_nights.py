@@ -18,7 +18,7 @@ from scenarios import loader
 from scenarios.model import Scenario
 from tools.nights import journal
 from tools.nights.choosing import MOST_REDS, Standings
-from tools.nights.kept import plays_of
+from tools.nights.kept import kept_nights, plays_of
 from tools.nights.stages import search
 from tools.nights.tests.small_nights import search_for, the_night
 
@@ -120,8 +120,11 @@ def test_the_seed_of_an_open_failure_is_played_again_each_night_until_it_passes(
         search_for(tmp_path, LONG_ENOUGH_S, seed=90_000)
     first, *later = sorted(each for each in tmp_path.iterdir() if each.is_dir())
     assert seed in {each.seed for each in plays_of(first)}
-    controls = [[(each.seed, each.outcome) for each in plays_of(night) if not each.mutant] for night in later]
-    assert controls == [[(seed, "FAILED")], [(seed, "PASSED")], []]
+    controls = [[each for each in plays_of(night) if not each.mutant] for night in later]
+    told = [[(each.seed, each.outcome, each.is_replay) for each in some] for some in controls]
+    assert told == [[(seed, "FAILED", True)], [(seed, "PASSED", True)], []]
+    assert not any(each.is_replay for each in plays_of(first))
+    assert not any(each.is_control for night in kept_nights(tmp_path)[1:] for each in night.sums)
     assert not any(failures_of(night) for night in later), "it was looked into in the first night"
 
 

@@ -1,0 +1,51 @@
+"""Who watches a run (``--watch``) ends with it, however that ends."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import playing
+
+
+@pytest.mark.live
+@pytest.mark.timeout(120)
+def test_who_watches_a_run_ends_with_it_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed while its Java starts, and again when Java stands."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for seconds in (0.5, 8.0):
+        with playing.watched(tmp_path / "run", wanted=True):
+            time.sleep(seconds)
+            (watcher,) = (each for each in psutil.Process().children() if "--beside-run" in each.cmdline())
+            family = [watcher, *watcher.children(recursive=True)]
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
+        assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
+WATCHED_ALONE = """
+import pathlib, sys, time, playing
+with playing.watched(pathlib.Path(sys.argv[1]), wanted=True):
+    print("watched", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.live
+@pytest.mark.timeout(60)
+def test_who_watches_a_run_ends_when_the_player_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=playing.ROOT) as player:
+        assert player.stdout is not None
+        assert player.stdout.readline() == "watched\n"
+        time.sleep(3.0)
+        family = psutil.Process(player.pid).children(recursive=True)
+        assert family
+        player.kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
