@@ -370,8 +370,8 @@ def index(nights: Path | None, out: Path | None) -> None:
 @click.option("--watch", is_flag=True, help="Judge what is whole while the run goes on, and all of it at the end.")
 @click.option("--every", "every_s", type=click.FloatRange(1), default=60, show_default=True, help="Seconds.")
 @click.option("--fail-fast", is_flag=True, help="End as soon as a guarantee is broken, with exit code 1.")
-@click.option("--beside-run", is_flag=True, hidden=True, help="End with the process that plays the run.")
-def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_run: bool) -> None:
+@click.option("--beside-run", type=int, hidden=True, help="End with this process, which plays the run.")
+def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_run: int | None) -> None:
     """Lets Spark judge a run and tells the verdict, without a page.
 
     With --watch the run may still go on. A line says how far it was judged, and a red one what is broken. Guarantees
@@ -382,16 +382,17 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
 
     if fail_fast and not watch:
         raise click.UsageError("--fail-fast ends a --watch: give both")
+    from reports.watch import Watch, end_with_parent
+
+    if beside_run is not None:
+        end_with_parent(beside_run)
     need_java()
     from chaos.live.run_folder import RunFolder
     from chaos.live.trace_spool import SpoolFollower
     from reports.errors import SetupError
     from reports.judge import verdicts_of
     from reports.manifest import ManifestError
-    from reports.watch import Watch, end_with_parent
 
-    if beside_run:
-        end_with_parent()
     with one_sentence(SetupError, ManifestError):
         if not watch:
             verdicts, broken = verdicts_of([run_dir]), {}

@@ -116,8 +116,7 @@ def play_live(
             click.echo(f"[{number + 1}/{len(plays)}] {scenario.title}{_shown_revision(scenario)}{planted}", err=True)
             load_s = sum(each.load.seconds for each, _ in plays[number:])
             if waiting is None and not watch and (load_s <= JUDGE_PREPARES_S or number == len(plays) - 1):
-                seldom = frozenset[str]().union(*(tables_left(each.load) for each, _ in plays))
-                expected = Expected(len(plays), target != OURS, seldom)
+                expected = Expected(tuple(tables_left(each.load) for each, _ in plays), target != OURS)
                 waiting = judges.enter_context(WaitingJudge(expected, folder, load_s))
             with watched(folder, watch), shown_live() as show:
                 play(
@@ -145,7 +144,8 @@ def watched(folder: Path, wanted: bool) -> Iterator[None]:
         yield
         return
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["nice", sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", "--beside-run", str(folder)]
+    judge_it = [sys.executable, str(ROOT / "crucible.py"), "judge", "--watch", "--beside-run", str(os.getpid())]
+    words = ["nice", *judge_it, str(folder)]
     with tempfile.TemporaryDirectory(prefix="crucible-watch-", ignore_cleanup_errors=True) as scratch:
         settings = {**os.environ, "TMPDIR": scratch, SPARK_FOLDERS: scratch}
         watcher = subprocess.Popen(words, stdin=subprocess.DEVNULL, env=settings, start_new_session=True)

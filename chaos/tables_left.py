@@ -19,6 +19,8 @@ def tables_left(load: Load) -> frozenset[str]:
         (load.workers, (*_GROUP, "transforms")),
         (load.janitors, ("told_transactions",)),
         (any(each.is_compacted for each in load.topics), ("keyed_writes",)),
+        (any(each.metadata_epoch for each in load.producers), ("metadata_epochs",)),
+        (any(each.metadata_epoch for each in load.admins), ("metadata_epochs",)),
     )
     left = frozenset(name for part, names in parts if part for name in names)
     assert left <= SELDOM, f"{left - SELDOM} are no tables that few runs have"

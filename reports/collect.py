@@ -162,7 +162,7 @@ def queries(tables: Tables, runs: int) -> list[Query]:
 def collect(
     tables: Tables, runs: int, progress: Progress, jobs_at_once: int = JOBS_AT_ONCE, answer: Answer | None = None
 ) -> list[Findings]:
-    """What the queries find in each run, together with ``answer``, unless they are planned here.
+    """What the queries find in each run. ``answer`` answers one; without it each is planned here.
 
     ``jobs_at_once`` is 1 for a large history, because each of its jobs fills the cores and the memory on its own.
     """

@@ -17,18 +17,20 @@ _OF_FOREIGN: Final = frozenset(("frames", "frame_lines"))
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How many runs there are, whether their broker is not ours, and which tables of SELDOM they can leave.
+    """Which tables of SELDOM each run can leave, and whether the broker of all of them is not ours.
 
     The judge's queries depend on this. Runs that turn out otherwise are judged as if nobody had expected anything.
     """
 
-    runs: int = 1
+    seldom: tuple[frozenset[str], ...] = (SELDOM,)
     foreign: bool = False
-    seldom: frozenset[str] = SELDOM
+
+    @property
+    def runs(self) -> int:
+        return len(self.seldom)
 
     @property
     def present(self) -> frozenset[tuple[int, str]]:
         """(run, table name) for all tables that such runs can leave."""
-        absent = (SELDOM - self.seldom) | (frozenset() if self.foreign else _OF_FOREIGN)
-        names = [table.name for table in schema.TABLES if table.name not in absent]
-        return frozenset((run, name) for run in range(self.runs) for name in names)
+        names = {table.name for table in schema.TABLES} - SELDOM - (frozenset() if self.foreign else _OF_FOREIGN)
+        return frozenset((run, name) for run, seldom in enumerate(self.seldom) for name in names | seldom)

@@ -118,6 +118,7 @@ def _findings(
         }
         config = JobConfig(runs=settings)
         if rehearsal is not None and rehearsal.suits(folders, config):
+            progress("the queries are planned already")
             found = rehearsal.judge(folders, progress)
         else:
             at_once = JOBS_AT_ONCE if size < SMALL_HISTORY_BYTES else 1

@@ -52,10 +52,10 @@ def rehearsing(spark: "SparkSession", expected: Expected) -> "Iterator[Rehearsal
 
 
 class Rehearsal:
-    """Queries over the tables ``expected``, of which each is a file of its own. Make it by ``rehearsing``."""
+    """Queries over ``tables``, of which each is a file of its own. Make it by ``rehearsing``."""
 
-    def __init__(self, expected: Tables, files: Mapping[str, Path], scans: "Mapping[str, DataFrame]") -> None:
-        self._expected = expected
+    def __init__(self, tables: Tables, files: Mapping[str, Path], scans: "Mapping[str, DataFrame]") -> None:
+        self._tables = tables
         self._files = files
         self._scans = scans
         self._described: dict[Query, DataFrame] = {}
@@ -66,7 +66,7 @@ class Rehearsal:
         """Describes all queries, and then answers them and draws the page a few times. It ends early if ``enough()``,
         which is asked before each query. ``run_dir`` is the folder of a run that goes on."""
         helper()
-        self._each_of(queries(self._expected, 1), self._describe, enough)
+        self._each_of(queries(self._tables, len(self._tables.config.runs)), self._describe, enough)
         for number in range(passes):
             with tempfile.TemporaryDirectory(prefix="crucible-rehearsed-") as scratch:
                 if enough():
@@ -74,10 +74,12 @@ class Rehearsal:
                 history = Path(scratch)
                 if number == 0 or run_dir is None or link_whole_parts(run_dir, history) is None:
                     write_history(history)
-                found = self.rehearse(history, enough)
-                if found is None:
+                try:
+                    found = self.rehearse(history, enough)
+                    if found is not None:
+                        write_page(history, NO_RUN, found, decide(NO_RUN, found, history))
+                except Exception:  # A job may expect what a run that goes on has not yet. What is prepared stays.
                     return
-                write_page(history, NO_RUN, found, decide(NO_RUN, found, history))
 
     def rehearse(self, history: Path, enough: Callable[[], bool] = lambda: False) -> Findings | None:
         """Answers all queries, and then plans them for the next time. Returns None if it was ``enough()`` before."""
@@ -91,9 +93,9 @@ class Rehearsal:
         present = present_in(run_dirs)
         deciding = {(run, name) for run in range(len(run_dirs)) for name in DECIDING}
         return (
-            present <= self._expected.present
-            and present & deciding == self._expected.present & deciding
-            and all(self._expected.config.runs.get(run) == each for run, each in config.runs.items())
+            present <= self._tables.present
+            and present & deciding == self._tables.present & deciding
+            and all(self._tables.config.runs.get(run) == each for run, each in config.runs.items())
             and not any((folder / schema.REMOTE_FILES).exists() for folder in run_dirs)
         )
 
@@ -114,7 +116,7 @@ class Rehearsal:
         for table in schema.TABLES:
             gather(run_dirs, table, self._files[table.name], empty=True)
             look_again(self._scans[table.name])
-        known = replace(self._expected, present=self._expected.present & present_in(run_dirs))
+        known = replace(self._tables, present=self._tables.present & present_in(run_dirs))
         return collect(known, len(run_dirs), progress, answer=answer)
 
     def _rows(self, query: Query) -> list[Row]:
@@ -124,7 +126,7 @@ class Rehearsal:
 
     def _describe(self, query: Query) -> None:
         if query not in self._described:
-            self._described[query] = query.job(self._expected)
+            self._described[query] = query.job(self._tables)
 
     def _plan(self, query: Query) -> None:
         self._planned[query] = self._asked(query)
@@ -136,7 +138,7 @@ class Rehearsal:
 
     def _forget(self) -> None:
         """Makes the rows that were read or planned with no part of the next answers."""
-        self._expected.forget()
+        self._tables.forget()
         self._planned.clear()
         self._keeps_rows = False
 

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ LARGE_DRIVER_MEMORY = "5g"
 LEAST_DRIVER_MEMORY = "3g"
 """On a machine with less than ROOMY_BYTES of memory."""
 ROOMY_BYTES = 8 * 10**9
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SMALL_HISTORY_BYTES = 8 * 1024 * 1024
 """A history of so much Parquet has about a million rows."""
 LARGE_HISTORY_BYTES = 64 * 1024 * 1024
@@ -176,6 +177,8 @@ def _stderr_of_children_to(log: Path) -> Iterator[None]:
 
 def _large_driver_memory() -> str:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # A container may have less. Without a limit the file says "max", or is absent.
+        there = min(there, int(_CONTAINER_LIMIT.read_text(encoding="utf-8")))
     return LARGE_DRIVER_MEMORY if there >= ROOMY_BYTES else LEAST_DRIVER_MEMORY
 
 

@@ -6,6 +6,7 @@ leaves of the processors. When the run ends it gets the folders.
 
 import os
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from reports.verdict import Verdict
 
 LOWEST_PRIORITY = 19
 LONG_LOAD_S = 40.0
-"""In a shorter load the judge warms up no more than once."""
+"""Beside a shorter load the judge has no time to gain by Java's second compiler."""
 SPARK_FOLDERS = "SPARK_LOCAL_DIRS"
 """Tells Spark where to keep what it spills. Whoever kills Spark must remove it."""
 _PROGRESS, _VERDICTS, _REFUSED = "progress", "verdicts", "refused"
@@ -95,7 +96,9 @@ def _wait(link: "Connection[Any, Any]", scratch: str, expected: Expected, run_di
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
     try:
         _judge_when_asked(link, scratch, expected, run_dir, load_s)
-    except BaseException:
+    except SetupError as error:
+        sys.stderr.write(f"{error}\n")
+    except Exception:
         traceback.print_exc()
     finally:
         os.killpg(0, signal.SIGKILL)

@@ -26,10 +26,9 @@ LOOKS_EVERY_S = 0.5
 """How often the watcher looks whether the run has ended."""
 
 
-def end_with_parent() -> None:
-    """Kills this process's group as soon as the process is dead that started it, even one that was killed. The group
+def end_with_parent(parent: int) -> None:
+    """Kills this process's group as soon as ``parent`` is dead, which started it, even if that was killed. The group
     must be its own."""
-    parent = os.getppid()
 
     def wait() -> None:
         while os.getppid() == parent:

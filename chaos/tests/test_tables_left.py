@@ -1,5 +1,7 @@
 """The judge expects the tables that a load leaves, and hardly any other."""
 
+from dataclasses import replace
+
 import pytest
 
 from chaos.search.run_sim import play
@@ -12,6 +14,14 @@ ALL = {each.name: each for each in load_all()}
 IN_EACH_CHANGE = ("01-lost-response", "26-tombstones-missed", "48-consume-transform-produce", "mirror")
 MAY_BE_ABSENT = {"memberships", "metadata_epochs", "commits"}
 """What a group leaves depends on its settings: one that keeps views commits nothing, for example."""
+
+
+def test_producers_that_keep_metadata_epochs_leave_them() -> None:
+    load = ALL["19-stale-broker"].load
+    alone = replace(load, groups=(), admins=())
+    assert any(each.metadata_epoch for each in alone.producers) == ("metadata_epochs" in tables_left(alone))
+    kept = replace(alone, producers=tuple(replace(each, metadata_epoch=True) for each in alone.producers))
+    assert "metadata_epochs" in tables_left(kept)
 
 
 @pytest.mark.simulated

@@ -1,5 +1,6 @@
 """Who watches a run (``--watch``) ends with it, however that ends."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,14 +39,16 @@ with playing.watched(pathlib.Path(sys.argv[1]), wanted=True):
 
 @pytest.mark.live
 @pytest.mark.timeout(60)
-def test_who_watches_a_run_ends_when_the_player_is_killed(tmp_path: Path) -> None:
-    words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=playing.ROOT) as player:
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+def test_who_watches_a_run_ends_when_the_player_is_killed(seconds: float, tmp_path: Path) -> None:
+    words = [sys.executable, "-uc", WATCHED_ALONE, str(tmp_path / "run")]
+    settings = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=playing.ROOT, env=settings) as player:
         assert player.stdout is not None
         assert player.stdout.readline() == "watched\n"
-        time.sleep(3.0)
+        time.sleep(seconds)
         family = psutil.Process(player.pid).children(recursive=True)
         assert family
         player.kill()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=20)
     assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]

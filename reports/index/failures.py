@@ -15,7 +15,7 @@ class OpenFailure:
     """``row`` is that of ``jobs/nights/open_failures.py``. ``regression`` is the address of the candidate file.
 
     ``is_gone`` says that later nights played the scenario so often without the breach that the old rate is excluded.
-    The failure is open, since its seed was not played again, but probably mended.
+    The failure is open, since its seed has not passed again, but probably mended.
     """
 
     row: Row
@@ -58,12 +58,14 @@ def _seen(row: Row) -> str:
         found += (
             f" Since then {row['breaches_since']:,} of {_many(row['plays_since'], 'play')} of the scenario broke it."
         )
+    if row["still_breaks"]:
+        found += " Its seed was played again, and broke it again."
     return found
 
 
 def _is_gone(row: Row) -> bool:
     """The intervals of the rates before and since do not touch."""
-    if not row["breaches"] or row["breaches_since"]:
+    if not row["breaches"] or row["breaches_since"] or row["still_breaks"]:
         return False
     return wilson(0, row["plays_since"])[1] < wilson(row["breaches"], row["plays"])[0]
 

@@ -110,7 +110,11 @@ def drawn_by_two(makers: Makers, captions: Mapping[str, str], folder: Path) -> d
 
     with ThreadPoolExecutor(1) as pool:
         helped = pool.submit(have_drawn_from_the_first)
-        draw_from_the_last()
+        try:
+            draw_from_the_last()
+        except BaseException:
+            waiting.clear()  # So that the other process draws no more than it has begun.
+            raise
         helped.result()
     draw_from_the_last()  # what the other process left behind, if it has died
     return {name: drawing for name in makers if (drawing := drawings[name]) is not None}

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import IO, TypeVar
 
@@ -23,7 +24,8 @@ class HelperError(Exception):
 
 class Helper:
     def __init__(self) -> None:
-        words = [sys.executable, "-m", "reports.plots.helper"]
+        # Without -P Python would first look into the user's current folder for the modules that it imports.
+        words = [sys.executable, "-P", "-m", "reports.plots.helper"]
         found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=found)
         assert self._process.stdin is not None and self._process.stdout is not None, "they are pipes"  # noqa: PT018
@@ -37,7 +39,7 @@ class Helper:
             pickle.dump(task, self._tasks)
             self._tasks.flush()
             result, error = pickle.load(self._results)
-        except (OSError, EOFError, pickle.UnpicklingError) as wrong:
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError) as wrong:
             raise HelperError from wrong
         if error is not None:
             raise error
@@ -45,11 +47,12 @@ class Helper:
         return answer
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._process.kill()
         self._process.wait()
         for pipe in (self._tasks, self._results):
-            pipe.close()
-        atexit.unregister(self.close)
+            with suppress(OSError):  # What nobody has read cannot be sent any more.
+                pipe.close()
 
 
 @cache
@@ -60,8 +63,9 @@ def helper() -> Helper:
 
 def forget_helper() -> None:
     """The next one to ask for it gets another."""
-    helper().close()
+    broken = helper()
     helper.cache_clear()
+    broken.close()
 
 
 def main() -> None:
@@ -80,8 +84,11 @@ def main() -> None:
             told = pickle.dumps((task(), None))
         except Exception as error:
             told = pickle.dumps((None, error))
-        results.write(told)
-        results.flush()
+        try:
+            results.write(told)
+            results.flush()
+        except BrokenPipeError:
+            os._exit(0)  # Its owner has ended.
 
 
 if __name__ == "__main__":

@@ -36,12 +36,20 @@ def test_a_page_is_drawn_though_the_second_process_is_killed(tmp_path: Path) -> 
     assert {each.stem for each in tmp_path.glob("*.png")} == {*makers, *again}
 
 
+def test_a_page_is_drawn_though_the_helper_has_died_before(tmp_path: Path) -> None:
+    helper()._process.kill()
+    helper()._process.wait()
+    makers = dict.fromkeys(("ten", "eleven"), figure)
+    for _ in range(2):
+        assert _is_whole(drawn_by_two(makers, dict.fromkeys(makers, "a line"), tmp_path), list(makers))
+    assert helper()._process.poll() is None
+
+
 def test_the_helper_is_kept_for_the_next_page(tmp_path: Path) -> None:
-    for name in ("six", "seven"):
-        assert drawn_by_two({name: figure}, {name: "a line"}, tmp_path)
-    before = helper()
-    assert drawn_by_two({"eight": figure}, {"eight": "a line"}, tmp_path)
-    assert helper() is before
+    asked = [helper().ask(os.getpid) for _ in range(2)]
+    assert drawn_by_two({"six": figure}, {"six": "a line"}, tmp_path)
+    assert {*asked, helper().ask(os.getpid)} == {asked[0]}
+    assert asked[0] != os.getpid()
 
 
 def test_what_a_figure_raises_is_raised_here(tmp_path: Path) -> None:
@@ -61,12 +69,14 @@ print("ends")
 """
 
 
-def test_a_script_without_a_main_guard_is_not_run_twice_and_leaves_no_helper(tmp_path: Path) -> None:
+def test_a_script_without_a_main_guard_is_not_run_twice_nor_are_modules_of_the_users_folder(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    (tmp_path / "pickle.py").write_text("raise SystemExit('The folder of the user has a module of this name.')")
     root = str(Path(__file__).parents[2])
+    words = [sys.executable, "-P", str(script)]
     done = subprocess.run(
-        [sys.executable, str(script)], env={"PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=False
+        words, cwd=tmp_path, env={"PYTHONPATH": root}, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.stderr, done.returncode) == ("begins\nends\n", "", 0)
 

@@ -97,6 +97,7 @@ def test_a_failure_is_open_until_its_seed_passes_again(shown: dict[str, Any]) ->
     assert failure.row["first_bad_commit"] == truth.BAD_COMMIT
     assert failure.age == "6 nights, 5 days"
     assert failure.seen.startswith("In 3 nights, with 3 seeds. Since then 0 of 12 plays")
+    assert failure.seen.endswith("Its seed was played again, and broke it again.")
     assert not failure.is_gone, "twelve plays exclude nothing"
     assert failure.live == "1 of 3 red: a rate from 6.1 % to 79 %"
     assert len(failure.faults) == 2
@@ -123,6 +124,9 @@ def test_a_failure_that_does_not_come_back_is_probably_mended_once_its_old_rate_
         (found,) = open_failures([{**row, **changes}], every, lambda *_: "")
         return found.is_gone
 
+    assert row["still_breaks"]
+    assert not is_gone(plays_since=300)
+    row = {**row, "still_breaks": False}
     assert not is_gone(plays_since=200)
     assert is_gone(plays_since=300)
     assert not is_gone(plays_since=300, breaches_since=1)

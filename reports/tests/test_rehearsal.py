@@ -14,7 +14,7 @@ from reports.judge import _findings, silent
 from reports.manifest import read_manifest
 from reports.read_tables import DECIDING, present_in
 from reports.rehearsal import rehearsing, write_history
-from reports.schema import TABLES, files_of
+from reports.schema import REMOTE_FILES, TABLES, files_of
 from reports.tests.planted_groups import plant_committed_records_read_again
 from reports.tests.played import generate
 from reports.tests.test_judge_finds_anomalies import plant_lost_write
@@ -42,7 +42,7 @@ def only_some(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def expected_of(run_dirs: list[Path]) -> Expected:
     names = {name for _, name in present_in(run_dirs)}
-    return Expected(len(run_dirs), "frames" in names, SELDOM & names)
+    return Expected((SELDOM & names,) * len(run_dirs), "frames" in names)
 
 
 @pytest.mark.spark
@@ -87,7 +87,7 @@ def test_what_was_begun_is_finished_when_the_run_is_there(
     only_some(monkeypatch)
     monkeypatch.setattr(rehearsal, "helper", lambda: None)
     (run, *_) = histories(tmp_path / "runs")
-    for asked in (0, 3, 12):
+    for asked in (0, 3, 12, 20):
         left = iter(range(asked))
         with rehearsing(spark, expected_of([run])) as rehearsed:
             rehearsed.prepare(lambda left=left: next(left, None) is None)  # type: ignore[misc]
@@ -108,15 +108,20 @@ def without(table: str) -> Callable[[Path], None]:
 def test_runs_that_nobody_expected_do_not_suit(spark: SparkSession, tmp_path: Path) -> None:
     (run, *_) = histories(tmp_path)
     names = {name for _, name in present_in([run])}
-    fits = Expected(1, False, SELDOM & names)
+    seldom = SELDOM & names
+    fits = Expected((seldom,))
     assert suits(spark, fits, [run])
-    assert suits(spark, Expected(2, False, fits.seldom), [run])
-    assert suits(spark, Expected(1, False, fits.seldom | {"copies"}), [run])
-    assert not suits(spark, Expected(1, False, fits.seldom | {"keyed_writes"}), [run])
+    assert suits(spark, Expected((seldom, seldom)), [run])
+    assert suits(spark, Expected((seldom, seldom | {"keyed_writes"})), [run])
+    assert suits(spark, Expected((seldom | {"copies"},)), [run])
+    assert not suits(spark, Expected((seldom | {"keyed_writes"},)), [run])
     assert not suits(spark, fits, [run, run])
-    assert not suits(spark, Expected(1, True, fits.seldom), [run])
-    assert not suits(spark, Expected(1, False, fits.seldom - {"commits"}), [run])
+    assert not suits(spark, Expected((seldom,), foreign=True), [run])
+    assert not suits(spark, Expected((seldom - {"commits"},)), [run])
     assert not suits(spark, fits, [run], RunConfig(warm_up_us=1))
+    (run / REMOTE_FILES).write_text("{}")
+    assert not suits(spark, fits, [run])
+    (run / REMOTE_FILES).unlink()
     without("latency")(run)
     assert "latency" in DECIDING
     assert not suits(spark, fits, [run])

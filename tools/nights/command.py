@@ -100,4 +100,5 @@ def _end(work: Work) -> int:
 def reasons_of(work: Work) -> tuple[Reason, ...]:
     """Why the night is red; nothing if it is green."""
     earlier = [each.plays for each in work.earlier if each.night.finished]
-    return why_red(work.night, len(work.plays), control_outcomes(work.plays), earlier)
+    drawn = sum(not each.is_replay for each in work.plays)
+    return why_red(work.night, drawn, control_outcomes(work.plays), earlier)

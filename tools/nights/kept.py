@@ -143,8 +143,10 @@ def _sums_in(folder: Path) -> list[Sum]:
     if not path.is_file():
         return []
     kind = ["scenario", "world", "target", "mutant"]
-    plays = pq.read_table(path, columns=[*kind, "outcome", "wall_us", "seed", "is_replay"])
-    if "is_replay" in plays.column_names:  # Older nights lack it.
+    there = pq.read_schema(path).names
+    columns = [*kind, "outcome", "wall_us", "seed", "is_replay"]
+    plays = pq.read_table(path, columns=[each for each in columns if each in there])
+    if "is_replay" in there:  # Older nights lack it.
         plays = plays.filter(pc.invert(pc.fill_null(plays["is_replay"], False)))
     red = pc.cast(pc.not_equal(plays["outcome"], Outcome.PASSED.name), "int64")
     wanted = [("seed", "count"), ("red", "sum"), ("wall_us", "sum"), ("seed", "max")]

@@ -1,4 +1,5 @@
-"""What came of each scenario in each world on each target, night by night. Plays with a mutant do not count here."""
+"""What came of each scenario in each world on each target, night by night. Plays with a mutant do not count here, and
+neither do replays, because their seeds were not drawn."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -14,7 +15,9 @@ def transform(tables: NightTables) -> DataFrame:
     """Columns: KEYS, passed, failed, invalid, crashed, wall_us, first_seed and last_seed; outcome, seed, guarantee,
     detail, command of the worst play (of several the latest); runs: the folders that were kept, the worst first.
     """
-    controls = tables.plays.where("mutant = ''").withColumn("order", F.struct(F.expr(_RANK), -F.col("at_us")))
+    controls = tables.plays.where("mutant = '' and not coalesce(is_replay, false)").withColumn(
+        "order", F.struct(F.expr(_RANK), -F.col("at_us"))
+    )
     counts = [
         F.count_if(F.col("outcome") == outcome).alias(outcome.lower())
         for outcome in ("PASSED", "FAILED", "INVALID", "CRASHED")

@@ -17,7 +17,8 @@ def transform(tables: NightTables) -> DataFrame:
     """Columns: PLACE, guarantee, first_night, last_night, nights, seeds, first_bad_commit (the first that was found),
     LATEST (of the last night's failure); plays and breaches (plays of that place without a mutant, and those that broke
     the guarantee) from its first to its last night; plays_since and breaches_since (alike, in later nights). Replays
-    count in none of these, because their seeds were not drawn."""
+    count in none of these, because their seeds were not drawn; still_breaks says whether one of a later night broke the
+    guarantee."""
     known = F.when(F.col("first_bad_commit") != "", F.col("first_bad_commit"))
     found = (
         tables.failures.groupBy(*PLACE, "guarantee")
@@ -36,21 +37,24 @@ def transform(tables: NightTables) -> DataFrame:
 
 
 def _with_plays(found: DataFrame, tables: NightTables) -> DataFrame:
-    played = tables.plays.where("mutant = '' and not coalesce(is_replay, false)")
-    played = played.select(*PLACE, "night", F.col("guarantee").alias("broke"))
+    played = tables.plays.where("mutant = ''").select(
+        *PLACE, "night", F.col("guarantee").alias("broke"), F.expr("coalesce(is_replay, false)").alias("again")
+    )
     key = [*PLACE, "guarantee"]
     counted = (
         found.join(played, list(PLACE))
         .where("night >= first_night")
         .groupBy(*key)
         .agg(
-            F.expr("count_if(night <= last_night)").alias("plays"),
-            F.expr("count_if(night <= last_night and broke = guarantee)").alias("breaches"),
-            F.expr("count_if(night > last_night)").alias("plays_since"),
-            F.expr("count_if(night > last_night and broke = guarantee)").alias("breaches_since"),
+            F.expr("count_if(not again and night <= last_night)").alias("plays"),
+            F.expr("count_if(not again and night <= last_night and broke = guarantee)").alias("breaches"),
+            F.expr("count_if(not again and night > last_night)").alias("plays_since"),
+            F.expr("count_if(not again and night > last_night and broke = guarantee)").alias("breaches_since"),
+            F.expr("bool_or(again and night > last_night and broke = guarantee)").alias("still_breaks"),
         )
     )
-    return found.join(counted, key, "left").fillna(0, ["plays", "breaches", "plays_since", "breaches_since"])
+    none = dict.fromkeys(("plays", "breaches", "plays_since", "breaches_since"), 0)
+    return found.join(counted, key, "left").fillna({**none, "still_breaks": False})
 
 
 def _mended(found: DataFrame, tables: NightTables) -> DataFrame:

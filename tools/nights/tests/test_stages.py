@@ -99,7 +99,7 @@ def test_a_live_night_plays_controls_and_mutants_and_what_it_tried_waits_for_its
 def test_a_live_play_is_a_row_and_of_what_ended_as_it_must_only_the_report_stays(
     outcome: str, broken: str, mutant: str, left: set[str], work: Work, running: Callable[..., Ran]
 ) -> None:
-    running(judged(outcome, broken))
+    ran = running(judged(outcome, broken))
     row = live_plays.next_of(work, loader.find("1"), time.monotonic() + LONG_S, mutant)
     assert row is not None
     assert (row.outcome, row.guarantee, row.mutant, row.seed) == (outcome, broken, mutant, work.night.seed)
@@ -108,6 +108,7 @@ def test_a_live_play_is_a_row_and_of_what_ended_as_it_must_only_the_report_stays
     assert again is not None
     assert again.seed == work.night.seed + 1
     assert work.plays == [row, again]
+    assert all("--revision final" in " ".join(command) for command in ran), "one play has one verdict"
 
 
 def test_a_play_that_could_not_begin_or_had_no_time_is_no_play_and_one_that_hangs_is_a_crash(
