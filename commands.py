@@ -382,9 +382,9 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
 
     if fail_fast and not watch:
         raise click.UsageError("--fail-fast ends a --watch: give both")
-    from reports.watch import Watch, end_with_parent
-
     if beside_run is not None:
+        from reports.parent import end_with_parent
+
         end_with_parent(beside_run)
     need_java()
     from chaos.live.run_folder import RunFolder
@@ -392,6 +392,7 @@ def judge(run_dir: Path, watch: bool, every_s: float, fail_fast: bool, beside_ru
     from reports.errors import SetupError
     from reports.judge import verdicts_of
     from reports.manifest import ManifestError
+    from reports.watch import Watch
 
     with one_sentence(SetupError, ManifestError):
         if not watch:

@@ -11,16 +11,17 @@ import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Self
 
 from reports.errors import SetupError
 from reports.expected import Expected
 from reports.judge import Progress, judge_many, silent
 from reports.manifest import ManifestError
+from reports.parent import end_with_parent
 from reports.verdict import Verdict
 
 LOWEST_PRIORITY = 19
@@ -43,7 +44,7 @@ class WaitingJudge:
         self._scratch = tempfile.TemporaryDirectory(prefix="crucible-judge-", ignore_cleanup_errors=True)
         self._link, theirs = context.Pipe()
         told = (theirs, self._scratch.name, expected or Expected(), run_dir, load_s)
-        self._process = context.Process(target=_wait, args=told)
+        self._process = context.Process(target=_wait, args=(os.getpid(), *told))
         self._process.start()
         theirs.close()
 
@@ -91,14 +92,22 @@ class WaitingJudge:
         self._scratch.cleanup()
 
 
-def _wait(link: "Connection[Any, Any]", scratch: str, expected: Expected, run_dir: Path | None, load_s: float) -> None:
+def _wait(
+    parent: int,
+    link: "Connection[Any, Any]",
+    scratch: str,
+    expected: Expected,
+    run_dir: Path | None,
+    load_s: float,
+) -> None:
     """What the judge's process does. It ends with all that it has started, or whoever asked it would wait for ever."""
     os.setsid()  # Ctrl-C does not reach it, and what it starts can be ended with it.
+    end_with_parent(parent)
     try:
         _judge_when_asked(link, scratch, expected, run_dir, load_s)
     except SetupError as error:
         sys.stderr.write(f"{error}\n")
-    except Exception:
+    except Exception:  # A bug of ours: whoever asked begins anew, and the traceback is for those who mend it.
         traceback.print_exc()
     finally:
         os.killpg(0, signal.SIGKILL)
@@ -109,7 +118,6 @@ def _judge_when_asked(
 ) -> None:
     os.environ[SPARK_FOLDERS] = scratch
     tempfile.tempdir = scratch  # It is killed and tidies nothing up.
-    Thread(target=_end_with_parent, daemon=True).start()
     os.nice(LOWEST_PRIORITY)
     from reports.rehearsal import rehearsing
     from reports.spark import spark_session
@@ -134,11 +142,3 @@ def _judge_when_asked(
                 tell(_VERDICTS, judge_many(folders, spark=spark, progress=tell_progress, rehearsal=rehearsal))
             except (SetupError, ManifestError) as error:
                 tell(_REFUSED, error)
-
-
-def _end_with_parent() -> None:
-    """Ends this process and its Java as soon as the process is dead that started it, even one that was killed."""
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os.killpg(0, signal.SIGKILL)

@@ -1,13 +1,10 @@
 """Watches a run: a verdict now and then while it goes on, and the whole verdict once it has ended."""
 
-import os
-import signal
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from reports.errors import SetupError
@@ -24,18 +21,6 @@ if TYPE_CHECKING:
 EVERY_S = 60.0
 LOOKS_EVERY_S = 0.5
 """How often the watcher looks whether the run has ended."""
-
-
-def end_with_parent(parent: int) -> None:
-    """Kills this process's group as soon as ``parent`` is dead, which started it, even if that was killed. The group
-    must be its own."""
-
-    def wait() -> None:
-        while os.getppid() == parent:
-            time.sleep(LOOKS_EVERY_S)
-        os.killpg(0, signal.SIGKILL)
-
-    Thread(target=wait, daemon=True).start()
 
 
 @dataclass(slots=True)

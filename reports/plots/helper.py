@@ -23,6 +23,8 @@ class HelperError(Exception):
 
 
 class Helper:
+    """The process, as its owner sees it. One thread at a time may ask it."""
+
     def __init__(self) -> None:
         # Without -P Python would first look into the user's current folder for the modules that it imports.
         words = [sys.executable, "-P", "-m", "reports.plots.helper"]

@@ -16,7 +16,7 @@ from reports.night_rows import PlayRow
 from reports.verdict import Outcome
 from scenarios.loader import typed
 from scenarios.model import Scenario
-from scenarios.revisions import MARK, revision_of
+from scenarios.revisions import revision_of
 from tools.nights import children
 from tools.nights.kept import OURS, Sum, sums_of
 from tools.nights.planning import next_seed
@@ -62,8 +62,7 @@ def play(
 ) -> PlayRow | None:
     """Plays and judges once. Returns None if the time was over before, or if the play could not be set up, which is
     told. ``run_dir`` is relative to the night's folder. Of a play that ended as it must only the report stays there."""
-    words = ["run", typed(scenario), "--seed", str(seed)]
-    words += ["--revision", revision_of(scenario)] if MARK not in scenario.name else []  # Else all would be played.
+    words = ["run", typed(scenario), "--seed", str(seed), "--revision", revision_of(scenario)]
     words += ["--mutant", mutant] if mutant else []
     words += ["--target", target] if target != OURS else []
     folder = work.folder / run_dir
