@@ -1,10 +1,13 @@
 """The Spark session that judges. It is local, small and quiet, but a master given by spark-submit wins."""
 
+import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -95,18 +98,23 @@ def spark_session(
         for key, value in _settings(Path(scratch), history_bytes, lives_long, java_options).items():
             builder = builder.config(key, value)
         log = Path(scratch) / "spark.log"
+        interrupted = signal.getsignal(signal.SIGINT)
         try:
             with _stderr_of_children_to(log):
                 session = builder.getOrCreate()
         except Exception as error:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [str(error)]
             raise SetupError(f"Spark did not start: {last[0]}") from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)  # PySpark's own handler asks Java, and fails in another question.
         _remember_names(session)
         gateway: Any = session.sparkContext._gateway
+        logging.getLogger().addFilter(_is_no_interruption)
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It raises what it logs.
         try:
             yield session
         except KeyboardInterrupt:
-            # Java was in the middle of an answer, which would be taken for that to the next question.
+            # Java may be in the middle of an answer, and need not end it.
             if gateway.proc is not None:
                 gateway.proc.kill()
                 gateway.proc.wait()
@@ -115,6 +123,11 @@ def spark_session(
             session.stop()
             raise
         session.stop()
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Py4J logs with its traceback that a question was interrupted. Whoever interrupted it knows."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _remember_names(session: "SparkSession") -> None:
