@@ -90,6 +90,11 @@ def _check_shape(header: BatchHeader, size: int) -> None:
 
 
 def _check_producer(header: BatchHeader) -> None:
+    """Judge epoch and sequence only beside a producer ID, as Kafka's LogValidator does.
+
+    Clients that are not idempotent leave anything there: sarama and aiokafka send epoch -1 and sequence 0, KafkaJS
+    sends both as 0.
+    """
     if header.producer_id >= 0:
         if header.producer_epoch < 0 or header.base_sequence < 0:
             raise InvalidRecords(
@@ -97,8 +102,6 @@ def _check_producer(header: BatchHeader) -> None:
                 f"producer {header.producer_id} sent epoch {header.producer_epoch} and sequence "
                 f"{header.base_sequence}, of which none may be negative",
             )
-    elif header.producer_id != -1 or header.producer_epoch != -1 or header.base_sequence != -1:
-        raise InvalidRecords(ErrorCode.invalid_record, "a batch without a producer ID has an epoch or a sequence")
     elif header.is_transactional:
         raise InvalidRecords(ErrorCode.invalid_record, "a transactional batch has no producer ID")
 

@@ -63,9 +63,6 @@ def test_the_base_offset_is_not_the_clients_to_choose() -> None:
         {"attributes": -1},
         {"attributes": 0x10},
         {"producer_id": 3},
-        {"producer_epoch": 3},
-        {"base_sequence": 3},
-        {"producer_id": -2},
     ],
 )
 def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
@@ -76,6 +73,20 @@ def test_shapes_that_are_invalid(change: dict[str, int]) -> None:
 @pytest.mark.parametrize("change", [{"producer_epoch": -1}, {"base_sequence": -1}, {"base_sequence": -2}])
 def test_a_producer_id_needs_epoch_and_sequence(change: dict[str, int]) -> None:
     assert refusal(IDEMPOTENT._replace(**change)) == ErrorCode.invalid_record
+
+
+@pytest.mark.parametrize(
+    "left_there",
+    [
+        {"base_sequence": 0},
+        {"producer_epoch": 0, "base_sequence": 0},
+        {"producer_epoch": 3, "base_sequence": 7},
+        {"producer_epoch": -2, "base_sequence": -2},
+        {"producer_id": -2},
+    ],
+)
+def test_without_a_producer_id_epoch_and_sequence_mean_nothing(left_there: dict[str, int]) -> None:
+    check_client_batch(GOOD._replace(**left_there), RULES, NOW_MS)
 
 
 def test_unknown_codec() -> None:
