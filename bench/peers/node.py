@@ -1,6 +1,7 @@
 """One broker process of either system. It can be killed and launched again, and it always ends with its cluster."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from bench.children import ends_with_me
 from bench.peers.errors import PeerError
 
 END_LIMIT_S = 40.0
+_CRASH = re.compile(r"^panic:|^fatal error:|^thread '.*' panicked|^Traceback|^# A fatal error")
+"""How Go, Rust, Python and Java begin the report of a crash. Many lines of stack follow it."""
 
 
 class BrokerNode:
@@ -65,9 +68,21 @@ class BrokerNode:
             time.sleep(0.01)
         raise self._not_ready("was not ready in time")
 
+    def ended(self) -> str:
+        """Return with which status the process ended, and its last log lines; empty while it runs."""
+        if self.process is None or (status := self.process.poll()) is None:
+            return ""
+        return f"the broker ended with status {status}: {self.last_log_lines()}"
+
     def _not_ready(self, why: str) -> PeerError:
-        tail = " / ".join(self._log.read_text(errors="replace").strip().splitlines()[-3:])
-        return PeerError(f"{self.name} node {self.node_id} {why}; its log is {self._log}: {tail}")
+        return PeerError(f"{self.name} node {self.node_id} {why}; its log is {self._log}: {self.last_log_lines()}")
+
+    def last_log_lines(self) -> str:
+        """Return the last three lines of the log, or those from where a runtime begins to report its own crash."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        crash = next((place for place in reversed(range(len(lines))) if _CRASH.search(lines[place])), None)
+        shown = lines[-3:] if crash is None else lines[crash : crash + 3]
+        return " / ".join(line.strip() for line in shown if line.strip()) or "the log is empty"
 
     def strike(self, number: signal.Signals) -> None:
         assert self.process is not None

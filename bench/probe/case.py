@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 NEWEST = 0x7FFF
 LIMIT_S = 20.0
+CHECKED_SECTION = "handshake/"
+"""Cases of this section send what no client sends. Each runs alone, and a broker that ends is noticed at its case."""
 
 
 class Level(Enum):
@@ -32,8 +34,8 @@ class Case:
 
     ``source``: the KIP, schema or issue that says so. ``since``: the release of Apache Kafka that brought it.
     ``needs``: the APIs that the case is about, with the versions that it can speak. ``hostile``: it may harm a weak
-    broker, so it is played against loopback only. ``alone``: no other case may run
-    meanwhile. ``limit_s``: the time for all of it.
+    broker, so it is played against loopback only. ``alone``: no other case may run meanwhile. ``restarts``: the broker
+    must be restarted, which only a target that the probe has started can be. ``limit_s``: the time for all of it.
     """
 
     id: str
@@ -44,6 +46,7 @@ class Case:
     since: str
     hostile: bool
     alone: bool
+    restarts: bool
     limit_s: float
     play: Play
 
@@ -61,6 +64,7 @@ def case(
     level: Level = MUST,
     hostile: bool = False,
     alone: bool = False,
+    restarts: bool = False,
     limit_s: float = LIMIT_S,
 ) -> Callable[[Play], Case]:
     """Makes a case of a function. Its docstring becomes the case's words."""
@@ -68,7 +72,8 @@ def case(
     def made(play: Play) -> Case:
         assert play.__doc__, f"{id} has no words"
         words = " ".join(play.__doc__.split())
-        return Case(id, words, source, level, needs, since, hostile, alone or hostile, limit_s, play)
+        by_itself = alone or hostile or restarts or id.startswith(CHECKED_SECTION)
+        return Case(id, words, source, level, needs, since, hostile, by_itself, restarts, limit_s, play)
 
     return made
 

@@ -1,5 +1,6 @@
 """``crucible probe``: plays cases against a target and tells what came of them."""
 
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,18 +8,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.peers.cluster import Cluster
+from bench.peers.errors import PeerError
 from bench.peers.target_cluster import launched
 from bench.probe import kafka_answers
 from bench.probe.baseline import read, worse
 from bench.probe.broker import Address, Broker, meet
 from bench.probe.case import Case
 from bench.probe.oracle import differences
-from bench.probe.play import play
+from bench.probe.play import GONE, play
 from bench.probe.registry import chosen
+from bench.probe.target import Target
 from bench.probe.told import as_json, junit, page, text
 from bench.probe.verdict import Outcome, Verdict
 from bench.targets.errors import TargetError
 from bench.targets.loader import bundled, find
+from bench.targets.model import Chosen
 
 PASSED, FAILED = 0, 1
 
@@ -59,27 +64,29 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
     with ExitStack() as started:
-        broker = meet(started.enter_context(target(wanted.target)))
-        second = meet(started.enter_context(target(wanted.oracle))) if wanted.oracle else None
-        return _played(wanted, cases, before, broker, second, say)
+        own = started.enter_context(target(wanted.target))
+        broker = meet(own.address)
+        other = started.enter_context(target(wanted.oracle)) if wanted.oracle else None
+        oracle = (meet(other.address), other) if other else None
+        return _played(wanted, cases, before, (broker, own), oracle, say)
 
 
 def _played(
     wanted: Wanted,
     cases: Sequence[Case],
     before: Mapping[str, Verdict] | None,
-    broker: Broker,
-    second: Broker | None,
+    first: tuple[Broker, Target],
+    second: tuple[Broker, Target] | None,
     say: Callable[[str], None],
 ) -> int:
     began = time.monotonic()
-    outcomes = play(broker, cases, wanted.hostile, say)
+    outcomes = play(first[0], cases, wanted.hostile, say, first[1])
     summary = text.summary(outcomes, time.monotonic() - began)
     red = [each for each in outcomes if each.is_red(wanted.strict)] if before is None else worse(before, outcomes)
     red += [each for each in outcomes if each.is_ours]
     _tell(wanted, outcomes, red, say)
     if second is not None:
-        differ = list(differences(outcomes, play(second, cases, wanted.hostile, say)))
+        differ = list(differences(outcomes, play(second[0], cases, wanted.hostile, say, second[1])))
         for line in differ:
             say(f"differs from the oracle: {line}")
         say(f"{len(cases) - len(differ)} of {len(cases)} cases are answered as {wanted.oracle} does")
@@ -103,11 +110,16 @@ def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], s
     kafka = kafka_answers.told()
     for outcome in outcomes:
         name = outcome.case.id
+        if outcome.reason.startswith(GONE):
+            continue
         if outcome in red or name in wanted.cases:
-            for line in text.in_full(outcome, repeat(wanted.target, name), kafka.get(name, "")):
+            for line in text.in_full(outcome, text.repeat(wanted.target, name), kafka.get(name, "")):
                 say(line)
         else:
             say(text.line(outcome))
+    missing = [each.reason for each in outcomes if each.reason.startswith(GONE)]
+    if missing:
+        say(f"{missing[0]}; {len(missing)} of {len(outcomes)} cases were not played")
 
 
 def _write(wanted: Wanted, outcomes: Sequence[Outcome], summary: str) -> None:
@@ -115,35 +127,59 @@ def _write(wanted: Wanted, outcomes: Sequence[Outcome], summary: str) -> None:
     if wanted.json is not None:
         wanted.json.write_text(as_json.document(wanted.target, outcomes, kafka), encoding="utf-8")
     if wanted.junit is not None:
-        wanted.junit.write_text(junit.document(wanted.target, outcomes, wanted.strict), encoding="utf-8")
+        wanted.junit.write_text(junit.document(wanted.target, outcomes, wanted.strict, kafka), encoding="utf-8")
     if wanted.page is not None:
         wanted.page.write_text(page.document(wanted.target, outcomes, summary, kafka), encoding="utf-8")
 
 
-def repeat(target: str, case_id: str) -> str:
-    return f"./crucible probe {target} --case {case_id}"
-
-
 @contextmanager
-def target(text: str) -> Iterator[Address]:
-    """The address of a broker that runs, given as HOST:PORT, or of one that is started from a target file
-    (``bench.targets``) and ended afterwards, with one node unless another number is asked for. Raises UsageError and
-    PeerError."""
-    name = text.partition("/")[0].partition("@")[0]
-    if name not in bundled() and not name.endswith(".toml"):
-        yield address_of(text)
-        return
+def target(text: str) -> Iterator[Target]:
+    """A broker that runs, given as HOST:PORT, or one that is started from a target file (``bench.targets``) and ended
+    afterwards, with one node unless another number is asked for. Raises UsageError and PeerError."""
     try:
         chosen = find(text)
     except TargetError as wrong:
         raise UsageError(str(wrong)) from wrong
     if chosen.file.addresses:
-        yield address_of(chosen.file.addresses[0])
+        yield Target(address_of(chosen.file.addresses[0]))
         return
     if "/" not in text.rpartition(".toml")[2]:
         chosen = replace(chosen, nodes=1)
+    with started(chosen) as own:
+        yield own
+
+
+@contextmanager
+def started(chosen: Chosen) -> Iterator[Target]:
+    """The target with as many nodes as were asked for, ended at the end of the block. Raises PeerError."""
     with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
-        yield "127.0.0.1", cluster.ports[0]
+        yield of_cluster(cluster, "disk" not in chosen.file.lacks)
+
+
+def of_cluster(cluster: Cluster, keeps_data: bool = True) -> Target:
+    return Target(("127.0.0.1", cluster.ports[0]), _Nodes(cluster), keeps_data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Nodes:
+    """All nodes of a cluster, as ``bench.probe.target.Processes``."""
+
+    cluster: Cluster
+
+    def ended(self) -> str:
+        return next(filter(None, (each.ended() for each in self.cluster.members)), "")
+
+    def restart(self) -> None:
+        for member in self.cluster.members:
+            if not member.ended():
+                member.strike(signal.SIGKILL)
+        try:
+            for member in self.cluster.members:
+                member.reap()
+            self.cluster.launch()
+            self.cluster.await_ready()
+        except PeerError as error:
+            raise TargetError(str(error)) from error
 
 
 def address_of(target: str) -> Address:

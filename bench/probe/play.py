@@ -2,60 +2,148 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.probe.broker import Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level
 from bench.probe.conversation import Broken
 from bench.probe.surroundings import Belongings, Surroundings, remove
+from bench.probe.target import Target
 from bench.probe.verdict import NotAdvertised, Outcome, Unexpected, Unsupported, Verdict
+from bench.targets.errors import TargetError
 
 AT_ONCE = 8
 """So many cases run side by side. Most of them wait for the broker most of the time."""
+GONE = "the broker is gone: "
+"""So begins the reason of a case that was not played because the broker had ended before."""
 
 
 def play(
-    broker: Broker, cases: Sequence[Case], hostile: bool = False, note: Callable[[str], None] = lambda _: None
+    broker: Broker,
+    cases: Sequence[Case],
+    hostile: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+    target: Target | None = None,
 ) -> list[Outcome]:
-    """Plays all cases and removes what they have made. Returns their outcomes in the order of ``cases``.
+    """Play all cases and remove what they have made. Return their outcomes in the order of ``cases``.
 
     Cases that need no peace run side by side, and the others after them. ``hostile`` plays hostile cases against
-    targets beyond loopback, too. ``note`` hears what could not be removed.
+    targets beyond loopback, too. ``note`` gets what could not be removed. ``target`` is how the broker was started, if
+    the probe did so: one that ends is started again. Without it the probe ends with the broker, and the reason of each
+    case that was not played begins with ``GONE``.
     """
-    belongings = Belongings()
-    may_harm = hostile or is_loopback(broker.address[0])
-    outcomes: dict[str, Outcome] = {}
-
-    def one(case: Case) -> Outcome:
-        if case.hostile and not may_harm:
-            return Outcome(case, Verdict.NOT_PLAYED, "hostile, and the target is not on loopback (--hostile)", 0.0)
-        return play_one(broker, case, belongings)
-
+    run = _Run(broker, target or Target(broker.address), hostile or is_loopback(broker.address[0]))
     try:
-        with ThreadPoolExecutor(AT_ONCE) as threads:
-            for outcome in threads.map(one, [each for each in cases if not each.alone]):
-                outcomes[outcome.case.id] = outcome
-        for outcome in _one_by_one([each for each in cases if each.alone], one, broker):
-            outcomes[outcome.case.id] = outcome
+        run.side_by_side([each for each in cases if not each.alone])
+        run.one_by_one([each for each in cases if each.alone])
     finally:
-        for failure in remove(broker, belongings):
-            note(f"what begins with {belongings.prefix} is still there: {failure}")
-    return [outcomes[each.id] for each in cases]
+        for failure in () if run.gone else remove(broker, run.belongings):
+            note(f"what begins with {run.belongings.prefix} is still there: {failure}")
+    return [run.outcomes.get(each.id) or Outcome(each, Verdict.NOT_PLAYED, f"{GONE}{run.gone}", 0.0) for each in cases]
 
 
-def _one_by_one(cases: Sequence[Case], one: Callable[[Case], Outcome], broker: Broker) -> Iterator[Outcome]:
-    """After each hostile case the broker must still answer."""
-    for case in cases:
-        outcome = one(case)
-        if case.hostile and outcome.verdict is not Verdict.NOT_PLAYED:
+@dataclass(slots=True)
+class _Run:
+    """The cases that are played on one broker. ``may_harm``: hostile cases are played. ``gone``: where and since which
+    case a broker that we cannot start again serves nobody; empty while it serves."""
+
+    broker: Broker
+    target: Target
+    may_harm: bool
+    belongings: Belongings = field(default_factory=Belongings)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    gone: str = ""
+
+    def side_by_side(self, cases: Sequence[Case]) -> None:
+        """Where the broker ends, what ran then and shortly before is played again one by one, to find the case."""
+        left = list(cases)
+        while left and not self.gone:
+            done, dead = self._until_death(left)
+            left = [each for each in left if each.id not in done]
+            if not dead:
+                continue
+            suspects = [self.outcomes[each].case for each in done[dead.first :]]
+            struck = [each for each in suspects if self.outcomes[each.id].verdict is Verdict.INCONSISTENT]
+            if self._revived(dead.why, suspects):
+                self.one_by_one(suspects)
+            if not any(self.outcomes[each.id].ended for each in suspects):
+                self._blame(dead.why, struck)
+
+    def _until_death(self, cases: Sequence[Case]) -> "tuple[list[str], _Death | None]":
+        """Play cases at once until all are played or the broker ends. Return the IDs of those that were played, in the
+        order in which they ended."""
+        done: list[str] = []
+        deaths: list[_Death] = []
+
+        def one(case: Case) -> None:
+            if deaths:
+                return
+            outcome = self._one(case)
+            self.outcomes[case.id] = outcome
+            done.append(case.id)
+            if outcome.verdict is Verdict.INCONSISTENT and not deaths and (why := self.target.why_gone()):
+                deaths.append(_Death(why, max(0, len(done) - 2 * AT_ONCE)))
+
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            list(threads.map(one, cases))
+        return done, deaths[0] if deaths else None
+
+    def one_by_one(self, cases: Sequence[Case]) -> None:
+        """After each case the broker must still answer."""
+        for case in cases:
+            if self.gone:
+                return
+            outcome = self._one(case)
+            self.outcomes[case.id] = outcome
+            if outcome.verdict in (Verdict.NOT_PLAYED, Verdict.NOT_ADVERTISED):
+                continue
+            if why := self.target.why_gone():
+                self.outcomes[case.id] = _ended(outcome, why)
+                self._revived(why, [case])
+
+    def _revived(self, why: str, suspects: Sequence[Case]) -> bool:
+        """Start a broker that ended again, if it is ours. Else the run ends."""
+        if self.target.processes is not None:
             try:
-                meet(broker.address)
-            except NotKafka as error:
-                reason = f"afterwards the broker is gone: {error}"
-                outcome = Outcome(case, Verdict.FAIL, reason, outcome.seconds, outcome.observations, outcome.lines)
-        yield outcome
+                self.target.processes.restart()
+                self.broker = meet(self.target.address)
+                return True
+            except (TargetError, NotKafka) as error:
+                why = f"it could not be started again: {error}"
+        host, port = self.target.address
+        names = ", ".join(each.id for each in suspects)
+        since = f"one of the cases {names}" if len(suspects) > 1 else names
+        self.gone = f"{host}:{port} serves nobody since {since}: {why}"
+        return False
+
+    def _blame(self, why: str, struck: Sequence[Case]) -> None:
+        """The broker ended, and it was found of no single case."""
+        for case in struck:
+            beside = f"{why} (this case ran then; another that ran beside it or just before may have ended the broker)"
+            self.outcomes[case.id] = _ended(self.outcomes[case.id], beside)
+
+    def _one(self, case: Case) -> Outcome:
+        if case.hostile and not self.may_harm:
+            return Outcome(case, Verdict.NOT_PLAYED, "hostile, and the target is not on loopback (--hostile)", 0.0)
+        if case.restarts and not self.target.can_restart:
+            why = "loses all that it had" if self.target.processes is not None else "was not started by the probe"
+            return Outcome(case, Verdict.NOT_PLAYED, f"the broker must be restarted, and it {why}", 0.0)
+        return play_one(self.broker, case, self.belongings, self.target)
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """Why the broker is gone, and the place among the cases that had ended from which on one may have ended it."""
+
+    why: str
+    first: int
+
+
+def _ended(outcome: Outcome, why: str) -> Outcome:
+    return replace(outcome, verdict=Verdict.FAIL, reason=why, ended=True)
 
 
 def _place(error: Exception) -> str:
@@ -64,9 +152,9 @@ def _place(error: Exception) -> str:
     return f"{Path(last.filename).name}:{last.lineno}"
 
 
-def play_one(broker: Broker, case: Case, belongings: Belongings) -> Outcome:
+def play_one(broker: Broker, case: Case, belongings: Belongings, target: Target | None = None) -> Outcome:
     """Plays one case. It never raises what a broker may cause."""
-    at = Surroundings(case, broker, belongings)
+    at = Surroundings(case, broker, belongings, target)
     began = time.monotonic()
     verdict, reason = Verdict.PASS, ""
     try:

@@ -7,16 +7,17 @@ import sys
 from pathlib import Path
 
 from bench.probe import kafka_answers
-from bench.probe.broker import Address, meet
+from bench.probe.broker import meet
 from bench.probe.command import target
 from bench.probe.play import play
 from bench.probe.registry import all_cases
+from bench.probe.target import Target
 from bench.probe.told.text import summary
 
 
-def record(address: Address, release: str, folder: Path = kafka_answers.FOLDER) -> str:
+def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> str:
     """Plays all cases and writes the release's file. Returns the summary."""
-    outcomes = play(meet(address), all_cases())
+    outcomes = play(meet(own.address), all_cases(), target=own)
     text = "\n".join(kafka_answers.lines(release, outcomes)) + "\n"
     (folder / f"{release}.txt").write_text(text, encoding="utf-8")
     return summary(outcomes, sum(each.seconds for each in outcomes))
@@ -24,8 +25,8 @@ def record(address: Address, release: str, folder: Path = kafka_answers.FOLDER) 
 
 def main(releases: list[str]) -> None:
     for release in releases:
-        with target(f"kafka@{release}/1") as address:
-            print(record(address, release))  # noqa: T201
+        with target(f"kafka@{release}/1") as own:
+            print(record(own, release))  # noqa: T201
 
 
 if __name__ == "__main__":

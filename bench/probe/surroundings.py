@@ -11,8 +11,10 @@ from bench.probe.broker import Address, Broker
 from bench.probe.case import ANY, Case
 from bench.probe.conversation import Asked, Broken, Conversation, Silent
 from bench.probe.shape import single
-from bench.probe.transcript import Line, told
+from bench.probe.target import Target
+from bench.probe.transcript import HAPPENED, Line, told
 from bench.probe.verdict import PREPARING, NotAdvertised, Observation, Unexpected, Unsupported
+from bench.targets.errors import TargetError
 from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode, error_name
 
@@ -69,6 +71,7 @@ class Surroundings:
     case: Case
     broker: Broker
     belongings: Belongings
+    target: Target | None = None
     lines: list[Line] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
@@ -93,6 +96,19 @@ class Surroundings:
         opened = Conversation(address or self.broker.leader, self.lines, self.left_s, len(self._opened) + 1, client_id)
         self._opened.append(opened)
         return opened
+
+    def restart(self) -> None:
+        """Kill the broker and start it again (only in cases with ``restarts``). All older connections are closed."""
+        assert self.target is not None
+        assert self.target.processes is not None
+        for each in self._opened:
+            each.close()
+        self._main = None
+        self.lines.append(Line(0, HAPPENED, "the broker is killed and started again"))
+        try:
+            self.target.processes.restart()
+        except TargetError as error:
+            raise Unsupported(f"the broker does not start again: {error}") from None
 
     @property
     def main(self) -> Conversation:

@@ -12,7 +12,8 @@ class Verdict(Enum):
     """FAIL and DIFFERS: the broker does something else than a MUST or a SHOULD says. NOT_ADVERTISED: it does not claim
     to have what the case needs, which is no failure. INCONSISTENT: it claims so, but it closes the connection, stays
     silent, answers bytes that are no answer, or says that the version is not supported. NOT_PLAYED: a hostile case and
-    a target that is not on loopback. OUR_ERROR: the case itself stumbles, which says nothing about the broker."""
+    a target that is not on loopback, a restart and a target that the probe cannot restart, or a broker that is gone.
+    OUR_ERROR: the case itself stumbles, which says nothing about the broker."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -40,6 +41,8 @@ class Outcome:
     seconds: float
     observations: Sequence[Observation] = ()
     lines: Sequence[Line] = field(default_factory=list)
+    ended: bool = False
+    """The broker ended during the case, or served nobody after it."""
 
     @property
     def decided_by(self) -> str:
@@ -52,9 +55,10 @@ class Outcome:
         return self.verdict is Verdict.OUR_ERROR
 
     def is_red(self, strict: bool) -> bool:
-        """Whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST."""
+        """Whether the broker fails the case. With ``strict``, a SHOULD counts like a MUST. The end of a broker always
+        counts."""
         broken = self.verdict in (Verdict.FAIL, Verdict.DIFFERS, Verdict.INCONSISTENT)
-        return broken and (strict or self.case.level is Level.MUST)
+        return broken and (strict or self.ended or self.case.level is Level.MUST)
 
 
 class Unexpected(Exception):  # noqa: N818  (what the broker told, not an error of ours)

@@ -5,8 +5,9 @@ from typing import Annotated
 
 from scenarios.declared import number, settings, text, texts, whole
 
-OFFERS = ("topics", "replicas", "groups", "transactions")
-"""What a broker may lack, by the words of a file's ``lacks``. Without ``topics`` nobody can create any."""
+OFFERS = ("topics", "replicas", "groups", "transactions", "disk")
+"""What a broker may lack, by the words of a file's ``lacks``. Without ``topics`` nobody can create any, and without
+``disk`` a restart loses all that it had."""
 LINKS = ("none", "peers", "hosts")
 """How the proxies of directed links get between nodes. ``peers``: a node is told their addresses as those of the other
 nodes (``{peers}``). ``hosts``: nodes have names, which each looks up in a hosts file of its own (``{hosts}``)."""

@@ -180,7 +180,7 @@ def show(name: str, version: str) -> Iterator[str]:
 
 def _surroundings(name: str, broker: Broker) -> Surroundings:
     needs = {FETCH: ANY}
-    shown = Case(name, name, "docs/evidence/kafka.md", MUST, needs, "0.8", False, True, LIMIT_S, lambda _: None)
+    shown = Case(name, name, "docs/evidence/kafka.md", MUST, needs, "0.8", False, True, False, LIMIT_S, lambda _: None)
     return Surroundings(shown, broker, Belongings())
 
 

@@ -1,14 +1,12 @@
 """Plays the probe on a target three times and keeps what was the same each time."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.peers.errors import PeerError
-from bench.peers.target_cluster import launched
 from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import Case
+from bench.probe.command import started
 from bench.probe.play import play
 from bench.probe.verdict import PREPARING, Outcome, Verdict
 from bench.targets.model import Chosen
@@ -55,19 +53,12 @@ def cell(outcomes: Sequence[Outcome | None]) -> Cell:
 
 
 def _played(chosen: Chosen, cases: Sequence[Case]) -> dict[str, Outcome]:
-    """One play. Where a broker serves nobody afterwards, each half of the cases is played on a new one, and so on. The
-    single case behind that is left out: nobody shall learn here how to end a broker."""
+    """One play. Cases with which the broker ended are left out: nobody shall learn here how to end a broker."""
     if not cases:
         return {}
-    with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
-        address = ("127.0.0.1", cluster.ports[0])
-        outcomes = play(_met(address), cases)
-        if cluster.pids and _serves(address):
-            return {each.case.id: each for each in outcomes}
-    if len(cases) == 1:
-        return {}
-    half = len(cases) // 2
-    return _played(chosen, cases[:half]) | _played(chosen, cases[half:])
+    with started(chosen) as target:
+        outcomes = play(_met(target.address), cases, target=target)
+    return {each.case.id: each for each in outcomes if not each.ended}
 
 
 def _met(address: Address) -> Broker:
@@ -75,11 +66,3 @@ def _met(address: Address) -> Broker:
         return meet(address)
     except NotKafka as wrong:
         raise PeerError(str(wrong)) from wrong
-
-
-def _serves(address: Address) -> bool:
-    try:
-        meet(address)
-    except NotKafka:
-        return False
-    return True

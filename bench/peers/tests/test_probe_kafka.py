@@ -8,6 +8,7 @@ from bench.peers.jars import VERSION
 from bench.peers.systems import KAFKA
 from bench.probe import kafka_answers
 from bench.probe.broker import meet
+from bench.probe.command import of_cluster
 from bench.probe.play import play
 from bench.probe.registry import all_cases
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.peer
 
 def test_kafka_answers_as_recorded(tmp_path: Path) -> None:
     with KAFKA.launched(tmp_path, 1, {}) as cluster:
-        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), all_cases())
+        target = of_cluster(cluster)
+        outcomes = play(meet(target.address), all_cases(), target=target)
     recorded = {name: verdict for name, (verdict, _) in kafka_answers.recorded(VERSION).items()}
     assert {each.case.id: each.verdict.value for each in outcomes} == recorded

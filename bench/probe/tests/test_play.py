@@ -14,7 +14,7 @@ import pytest
 from bench.probe.baseline import NoBaseline, read, worse
 from bench.probe.broker import Address, Broker, NotKafka, is_loopback, meet
 from bench.probe.case import Case, Level, case
-from bench.probe.command import FAILED, UsageError, Wanted, address_of, run
+from bench.probe.command import FAILED, UsageError, Wanted, address_of, run, target
 from bench.probe.oracle import first_difference
 from bench.probe.play import play, play_one
 from bench.probe.shape import Told, single
@@ -135,6 +135,7 @@ def test_a_case_that_stumbles_is_our_error_and_none_of_the_broker() -> None:
 def test_a_run_in_which_a_case_stumbles_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.probe.command.chosen", lambda *_: (stumbles,))
     monkeypatch.setattr("bench.probe.command.meet", _broker)
+    monkeypatch.setattr("bench.probe.target.meet", _broker)
     said: list[str] = []
     assert run(Wanted("127.0.0.1:1"), said.append) == FAILED
     assert "1 our error" in said[-1]
@@ -182,12 +183,25 @@ def test_a_target_that_is_no_broker_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
+    "text", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
 )
-def test_a_target_is_a_host_and_a_port(target: str) -> None:
+def test_a_target_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(UsageError):
-        address_of(target)
+        address_of(text)
     assert address_of("[::1]:9092") == ("::1", 9092)
+
+
+def test_a_target_may_be_a_file_with_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hers.toml").write_text('title = "Hers"\naddresses = ["127.0.0.1:9092"]\n')
+    monkeypatch.chdir(tmp_path)
+    for text in ("hers.toml", "./hers.toml", str(tmp_path / "hers.toml")):
+        with target(text) as found:
+            assert found.address == ("127.0.0.1", 9092)
+
+
+def test_a_target_that_is_none_is_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"'x/y' is no target: give HOST:PORT"), target("x/y"):
+        pass
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_played(tmp_path: Path) -> None:
@@ -230,10 +244,11 @@ def test_a_baseline_that_is_none_is_one_sentence(tmp_path: Path) -> None:
 def test_junit_counts_what_fails_and_what_is_skipped() -> None:
     found = (Verdict.PASS, Verdict.FAIL, Verdict.NOT_ADVERTISED, Verdict.OUR_ERROR)
     outcomes = [_outcome(each) for each in found]
-    (suite,) = ElementTree.fromstring(junit.document("host:1", outcomes, False))
+    (suite,) = ElementTree.fromstring(junit.document("host:1", outcomes, False, {}))
     counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
     assert counts == {"name": "handshake", "tests": "4", "failures": "1", "errors": "1", "skipped": "1"}
     assert [[part.tag for part in test] for test in suite] == [[], ["failure"], ["skipped"], ["error"]]
+    assert f"again: ./crucible probe host:1 --case {asks_for_groups.id}" in str(suite[1][0].text)
 
 
 def test_the_page_and_the_document_tell_everything() -> None:

@@ -1,16 +1,16 @@
 """Outcomes as JUnit XML, one suite for each section."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from xml.etree import ElementTree
 
-from bench.probe.told.text import in_full
+from bench.probe.told.text import in_full, repeat
 from bench.probe.verdict import Outcome, Verdict
 
 
-def document(target: str, outcomes: Sequence[Outcome], strict: bool) -> str:
+def document(target: str, outcomes: Sequence[Outcome], strict: bool, kafka: Mapping[str, str]) -> str:
     """What fails the run is a failure, or an error if it is ours; what does not apply, or may differ, is skipped with
-    the reason."""
+    the reason. ``kafka``: what Apache Kafka answers, by the case's ID."""
     suites = ElementTree.Element("testsuites", name=f"Kafka protocol of {target}")
     for section, found in groupby(outcomes, key=lambda each: each.case.section):
         members = list(found)
@@ -19,7 +19,8 @@ def document(target: str, outcomes: Sequence[Outcome], strict: bool) -> str:
         suite.set("errors", str(sum(each.is_ours for each in members)))
         suite.set("skipped", str(sum(_is_skipped(each, strict) for each in members)))
         for each in members:
-            _add(suite, each, strict)
+            shown = in_full(each, repeat(target, each.case.id), kafka.get(each.case.id, ""))
+            _add(suite, each, strict, "\n".join(shown))
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -28,14 +29,13 @@ def _is_skipped(outcome: Outcome, strict: bool) -> bool:
     return outcome.verdict is not Verdict.PASS and not outcome.is_red(strict) and not outcome.is_ours
 
 
-def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool) -> None:
+def _add(suite: ElementTree.Element, outcome: Outcome, strict: bool, shown: str) -> None:
     name = outcome.case.id.rpartition("/")[2]
     test = ElementTree.SubElement(suite, "testcase", classname=outcome.case.section.replace("/", "."), name=name)
     test.set("time", f"{outcome.seconds:.3f}")
     message = f"{outcome.verdict.value}: {outcome.reason}"
     if outcome.is_red(strict) or outcome.is_ours:
         kind = "error" if outcome.is_ours else "failure"
-        failure = ElementTree.SubElement(test, kind, message=message)
-        failure.text = "\n".join(in_full(outcome, "", ""))
+        ElementTree.SubElement(test, kind, message=message).text = shown
     elif _is_skipped(outcome, strict):
         ElementTree.SubElement(test, "skipped", message=message)

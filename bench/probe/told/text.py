@@ -49,6 +49,11 @@ def in_full(outcome: Outcome, repeat: str, kafka: str) -> Iterator[str]:
     yield f"  again: {repeat}"
 
 
+def repeat(target: str, case_id: str) -> str:
+    """The command that plays the case again."""
+    return f"./crucible probe {target} --case {case_id}"
+
+
 def needs(case: Case) -> str:
     return ", ".join(f"{api_name(key)}{_range(versions)}" for key, versions in case.needs.items()) or "nothing"
 
@@ -63,4 +68,6 @@ def _range(versions: Versions) -> str:
 def summary(outcomes: Sequence[Outcome], seconds: float) -> str:
     counted = Counter(each.verdict for each in outcomes)
     parts = [f"{counted[verdict]} {verdict.value}" for verdict in Verdict if counted[verdict]]
+    if ends := sum(each.ended for each in outcomes):
+        parts.append(f"the broker ended {ends} time{'s' * (ends > 1)}")
     return f"{len(outcomes)} cases in {seconds:.1f} s: {', '.join(parts)}"
