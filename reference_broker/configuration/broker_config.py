@@ -27,7 +27,12 @@ from reference_broker.configuration.setting import (
 )
 from reference_broker.configuration.tier_settings import TierSettings
 from reference_broker.configuration.together import check_limits, check_voters
-from reference_broker.configuration.topic_config import TOPIC_KEYS, default_of, parse_topic_configs
+from reference_broker.configuration.topic_config import (
+    INTERNAL_SEGMENT_BYTES,
+    TOPIC_KEYS,
+    default_of,
+    parse_topic_configs,
+)
 from reference_broker.configuration.units import OTHER_UNITS
 from reference_broker.configuration.voters import Voter, voters_of
 from reference_broker.log.config import LogConfig
@@ -38,6 +43,7 @@ DIFFERENT_DEFAULTS: Mapping[str, str] = {
     "max.connections": "Kafka has no limit; everything here has one, and 10,000 sockets fit a usual file limit.",
     "fetch.max.bytes": "Kafka reads 55 MiB; a node here reads an answer in one piece, for which everybody else waits.",
     "log.flush.interval.ms": "Kafka says null for never; here never is the largest number, so that the type stays.",
+    "log.roll.jitter.ms": "Kafka says null and falls back to hours; here the hours are converted: none.",
     "log.retention.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
     "queued.max.request.bytes": "Kafka has no limit and counts requests only; here answers count, too.",
     "log.roll.ms": "Kafka says null and falls back to hours; here the hours are converted: the same week.",
@@ -75,7 +81,10 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
     )
     broker_rack: str = setting("", "This broker stands in this rack; replicas are spread over racks.")
     broker_session_timeout_ms: int = setting(9000, "A broker is fenced once it was silent for so many ms.", at_least=1)
+    compression_gzip_level: int = default_of("compression.gzip.level")
+    compression_lz4_level: int = default_of("compression.lz4.level")
     compression_type: str = default_of("compression.type")
+    compression_zstd_level: int = default_of("compression.zstd.level")
     connections_max_idle_ms: int = setting(
         600_000, "A connection is closed once it was idle for so many ms.", kind=Kind.LONG
     )
@@ -153,6 +162,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
     log_message_timestamp_after_max_ms: int = default_of("message.timestamp.after.max.ms")
     log_message_timestamp_before_max_ms: int = default_of("message.timestamp.before.max.ms")
     log_message_timestamp_type: str = default_of("message.timestamp.type")
+    log_preallocate: bool = default_of("preallocate")
     log_retention_bytes: int = default_of("retention.bytes")
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "The node keeps on disk, every so many ms, how far its logs were synced.", at_least=1
@@ -161,8 +171,10 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
         300_000, "Old segments are looked for every so many ms.", kind=Kind.LONG, at_least=1
     )
     log_retention_ms: int = default_of("retention.ms")
+    log_roll_jitter_ms: int = default_of("segment.jitter.ms")
     log_roll_ms: int = default_of("segment.ms")
     log_segment_bytes: int = default_of("segment.bytes")
+    log_segment_delete_delay_ms: int = default_of("file.delete.delay.ms")
     max_connections: int = setting(10_000, "So many connections may be open at once.", at_least=0)
     max_incremental_fetch_session_cache_slots: int = setting(
         1000, "The broker keeps so many fetch sessions at once.", at_least=0
@@ -231,6 +243,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
         """Returns the settings for the logs of a topic with these configs."""
         topic_values = self.topic_values(topic_configs)
         values = {field: topic_values[name] for name, field in _LOG_FIELDS}
+        values["segment_bytes"] = topic_values[INTERNAL_SEGMENT_BYTES] or topic_values["segment.bytes"]
         values["producer_id_expiration_ms"] = self.producer_id_expiration_ms
         values["producer_id_expiration_check_interval_ms"] = self.producer_id_expiration_check_interval_ms
         values["unknown_producer_id_policy"] = self.crucible_unknown_producer_id_policy

@@ -3,6 +3,7 @@
 The types (``Kind``) and their numbers are those of DescribeConfigs.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -43,7 +44,8 @@ _LIMITS = {
 class ConfigKey:
     """The declaration of one setting. ``name`` is spelled as in Kafka. ``doc`` is its meaning in one sentence.
     ``at_least`` and ``at_most`` are inclusive. ``choices`` are the allowed values of a string, or of the items of a
-    list."""
+    list. ``pattern`` is what the whole text must match, and ``expected`` says that in words. ``is_internal``: it is
+    described only where it is set, and its default stands for "not set"."""
 
     name: str
     kind: Kind
@@ -52,15 +54,22 @@ class ConfigKey:
     at_least: int | float | None = None
     at_most: int | float | None = None
     choices: tuple[str, ...] = ()
+    pattern: str = ""
+    expected: str = ""
+    is_internal: bool = False
 
     def parse(self, text: str) -> Value:
         """Returns the value that ``text`` stands for. Raises ConfigError if it is no value of this setting."""
         text = text.strip()
+        if self.pattern and not re.fullmatch(self.pattern, text):
+            raise ConfigError(f"{self.name} is {text!r}: give {self.expected}.")
         if self.kind is Kind.BOOLEAN:
             return self._boolean(text)
         if self.kind is Kind.STRING:
             return self._choice(text)
         if self.kind is Kind.LIST:
+            if not text:
+                return ""
             return ",".join(self._choice(part.strip()) for part in text.split(","))
         return self._number(text)
 
@@ -136,18 +145,22 @@ def key_of(name: str, default: Value, told: Mapping[str, Any]) -> ConfigKey:
     return ConfigKey(name, told[KIND], default, told[DOC], told[AT_LEAST], told[AT_MOST], told[CHOICES])
 
 
-WITHOUT_EFFECT = (
-    "file.delete.delay.ms",
-    "leader.imbalance.per.broker.percentage",
-    "log.preallocate",
-    "log.roll.jitter.ms",
-    "log.segment.delete.delay.ms",
-    "preallocate",
-    "segment.jitter.ms",
-)
-"""Kafka's settings that would change nothing here. They are refused, so that nobody relies on them. This broker removes
-files at once, and its segments grow as they are written and roll exactly in time. The percentage has no effect in
-Kafka either, since it uses KRaft."""
+_FILES_GO_AT_ONCE = "files are deleted at once"
+_SEGMENTS_GROW = "segments grow as they are written"
+_NO_QUOTAS = "replication is not throttled"
+WITHOUT_EFFECT: Mapping[str, str] = {
+    "file.delete.delay.ms": _FILES_GO_AT_ONCE,
+    "follower.replication.throttled.replicas": _NO_QUOTAS,
+    "leader.replication.throttled.replicas": _NO_QUOTAS,
+    "log.preallocate": _SEGMENTS_GROW,
+    "log.segment.delete.delay.ms": _FILES_GO_AT_ONCE,
+    "preallocate": _SEGMENTS_GROW,
+}
+"""Kafka's settings that change nothing here, and why. Tools copy them from cluster to cluster, so they are taken; the
+log has a line for each that is set."""
+
+REMOVED = ("leader.imbalance.per.broker.percentage",)
+"""Settings of older releases of Kafka that have no effect in any release with KRaft. They are refused."""
 
 
 MOST_LIKENED = 100
@@ -160,7 +173,7 @@ def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str
     values: dict[str, Value] = {}
     for name, text in pairs.items():
         key = keys.get(name)
-        if key is None and name in WITHOUT_EFFECT:
+        if key is None and name in REMOVED:
             raise ConfigError(f"{name} would have no effect on this broker; remove it.")
         if key is None:
             near = get_close_matches(name.replace("_", ".").lower(), keys, n=1) if len(name) <= MOST_LIKENED else []

@@ -1,7 +1,9 @@
 """The settings of a topic: Kafka's topic configs that this broker honours.
 
-Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1). The broker does not serve throttled
-replicas and levels of compression. It refuses their keys, so that nobody relies on them.
+Names, ranges and defaults are those of Kafka's LogConfig and TopicConfig (4.1).
+
+Unlike Kafka 4.1: ``segment.bytes`` and ``log.segment.bytes`` may be less than 1 MiB, so that tests get many segments
+out of few records. ``internal.segment.bytes``, which Kafka has for its own tests, wins over both in either broker.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,19 @@ from reference_broker.configuration.setting import LONG_MAX, TOPIC, ConfigError,
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
+INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
+
+
+def _throttled(role: str) -> ConfigKey:
+    return ConfigKey(
+        f"{role}.replication.throttled.replicas",
+        Kind.LIST,
+        "",
+        f"Replication to these replicas is throttled on the {role}; it has no effect here.",
+        pattern=r"\*|(\d+:\d+\s*(,\s*\d+:\d+\s*)*,?)?",
+        expected="* or PARTITION:BROKER,...",
+    )
+
 
 _KEYS = (
     ConfigKey(
@@ -22,11 +37,30 @@ _KEYS = (
         choices=("delete", "compact"),
     ),
     ConfigKey(
+        "compression.gzip.level",
+        Kind.INT,
+        -1,
+        "Batches that the broker packs with gzip get this level, from 1 to 9; -1: the library's own.",
+        pattern="-1|[1-9]",
+        expected="-1 or a whole number from 1 to 9",
+    ),
+    ConfigKey(
+        "compression.lz4.level", Kind.INT, 9, "Batches that the broker packs with lz4 get this level; 9 is fast.", 1, 17
+    ),
+    ConfigKey(
         "compression.type",
         Kind.STRING,
         "producer",
         "Batches are stored with this codec; producer: as the producer compressed them.",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    ConfigKey(
+        "compression.zstd.level",
+        Kind.INT,
+        3,
+        "Batches that the broker packs with zstd get this level.",
+        -131_072,
+        22,
     ),
     ConfigKey(
         "delete.retention.ms",
@@ -36,12 +70,29 @@ _KEYS = (
         at_least=0,
     ),
     ConfigKey(
+        "file.delete.delay.ms",
+        Kind.LONG,
+        60_000,
+        "A file is deleted so many milliseconds after its segment; it has no effect here.",
+        at_least=0,
+    ),
+    ConfigKey(
         "flush.messages", Kind.LONG, LONG_MAX, "The log is synced to the disk after so many records.", at_least=1
     ),
     ConfigKey("flush.ms", Kind.LONG, LONG_MAX, "The log is synced to the disk after so many milliseconds.", at_least=0),
+    _throttled("follower"),
     ConfigKey(
         "index.interval.bytes", Kind.INT, 4096, "An index gets an entry for every so many bytes of the log.", at_least=0
     ),
+    ConfigKey(
+        INTERNAL_SEGMENT_BYTES,
+        Kind.INT,
+        0,
+        "A segment is closed once it has so many bytes, whatever segment.bytes is.",
+        at_least=1,
+        is_internal=True,
+    ),
+    _throttled("leader"),
     ConfigKey(
         "max.compaction.lag.ms",
         Kind.LONG,
@@ -108,6 +159,12 @@ _KEYS = (
         at_least=1,
     ),
     ConfigKey(
+        "preallocate",
+        Kind.BOOLEAN,
+        False,
+        "The file of a new segment gets its full size at once; it has no effect here.",
+    ),
+    ConfigKey(
         "remote.log.copy.disable",
         Kind.BOOLEAN,
         False,
@@ -137,6 +194,13 @@ _KEYS = (
         10 * 2**20,
         "An index may have so many bytes; a segment whose index is full is closed.",
         at_least=4,
+    ),
+    ConfigKey(
+        "segment.jitter.ms",
+        Kind.LONG,
+        0,
+        "A segment may be closed up to so many milliseconds before segment.ms, so that not all are closed at once.",
+        at_least=0,
     ),
     ConfigKey(
         "segment.ms",

@@ -26,6 +26,7 @@ OTHER_UNITS: Mapping[str, OtherUnit] = dict(
         _other("log.retention.minutes", "log.retention.ms", 60_000),
         _other("log.retention.hours", "log.retention.ms", 3_600_000),
         _other("log.roll.hours", "log.roll.ms", 3_600_000),
+        _other("log.roll.jitter.hours", "log.roll.jitter.ms", 3_600_000),
     )
 )
 """The settings in coarser units. The finer of two units comes first, because it wins."""

@@ -113,7 +113,7 @@ def with_codec(
         return view
     parts: list[bytes] = []
     for at, header in batches:
-        packed = yield from repacked(header, view[at : at + header.size_bytes], codec)
+        packed = yield from repacked(header, view[at : at + header.size_bytes], codec, rules.level)
         if len(packed) > rules.max_message_bytes:
             problem = f"the batch has {len(packed)} bytes with {codec.name}, but {rules.max_message_bytes} are allowed"
             raise InvalidRecords(ErrorCode.message_too_large, problem)

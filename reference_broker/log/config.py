@@ -1,6 +1,7 @@
 """Settings of one partition's log: Kafka's topic configurations, dots replaced by underscores."""
 
 from dataclasses import dataclass
+from zlib import crc32
 
 UNBOUNDED = 0x7FFFFFFFFFFFFFFF
 AS_RETENTION = -2
@@ -12,6 +13,8 @@ class LogConfig:
 
     segment_bytes: int = 1024 * 1024 * 1024
     segment_ms: int = 7 * 24 * 3_600_000
+    segment_jitter_ms: int = 0
+    """A segment is rolled up to so many ms earlier than ``max_segment_ms``, each by an amount of its own."""
     segment_index_bytes: int = 10 * 1024 * 1024
     index_interval_bytes: int = 4096
     retention_bytes: int = -1
@@ -19,12 +22,16 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     compression_type: str = "producer"
     """``producer``: batches stay as they come. Else the codec with which they are stored, or ``uncompressed``."""
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    """The levels with which batches are compressed here, by Kafka's numbers."""
     message_timestamp_type: str = "CreateTime"
     """``CreateTime`` or ``LogAppendTime``."""
     message_timestamp_before_max_ms: int = UNBOUNDED
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: str = "delete"
-    """``delete``, ``compact`` or both, separated by a comma."""
+    """``delete``, ``compact`` or both, separated by a comma; empty: no record goes by age or size."""
     delete_retention_ms: int = 24 * 3_600_000
     """How long a tombstone stays after the first cleaning that finds it."""
     min_cleanable_dirty_ratio: float = 0.5
@@ -85,6 +92,18 @@ class LogConfig:
         because only closed segments are cleaned."""
         longest_ms = self.max_compaction_lag_ms
         return min(self.segment_ms, longest_ms) if self.is_compacted and longest_ms > 0 else self.segment_ms
+
+    def roll_jitter_ms(self, segment: str) -> int:
+        """By how many ms the segment of this file is rolled early. Kafka draws the number; here it is that of the
+        file's name, so that a run can be repeated."""
+        most_ms = min(self.segment_jitter_ms, self.segment_ms)
+        return crc32(segment.encode()) % most_ms if most_ms > 0 else 0
+
+    @property
+    def compression_level(self) -> int | None:
+        """That of ``compression_type``, or None if the codec has no levels."""
+        levels = {"gzip": self.compression_gzip_level, "lz4": self.compression_lz4_level}
+        return {**levels, "zstd": self.compression_zstd_level}.get(self.compression_type)
 
     @property
     def is_log_append_time(self) -> bool:

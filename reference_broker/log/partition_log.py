@@ -107,6 +107,7 @@ class PartitionLog(ShrinkingLog):
             create_time=not config.is_log_append_time,
             keys_needed=config.is_compacted,
             codec=codec,
+            level=config.compression_level,
         )
         self.producers.configure(config)
         self.verification.is_demanded = config.transaction_verification_enable
@@ -225,7 +226,7 @@ class PartitionLog(ShrinkingLog):
         timestamp_ms = now.wall_ms if self._stamps_append_time else run.batches[0][1].max_timestamp_ms
         return active.must_roll_for(
             run.size_bytes, run.last_offset, config.segment_bytes, config.segment_index_bytes
-        ) or active.is_due(self._max_segment_ms, now.wall_ms, timestamp_ms)
+        ) or active.is_due(self._due_ms(active), now.wall_ms, timestamp_ms)
 
     def _take_note(self, segment: Segment, run: Run) -> None:
         """Brings the index, the producers and the log end offset up to date, after the bytes are written."""
@@ -288,10 +289,15 @@ class PartitionLog(ShrinkingLog):
 
     def roll_if_due(self, now: Now) -> bool:
         """Starts a new segment if the active one is older than ``segment.ms`` or ``max.compaction.lag.ms``."""
-        if not self.segments.items or not self.segments.items[-1].is_due(self._max_segment_ms, now.wall_ms):
+        active = self.segments.items[-1] if self.segments.items else None
+        if active is None or not active.is_due(self._due_ms(active), now.wall_ms):
             return False
         self.roll(now)
         return True
+
+    def _due_ms(self, segment: Segment) -> int:
+        jitter_ms = self._config.roll_jitter_ms(segment.path) if self._config.segment_jitter_ms else 0
+        return self._max_segment_ms - jitter_ms
 
     # --- offsets that move ------------------------------------------------------------------------------------------
 

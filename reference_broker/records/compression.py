@@ -40,21 +40,31 @@ GZIP_PIECE_BYTES = 64 * 1024
 """gzip packs so many bytes in one go, because it is slow with text of few letters: 256 KiB take up to 25 ms."""
 
 
-def compress(codec: Compression, data: bytes) -> bytes:
-    return data if codec is Compression.NONE else _COMPRESS[codec](data)
+DEFAULT_LEVELS = {Compression.GZIP: -1, Compression.LZ4: 9, Compression.ZSTD: 3}
+"""Kafka's numbers (its CompressionType). At lz4's default Kafka uses the fast compressor, and the one with high
+compression at any other level."""
+_LZ4_FAST, _LZ4_HIGH, _LZ4_HIGHEST = 0, 3, 16
+"""Numbers of the lz4 library: those below 3 are the fast compressor."""
 
 
-def compressed_pieces(codec: Compression, data: bytes) -> Iterator[bytes]:
+def compress(codec: Compression, data: bytes, level: int | None = None) -> bytes:
+    """``level`` is one of Kafka's numbers. None is the default of the codec."""
+    if codec is Compression.NONE:
+        return data
+    return _COMPRESS[codec](data, DEFAULT_LEVELS.get(codec, 0) if level is None else level)
+
+
+def compressed_pieces(codec: Compression, data: bytes, level: int | None = None) -> Iterator[bytes]:
     """What ``compress`` makes of large data, in pieces, each of which is little work."""
     piece_bytes = GZIP_PIECE_BYTES if codec is Compression.GZIP else PIECE_BYTES
     if codec is Compression.NONE or len(data) <= piece_bytes:
-        yield compress(codec, data)
+        yield compress(codec, data, level)
     elif codec is Compression.SNAPPY:
         yield _XERIAL_START
         for start in range(0, len(data), piece_bytes):
             yield _snappy_blocks(data[start : start + piece_bytes])
     else:
-        packer = _PACKERS[codec](len(data))
+        packer = _PACKERS[codec](len(data), DEFAULT_LEVELS[codec] if level is None else level)
         for start in range(0, len(data), piece_bytes):
             yield packer.compress(data[start : start + piece_bytes])
         yield packer.flush()
@@ -94,25 +104,29 @@ class _Packer(Protocol):
     def flush(self) -> bytes: ...
 
 
-def _gzip_packer(size: int) -> _Packer:  # noqa: ARG001 - same shape as the others
+def _gzip_packer(size: int, level: int) -> _Packer:  # noqa: ARG001 - same shape as the others
     import zlib
 
-    return zlib.compressobj(wbits=31)
+    return zlib.compressobj(level, wbits=31)
 
 
-def _zstd_packer(size: int) -> _Packer:
+def _zstd_packer(size: int, level: int) -> _Packer:
     import zstandard
 
-    return zstandard.ZstdCompressor().compressobj(size=size)
+    return zstandard.ZstdCompressor(level).compressobj(size=size)
+
+
+def _lz4_level(level: int) -> int:
+    return _LZ4_FAST if level == DEFAULT_LEVELS[Compression.LZ4] else min(max(level, _LZ4_HIGH), _LZ4_HIGHEST)
 
 
 class _Lz4Packer:
     """Kafka's reader takes blocks only that do not refer to each other."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, level: int) -> None:
         import lz4.frame
 
-        self._packer = lz4.frame.LZ4FrameCompressor(block_linked=False)
+        self._packer = lz4.frame.LZ4FrameCompressor(block_linked=False, compression_level=_lz4_level(level))
         self._start: bytes = self._packer.begin(size)
 
     def compress(self, data: bytes, /) -> bytes:
@@ -123,21 +137,23 @@ class _Lz4Packer:
         return bytes(self._packer.flush())
 
 
-_PACKERS: dict[Compression, Callable[[int], _Packer]] = {
+_PACKERS: dict[Compression, Callable[[int, int], _Packer]] = {
     Compression.GZIP: _gzip_packer,
     Compression.LZ4: _Lz4Packer,
     Compression.ZSTD: _zstd_packer,
 }
 
 
-def _gzip(data: bytes) -> bytes:
+def _gzip(data: bytes, level: int) -> bytes:
     import zlib
 
-    packer = zlib.compressobj(wbits=31)  # 31 makes a gzip header without a time, so equal input gives equal bytes.
+    packer = zlib.compressobj(
+        level, wbits=31
+    )  # 31 makes a gzip header without a time, so equal input gives equal bytes.
     return packer.compress(data) + packer.flush()
 
 
-def _snappy(data: bytes) -> bytes:
+def _snappy(data: bytes, level: int) -> bytes:  # noqa: ARG001 - snappy has no levels
     return _XERIAL_START + _snappy_blocks(data)
 
 
@@ -151,16 +167,16 @@ def _snappy_blocks(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _lz4(data: bytes) -> bytes:
+def _lz4(data: bytes, level: int) -> bytes:
     import lz4.frame
 
-    return bytes(lz4.frame.compress(data, block_linked=False))
+    return bytes(lz4.frame.compress(data, block_linked=False, compression_level=_lz4_level(level)))
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data: bytes, level: int) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(level).compress(data)
 
 
 def _sliced(data: Buffer, max_bytes: int, piece_bytes: int) -> Iterator[bytes]:
@@ -257,7 +273,7 @@ def _corrupt(codec: str, why: object) -> InvalidRecords:
     return InvalidRecords(ErrorCode.corrupt_message, f"a batch cannot be decompressed as {codec}: {why}")
 
 
-_COMPRESS: dict[int, Callable[[bytes], bytes]] = {
+_COMPRESS: dict[int, Callable[[bytes, int], bytes]] = {
     Compression.GZIP: _gzip,
     Compression.SNAPPY: _snappy,
     Compression.LZ4: _lz4,

@@ -16,8 +16,10 @@ CODECS = {"uncompressed": Compression.NONE, **{each.name.lower(): each for each 
 """The codecs by their names in ``compression.type``. ``producer`` is none of them."""
 
 
-def repacked(header: BatchHeader, batch: memoryview, codec: Compression) -> Generator[None, None, bytes]:
-    """The batch with the same records and another codec, in slices. The records are not decoded.
+def repacked(
+    header: BatchHeader, batch: memoryview, codec: Compression, level: int | None = None
+) -> Generator[None, None, bytes]:
+    """The batch with the same records and another codec of this level, in slices. The records are not decoded.
 
     Raises InvalidRecords: MESSAGE_TOO_LARGE for too many records or plain bytes, CORRUPT_MESSAGE for bytes that the
     batch's own codec cannot read.
@@ -29,7 +31,7 @@ def repacked(header: BatchHeader, batch: memoryview, codec: Compression) -> Gene
             f"a batch that is packed anew may hold {MOST_RECORDS} records and {MOST_PLAIN_BYTES} bytes, uncompressed",
         )
     pieces: list[bytes] = []
-    for piece in compressed_pieces(codec, plain):
+    for piece in compressed_pieces(codec, plain, level):
         if pieces:
             yield
         pieces.append(piece)

@@ -47,6 +47,8 @@ class Rules:
     create_time: bool
     keys_needed: bool
     codec: Compression | None = None
+    level: int | None = None
+    """The codec's level, by Kafka's numbers. None is the default of the codec."""
 
 
 def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:

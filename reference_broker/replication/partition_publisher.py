@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.configuration.setting import WITHOUT_EFFECT
 from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog, open_log, run_to_end
 from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METADATA_FILE
@@ -90,6 +91,8 @@ class PartitionPublisher:
     """The replicas of whose directory the controller must be told. They were found at the start."""
     _directories: PartitionDirectories = field(init=False)
     _topic_defaults: LogConfig = field(init=False)
+    _noted_settings: dict[str, None] = field(default_factory=dict)
+    """The settings without effect that the log has a line for."""
 
     def __post_init__(self) -> None:
         self._topic_defaults = self.config.topic_defaults()
@@ -112,6 +115,8 @@ class PartitionPublisher:
                 self._directories.deleted_topics.add(change.before.topic_id)
 
     def _start(self, image: MetadataImage, clean: bool, high_watermarks: Mapping[tuple[str, int], int]) -> Slices:
+        for resource in image.configs:
+            self._note_settings_without_effect(resource, image)
         yield from self._clear_unclaimed(image)
         yield
         for topic in image.topics.values():
@@ -198,11 +203,23 @@ class PartitionPublisher:
             else:
                 yield from self._update(change, change.after, image)
         for kind, name in delta.configs:
+            self._note_settings_without_effect((kind, name), image)
             if (kind, name) == CLUSTER:
                 for topic in image.topics.values():
                     yield from self._reconfigure(topic, image)
             elif kind == TOPIC_RESOURCE and name in image.topics:
                 yield from self._reconfigure(image.topics[name], image)
+
+    def _note_settings_without_effect(self, resource: tuple[int, str], image: MetadataImage) -> None:
+        for setting in image.configs.get(resource, ()):
+            if setting in WITHOUT_EFFECT and setting not in self._noted_settings:
+                self._noted_settings[setting] = None
+                self.note(
+                    "setting_without_effect",
+                    ("setting", setting),
+                    ("of", resource[1]),
+                    ("reason", WITHOUT_EFFECT[setting]),
+                )
 
     def _is_enough(self) -> bool:
         """Counts one more change. True when one event has done enough."""

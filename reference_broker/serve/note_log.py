@@ -14,6 +14,7 @@ WARNINGS = frozenset(
         "lost_replicas_not_told",
         "producer_snapshot_damaged",
         "quarantine_ended",
+        "setting_without_effect",
         "stray_renamed",
         "truncated_below_high_watermark",
     }

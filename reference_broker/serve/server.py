@@ -200,6 +200,7 @@ class Server:
     def _build(self, loop: asyncio.AbstractEventLoop, disk: FileDisk, endpoints: "Sequence[Endpoint]") -> None:
         # Late imports: the node and the schemas load while nothing else waits for them.
         from reference_broker.apis.registry import SERVED
+        from reference_broker.configuration.together import doubtful
         from reference_broker.core.node import Node
         from reference_broker.serve.dial_map import dial_map, largest_reply_bytes
         from reference_broker.serve.driver import Driver
@@ -208,6 +209,8 @@ class Server:
         from reference_broker.serve.request_log import RequestLog
 
         options, config = self._options, self._options.config
+        for setting, reason in doubtful(config):
+            self._log.warn("doubtful_setting", setting=setting, reason=reason)
         self._listens, self._is_ready = asyncio.Event(), asyncio.Event()
         powers = DriverPowers(self._clock, self._log)
         attached = Attached((), disk) if self._wrapper is None else self._wrapper.attach(powers, disk)

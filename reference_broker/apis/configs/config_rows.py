@@ -56,9 +56,11 @@ def topic_rows(
     brokers."""
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
+        if key.is_internal and name not in topic_configs:
+            continue
         own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
         broker_name = BROKER_SYNONYMS.get(name)
-        default = (Synonym(name, key.text(key.default), Source.DEFAULT),)
+        default = () if key.is_internal else (Synonym(name, key.text(key.default), Source.DEFAULT),)
         others = default if broker_name is None else _broker_synonyms(config, broker_name, cluster)
         rows.append(ConfigRow(key, (*own, *others), read_only=False))
     return rows

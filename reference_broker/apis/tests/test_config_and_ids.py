@@ -70,9 +70,17 @@ def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for() ->
     world = AdminWorld()
     create(world, topic("t"))
     result = describe(world, 2, "t")
-    assert {row.name for row in result.configs} == set(TOPIC_KEYS)
+    assert {row.name for row in result.configs} == set(TOPIC_KEYS) - {"internal.segment.bytes"}
     assert all(row.synonyms == () and row.documentation is None for row in result.configs)
     assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
+
+
+def test_an_internal_setting_is_told_where_a_topic_has_it() -> None:
+    world = AdminWorld()
+    create(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))
+    (row,) = describe(world, 2, "t", ("internal.segment.bytes",), True).configs
+    assert (row.value, row.config_source, row.config_type) == ("2000", 1, 3)
+    assert [(one.name, one.value, one.source) for one in row.synonyms] == [("internal.segment.bytes", "2000", 1)]
 
 
 def test_this_brokers_settings_are_told() -> None:

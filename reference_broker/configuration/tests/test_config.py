@@ -10,6 +10,7 @@ from reference_broker.configuration.broker_config import (
     BrokerConfig,
     ConfigError,
 )
+from reference_broker.configuration.together import doubtful
 from reference_broker.configuration.topic_config import TOPIC_KEYS, parse_topic_configs
 
 
@@ -45,7 +46,14 @@ def test_the_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
     ("pairs", "sentence"),
     [
         ({"log.segment.byte": "1"}, "Unknown broker config name: log.segment.byte; did you mean log.segment.bytes?"),
-        ({"log.preallocate": "true"}, "log.preallocate would have no effect on this broker; remove it."),
+        (
+            {"leader.imbalance.per.broker.percentage": "5"},
+            "leader.imbalance.per.broker.percentage would have no effect on this broker; remove it.",
+        ),
+        (
+            {"compression.gzip.level": "0"},
+            "compression.gzip.level is '0': give -1 or a whole number from 1 to 9.",
+        ),
         ({"zzz": "1"}, "Unknown broker config name: zzz; remove it."),
         ({"num.partitions": "many"}, "num.partitions is 'many': give a whole number from 1 to 10000."),
         ({"num.partitions": "0"}, "num.partitions is 0: give a whole number from 1 to 10000."),
@@ -81,8 +89,6 @@ def test_each_mistake_is_one_sentence_that_names_the_key_and_the_fix(pairs: dict
 @pytest.mark.parametrize(
     ("pairs", "names"),
     [
-        ({"message.max.bytes": "2000", "socket.request.max.bytes": "1000"}, "message.max.bytes"),
-        ({"min.insync.replicas": "2"}, "min.insync.replicas"),
         (
             {"log.cleaner.min.compaction.lag.ms": "9", "log.cleaner.max.compaction.lag.ms": "8"},
             "log.cleaner.min.compaction.lag.ms",
@@ -117,6 +123,57 @@ def test_each_topic_setting_has_a_broker_setting_of_the_same_kind_and_default() 
     for topic_name, broker_name in BROKER_SYNONYMS.items():
         topic_key, broker_key = TOPIC_KEYS[topic_name], BROKER_KEYS[broker_name]
         assert (topic_key.kind, topic_key.default) == (broker_key.kind, broker_key.default)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "doubts"),
+    [
+        ({"message.max.bytes": "200000000"}, ["message.max.bytes"]),
+        ({"min.insync.replicas": "2"}, ["min.insync.replicas"]),
+        (
+            {"log.preallocate": "true", "log.segment.delete.delay.ms": "1"},
+            ["log.preallocate", "log.segment.delete.delay.ms"],
+        ),
+        ({"message.max.bytes": "100000000", "log.roll.jitter.hours": "1"}, []),
+    ],
+)
+def test_what_kafka_starts_with_is_taken_and_doubted(pairs: dict[str, str], doubts: list[str]) -> None:
+    assert [setting for setting, _ in doubtful(BrokerConfig.parse(pairs))] == doubts
+
+
+KAFKAS_RANGES = {
+    "cleanup.policy": (["", "delete", "compact,delete", "delete,delete", " delete"], ["DELETE", ",", "delete,"]),
+    "compression.gzip.level": (["-1", "1", "9"], ["-2", "0", "10"]),
+    "compression.lz4.level": (["1", "17"], ["0", "18"]),
+    "compression.zstd.level": (["-131072", "0", "22"], ["-131073", "23"]),
+    "file.delete.delay.ms": (["0"], ["-1"]),
+    "follower.replication.throttled.replicas": (["0:1"], ["none"]),
+    "internal.segment.bytes": (["14", "100"], ["many"]),
+    "leader.replication.throttled.replicas": (["*", "", "0:1", "0:1,1:2", "0:1,"], ["x", "none", "0"]),
+    "preallocate": (["true", "FALSE"], ["x"]),
+    "segment.jitter.ms": (["0", "100000"], ["-1"]),
+}
+"""Texts that a running Apache Kafka 4.1.1 took in CreateTopics, and those that it refused with INVALID_CONFIG."""
+
+
+@pytest.mark.parametrize("name", KAFKAS_RANGES)
+def test_a_topic_takes_what_kafka_takes(name: str) -> None:
+    taken, refused = KAFKAS_RANGES[name]
+    for text in taken:
+        parse_topic_configs({name: text})
+    for text in refused:
+        with pytest.raises(ConfigError):
+            parse_topic_configs({name: text})
+
+
+def test_an_empty_cleanup_policy_keeps_every_record() -> None:
+    config = BrokerConfig().log_config({"cleanup.policy": ""})
+    assert (config.is_compacted, config.is_deleted) == (False, False)
+
+
+def test_internal_segment_bytes_wins_over_segment_bytes() -> None:
+    config = BrokerConfig().log_config({"internal.segment.bytes": "300", "segment.bytes": "5000"})
+    assert config.segment_bytes == 300
 
 
 def test_topic_settings_that_contradict_each_other_are_refused() -> None:

@@ -38,6 +38,24 @@ def test_batches_are_stored_with_the_codec_of_the_topic(name: str, time: str, si
     assert log.log_end_offset == len(Compression)
 
 
+@pytest.mark.parametrize("in_slices", [False, True], ids=["at once", "in slices"])
+@pytest.mark.parametrize(("name", "low", "high"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -50, 19)])
+def test_batches_are_stored_with_the_level_of_the_topic(name: str, low: int, high: int, in_slices: bool) -> None:
+    """Level 9 of lz4 is its default, which is fast; any other is the compressor with high compression."""
+    words = [b"%d" % (n * n) for n in range(60_000 if in_slices else 2_000)]
+    sent = batch(b" ".join(words))
+    sizes = []
+    for level in (low, high):
+        world = NodeWorld()
+        configs = {"compression_type": name, f"compression_{name}_level": str(level)}
+        world.create("t", 1, **configs)
+        assert world.produce("t", 0, sent).error_code == ErrorCode.none
+        stored = bytes(world.log("t").read(0, 1 << 22, 1))
+        assert [record.value for record in read_records(stored)] == [b" ".join(words)]
+        sizes.append(len(stored))
+    assert sizes[0] > sizes[1]
+
+
 def test_a_codec_that_the_batch_has_already_leaves_its_bytes() -> None:
     world = NodeWorld()
     world.create("t", compression_type="gzip")

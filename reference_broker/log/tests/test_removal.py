@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reference_broker.log.config import LogConfig
-from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused
+from reference_broker.log.partition_log import Origin, PartitionLog, RecordsRefused, open_log, run_to_end
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
     NOW,
@@ -45,6 +45,19 @@ def test_segments_age_by_record_time_and_by_the_clock() -> None:
     assert not log.roll_if_due(at(10**9))
     assert log.bases == [0, 2, 3]
     assert appended(log, batch_of(1)).first_offset == 3
+
+
+@pytest.mark.clause("UnifiedLogTest.testTimeBasedLogRollJitter")
+def test_segments_roll_up_to_the_jitter_early_and_not_all_at_once() -> None:
+    waited_ms = []
+    for number in range(20):
+        log = run_to_end(
+            open_log(MemoryDisk(), f"t-{number}", LogConfig(segment_ms=1000, segment_jitter_ms=400), NOW, True)
+        )
+        appended(log, batch_of(1, timestamps=[0]))
+        waited_ms.append(next(ms for ms in range(2000) if log.roll_if_due(at(ms))))
+    assert all(600 < ms <= 1001 for ms in waited_ms)
+    assert len(dict.fromkeys(waited_ms)) > 10
 
 
 @pytest.mark.clause("LogLoaderTest.testRecoverWithEmptyActiveSegment")

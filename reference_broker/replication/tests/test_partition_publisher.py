@@ -135,6 +135,17 @@ def test_a_replica_is_led_or_followed_and_never_both() -> None:
     assert found() == []
 
 
+def test_a_setting_without_effect_is_noted_once() -> None:
+    world = World()
+    configs = {(TOPIC_RESOURCE, name): {"preallocate": "true", "retention.ms": "5"} for name in ("t", "u")}
+    image = replace(world.image, configs=configs)
+    delta = MetadataDelta(image)
+    delta.configs = {key: {**settings} for key, settings in configs.items()}
+    world.publisher.publish(delta, image)
+    noted = [(what, fields["setting"], fields["of"]) for what, fields in world.notes]
+    assert noted == [("setting_without_effect", "preallocate", "t")]
+
+
 def test_a_deleted_topic_is_forgotten_by_its_leader_and_its_followers() -> None:
     world = World()
     world.publish(LED, FOLLOWED)
