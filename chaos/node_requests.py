@@ -3,7 +3,8 @@
 A *replayed* request was sent by a node of this run, to the node that gets it again now. In the meantime leaders may
 have changed and nodes may have started anew. A *forged* request is a valid frame that tells one lie. The lie is about
 what a node can check: the cluster's ID, a voter's ID, a broker's epoch, an epoch beyond the limit, or what is wanted of
-a snapshot. A request for a snapshot that would be true at the leader is a lie at any other node. A forger who
+a snapshot. A request for a snapshot that would be true at the leader is a lie at any other node. One forged request is
+that of a client, which adds an internal topic to its transaction. A forger who
 knows the cluster's ID and a voter's ID, and reaches the listener, can do more (``reference_broker/quorum/README.md``).
 """
 
@@ -13,11 +14,17 @@ from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
-from kio.schema.types import TopicName
-from kio.static.primitive import i32, i64
+from kio.schema.types import ProducerId, TopicName, TransactionalId
+from kio.static.primitive import i16, i32, i64
 
 from reference_broker.metadata.node_names import claimed_node, client_id_of
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC, is_internal
 from reference_broker.quorum import fetch_messages, messages
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.values import MAX_EPOCH
@@ -36,6 +43,10 @@ WRONG_BROKER_EPOCHS = (-1, 0, 1 << 40, (1 << 63) - 1)
 _QUORUM = (ApiKey.VOTE, ApiKey.BEGIN_QUORUM_EPOCH, ApiKey.END_QUORUM_EPOCH)
 _BROKERS = (ApiKey.ALTER_PARTITION, ApiKey.BROKER_REGISTRATION, ApiKey.BROKER_HEARTBEAT)
 OF_NODES = frozenset((*_QUORUM, *_BROKERS, ApiKey.FETCH, ApiKey.FETCH_SNAPSHOT))
+FORGED = OF_NODES | {ApiKey.ADD_PARTITIONS_TO_TXN}
+"""What is forged: what nodes send each other, and what no client may do."""
+BY_CLIENTS = 3
+"""The newest version of AddPartitionsToTxn that is for clients. Brokers may add any partition."""
 FAR_POSITIONS = (-1, 1 << 40)
 """Positions that lie outside any snapshot."""
 FAR_OFFSET = 1 << 40
@@ -125,6 +136,8 @@ def tells_a_lie(body: Any) -> bool:
     if isinstance(body, FetchRequest):
         partition = fetch_messages.fetched_partition(body)
         return partition is not None and partition.fetch_offset == OFFSETS_AHEAD
+    if isinstance(body, AddPartitionsToTxnRequest):
+        return any(is_internal(topic.name) for each in body.transactions for topic in each.topics)
     read = _READERS.get(type(body).__name__)
     told = read(body) if read is not None else None
     if told is not None:
@@ -156,7 +169,7 @@ class Forger:
 
     def requests(self) -> list[NodeRequest]:
         """Returns one forged request of each API. Some APIs are missing if no such request was recorded."""
-        found = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots()]
+        found = [*self._of_quorum(), *self._of_brokers(), *self._for_snapshots(), self._of_a_client()]
         self.random.shuffle(found)
         return found
 
@@ -212,6 +225,21 @@ class Forger:
         ):
             forged = replace(body, topics=(replace(topic, name=name, partitions=(asked,)),))
             yield self._told(ApiKey.FETCH_SNAPSHOT, client_id, forged, lie)
+
+    def _of_a_client(self) -> NodeRequest:
+        topics = tuple(
+            AddPartitionsToTxnTopic(name=TopicName(name), partitions=(i32(0),)) for name in (OFFSETS_TOPIC, NO_METADATA)
+        )
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=TransactionalId("forged"), producer_id=ProducerId(0), producer_epoch=i16(0), topics=topics
+        )
+        return NodeRequest(
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            BY_CLIENTS,
+            client_id_of(self._someone(), bytes(16)),
+            AddPartitionsToTxnRequest(transactions=(transaction,)),
+            f"AddPartitionsToTxn with {OFFSETS_TOPIC}",
+        )
 
     def _told(self, api_key: int, client_id: str, body: Any, lie: str) -> NodeRequest:
         told = f"{api_name(api_key)} of {client_id.partition(':')[0]} with a false {lie}"

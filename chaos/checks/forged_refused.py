@@ -4,18 +4,25 @@ Kafka (KIP-595, KIP-631): INCONSISTENT_CLUSTER_ID, INCONSISTENT_VOTER_SET and ST
 a request of another cluster, of somebody who is no voter, or of a broker in another life. Here an epoch above the limit
 and a missing cluster ID are refused, too (``reference_broker/quorum/README.md``). What such a request would have moved
 depends on when it came. Its answer does not.
+
+A client that adds partitions to its transaction gets TOPIC_AUTHORIZATION_FAILED for those of an internal topic, whether
+it exists or not (KafkaApis.handleAddPartitionsToTxnRequest). Another error would be one of what was looked at later.
 """
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnResponse
+
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
-from chaos.node_requests import OF_NODES, tells_a_lie
+from chaos.node_requests import FORGED, tells_a_lie
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.wire.apis import api_name
+from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
@@ -24,7 +31,7 @@ if TYPE_CHECKING:
 class ForgedRefused(Check):
     guarantee = "forged-refused"
     needs_one_node = True
-    acts_on = (*sorted(OF_NODES), Closed)
+    acts_on = (*sorted(FORGED), Closed)
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -33,7 +40,7 @@ class ForgedRefused(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
-        if type(event) is Request and event.api_key in OF_NODES and tells_a_lie(event.body):
+        if type(event) is Request and event.api_key in FORGED and tells_a_lie(event.body):
             told = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
             self._forged.setdefault((node_id, event.connection), {})[event.correlation_id] = told
         elif type(event) is Closed:
@@ -43,8 +50,21 @@ class ForgedRefused(Check):
         for effect in effects:
             if type(effect) is Reply:
                 asked = self._forged.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
-                if asked is not None and not tells_an_error(effect.body):
+                if asked is not None and not refuses(effect.body):
                     self.violated(at_us, f"node {node_id} granted a forged request: {asked}")
+
+
+def refuses(body: Any) -> bool:
+    """Returns whether an answer refuses what was forged."""
+    if not isinstance(body, AddPartitionsToTxnResponse):
+        return tells_an_error(body)
+    return all(
+        result.partition_error_code == ErrorCode.topic_authorization_failed
+        for each in body.results_by_transaction
+        for topic in each.topic_results
+        if is_internal(topic.name)
+        for result in topic.results_by_partition
+    )
 
 
 def tells_an_error(body: Any) -> bool:

@@ -37,6 +37,16 @@ def old_registration_believed(original: Function, self: Any, known: Any) -> bool
     return False
 
 
+@mutant(
+    "reference_broker.apis.transactions.k24_add_partitions_to_txn:is_internal",
+    one_use="what clients may write is another mechanism",
+)
+def internal_topics_added(original: Function, name: str) -> bool:
+    """A client may add any topic to its transaction."""
+    del original, name
+    return False
+
+
 @mutant(f"{REQUESTS}:_voter_error")
 def epoch_bound_unchecked(original: Function, quorum: Any, remote_id: int, epoch: int, voter_id: int) -> Any:
     """A voter believes any epoch. After the highest ones no election can follow."""

@@ -5,13 +5,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
-from kio.schema.types import BrokerId
-from kio.static.primitive import i64
+from kio.schema.types import BrokerId, TopicName, TransactionalId
+from kio.static.primitive import i32, i64
 
 from chaos.checks.forged_refused import ForgedRefused, tells_an_error
 from chaos.node_requests import Forger, NodeRequest, Recorded, tells_a_lie
 from chaos.tests.surroundings import around
+from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.core.effects import Reply
 from reference_broker.core.events import Closed, Request
 from reference_broker.metadata.node_names import client_id_of
@@ -64,6 +71,34 @@ def test_an_answer_to_a_forged_request_has_an_error(seed: int) -> None:
         assert not judged(each.body, REFUSED)
         assert not judged(each.body, WHOLLY_REFUSED)
         assert not judged(each.body, GRANTED, closed=True)
+
+
+@pytest.mark.parametrize(
+    ("internal", "other", "breach"),
+    [
+        (ErrorCode.topic_authorization_failed, ErrorCode.operation_not_attempted, False),
+        (ErrorCode.unknown_topic_or_partition, ErrorCode.operation_not_attempted, True),
+        (ErrorCode.none, ErrorCode.none, True),
+    ],
+)
+def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
+    internal: ErrorCode, other: ErrorCode, breach: bool
+) -> None:
+    (asked,) = [each for each in forged(1) if each.api_key == ApiKey.ADD_PARTITIONS_TO_TXN]
+    topics = tuple(
+        AddPartitionsToTxnTopicResult(
+            name=TopicName(name),
+            results_by_partition=(
+                AddPartitionsToTxnPartitionResult(partition_index=i32(0), partition_error_code=error),
+            ),
+        )
+        for name, error in (("t", other), ("__consumer_offsets", internal))
+    )
+    result = AddPartitionsToTxnResult(transactional_id=TransactionalId(""), topic_results=topics)
+    answer = AddPartitionsToTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(result,)
+    )
+    assert judged(asked.body, answer) == breach
 
 
 def test_a_true_request_may_be_granted() -> None:

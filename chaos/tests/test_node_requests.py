@@ -6,13 +6,14 @@ from random import Random
 from uuid import UUID
 
 import pytest
+from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
 from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
 from kio.schema.types import BrokerId
 from kio.static.primitive import i64
 
 from chaos.live.node_side.requests_kept import RequestsKept, kept_at, recorded
-from chaos.node_requests import KEPT, NO_VOTER, OF_NODES, Forger, NodeRequest, Recorded
+from chaos.node_requests import FORGED, KEPT, NO_VOTER, Forger, NodeRequest, Recorded
 from reference_broker.core.events import Request
 from reference_broker.metadata.node_names import client_id_of
 from reference_broker.ports.now import Now
@@ -79,8 +80,8 @@ def forged(seed: int) -> list[NodeRequest]:
 @pytest.mark.parametrize("seed", range(40))
 def test_each_forged_request_is_a_valid_frame_with_a_lie(seed: int) -> None:
     found = forged(seed)
-    assert {each.api_key for each in found} <= OF_NODES
-    assert len(found) == 5 + 4
+    assert {each.api_key for each in found} <= FORGED
+    assert len(found) == 5 + 4 + 1
     for each in found:
         assert encode_request(each.api_key, each.api_version, 1, each.client_id, each.body)
         if "false leader" in each.told:
@@ -128,6 +129,11 @@ def _snapshot_lies(body: object) -> bool:
     return (topic.name, one.snapshot_id.end_offset, one.position) != ("__cluster_metadata", SNAPSHOT.offset, 256)
 
 
+def _names_internal(body: object) -> bool:
+    assert isinstance(body, AddPartitionsToTxnRequest)
+    return [topic.name for each in body.transactions for topic in each.topics] == ["__consumer_offsets", "no-metadata"]
+
+
 _LIES: dict[int, Callable[[object], bool]] = {
     ApiKey.VOTE: _vote_lies,
     ApiKey.BEGIN_QUORUM_EPOCH: _news_lies(messages.read_begin_epoch),
@@ -135,6 +141,7 @@ _LIES: dict[int, Callable[[object], bool]] = {
     ApiKey.FETCH: _fetch_lies,
     ApiKey.BROKER_HEARTBEAT: _beat_lies,
     ApiKey.FETCH_SNAPSHOT: _snapshot_lies,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _names_internal,
 }
 
 

@@ -240,6 +240,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "other_id_starts_empty": ("inconsistent-offsets", "no-acked-lost", "damage-kept"),
     "batch_crc_unchecked": "corrupt-value",
     "cluster_id_unchecked": "stable-leadership",
+    "internal_topics_added": "forged-refused",
     "voter_unchecked": "stable-leadership",
     "broker_epoch_unchecked": ("replicas-converge", "no-false-fencing"),
     "old_registration_believed": "no-false-fencing",

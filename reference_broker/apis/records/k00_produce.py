@@ -37,7 +37,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call, contained
 from reference_broker.apis.parts import HasTraffic
 from reference_broker.apis.records.produce_acknowledging import ALL, Acknowledges, Written, finish, tell
-from reference_broker.apis.records.produce_answers import changed, not_led, refused_answer
+from reference_broker.apis.records.produce_answers import changed, leader_of, not_led, refused_answer
 from reference_broker.apis.records.produce_bytes import (
     batch_bytes,
     is_large,
@@ -210,11 +210,16 @@ def _append_topic(
     """Only the broker itself writes to its own topics: what stands there becomes its state at the next start."""
     name = name_of(broker, topic)
     if is_internal(name):
-        error, text = ErrorCode.invalid_topic_exception, "the topic is internal"
-        answers = [refused_answer(wanted.partition, error, text) for wanted in topic.partitions]
+        answers = [_internal(broker, topic, wanted.partition) for wanted in topic.partitions]
     else:
         answers = [append(broker, request, topic, wanted, written, later) for wanted in topic.partitions]
     return ProduceTopicResponse(topic.topic, topic.topic_id, answers)
+
+
+def _internal(broker: Needs, topic: ProduceTopic, index: int) -> ProducePartitionResponse:
+    if leader_of(broker, topic.topic, topic.topic_id, index) is None:
+        return not_led(broker, topic, index)
+    return refused_answer(index, ErrorCode.invalid_topic_exception, "the topic is internal")
 
 
 def _append_without_zstd(

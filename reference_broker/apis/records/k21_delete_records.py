@@ -97,9 +97,9 @@ API = Api.of(DeleteRecordsRequest, handle)
 
 
 def _delete(broker: Needs, topic: str, entry: DeleteRecordsPartition) -> _Done:
-    if is_internal(topic):
-        return _Done(None, ErrorCode.invalid_topic_exception)
     partition = led_partition(broker, topic, entry.partition_index, _NO_EPOCH)
+    if is_internal(topic) and partition is not ErrorCode.unknown_topic_or_partition:
+        return _Done(None, ErrorCode.invalid_topic_exception)
     if isinstance(partition, Error):
         return _Done(None, ErrorCode(partition))
     offset = partition.log.high_watermark if entry.offset == TO_HIGH_WATERMARK else entry.offset

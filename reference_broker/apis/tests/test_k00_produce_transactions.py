@@ -11,7 +11,7 @@ from reference_broker.apis.tests.replicated_world import NO_ID, ReplicatedWorld,
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.image import PartitionImage, TopicImage
-from reference_broker.metadata.topic_names import TRANSACTION_TOPIC
+from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.records.builder import build
 from reference_broker.records.record import Record
 from reference_broker.replication.tests.leader_world import TOPIC_ID
@@ -334,8 +334,9 @@ def test_partitions_that_are_not_led_here_are_not_asked_for(world: TransactionWo
 
 
 def test_nobody_is_asked_for_internal_topics(world: TransactionWorld) -> None:
-    call = world.produce_to(transactional(), topic="__consumer_offsets")
-    assert (errors_of(call), world.link.asked) == ([ErrorCode.invalid_topic_exception], [])
+    told = [errors_of(world.produce_to(transactional(), topic=each)) for each in (TRANSACTION_TOPIC, OFFSETS_TOPIC)]
+    assert told == [[ErrorCode.invalid_topic_exception], [ErrorCode.unknown_topic_or_partition]], "the first one exists"
+    assert world.link.asked == []
 
 
 def test_a_leader_that_resigns_while_the_coordinator_is_asked(world: TransactionWorld) -> None:

@@ -1,5 +1,6 @@
 """The APIs of transactions on a broker that coordinates them itself, with what each version of them is told."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +31,7 @@ from reference_broker.apis.transactions import (
     k66_list_transactions,
 )
 from reference_broker.controller.planning.topic_creation import WantedTopic
-from reference_broker.metadata.topic_names import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from reference_broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.ports.now import Now
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.messages import encode_response
@@ -203,6 +204,24 @@ def test_a_partition_that_does_not_exist_keeps_the_others_out() -> None:
     assert list(add(world, one(0, 0, 0, 3)).values()) == [["operation_not_attempted", "unknown_topic_or_partition"]]
     assert list(add(world, one(0, 0, 0, topic="none")).values()) == [["unknown_topic_or_partition"]]
     assert [each.transaction_state for each in describe(world, ID)] == ["Empty"]
+
+
+@pytest.mark.parametrize("version", [0, 3])
+@pytest.mark.parametrize("internal", INTERNAL_TOPICS)
+def test_a_client_cannot_add_internal_topics(internal: str, version: int) -> None:
+    world = ready()
+    init(world)
+    mixed = one(0, 0, 0)
+    mixed = replace(mixed, topics=(*mixed.topics, *one(0, 0, 0, topic=internal).topics))
+    told = add(world, mixed, version=version)
+    assert list(told.values()) == [["operation_not_attempted", "topic_authorization_failed"]]
+    assert [each.transaction_state for each in describe(world, ID)] == ["Empty"]
+
+
+def test_a_broker_adds_internal_topics_for_its_clients() -> None:
+    world = ready()
+    init(world)
+    assert add(world, one(0, 0, 0, topic=TRANSACTION_TOPIC), version=5) == {ID: ["none"]}
 
 
 @pytest.mark.clause("X-9")

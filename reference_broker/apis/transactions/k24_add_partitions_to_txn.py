@@ -2,6 +2,8 @@
 
 * The partitions of a transaction are added all or none. If one does not exist it gets UNKNOWN_TOPIC_OR_PARTITION, and
   the others get OPERATION_NOT_ATTEMPTED.
+* A client cannot add a partition of an internal topic: TOPIC_AUTHORIZATION_FAILED. Those of groups come by
+  AddOffsetsToTxn.
 * They are added when that is durable. Then a coordinator that takes over knows of them, too.
 
 Version notes:
@@ -34,6 +36,7 @@ from reference_broker.apis.proposing import NO_THROTTLE
 from reference_broker.apis.sliced import Sliced, contained_slices, in_one_go, respond_in_slices
 from reference_broker.apis.transactions.fencing import told_to_client
 from reference_broker.log.lookup import Work
+from reference_broker.metadata.topic_names import is_internal
 from reference_broker.ports.timing import Slices, run_slices
 from reference_broker.transactions.markers.marker import TopicPartition
 from reference_broker.transactions.requests import AddRequest
@@ -89,23 +92,26 @@ class _Settled(Protocol):
 
 
 def _settle(broker: Needs, call: Call, each: AddPartitionsToTxnTransaction, settled: _Settled, work: Work) -> Slices:
+    is_from_broker = call.api_version >= FOR_BROKERS_FROM
     partitions: list[TopicPartition] = []
-    unknown: dict[TopicPartition, Error] = {}
+    refused: dict[TopicPartition, Error] = {}
     topics = broker.loader.image.topics
     for topic in each.topics:
         image = topics.get(topic.name)
         count = 0 if image is None else len(image.partitions)
+        is_forbidden = is_internal(topic.name) and not is_from_broker
         for index in topic.partitions:
             partitions.append((topic.name, int(index)))
-            if not 0 <= index < count:
-                unknown[topic.name, int(index)] = ErrorCode.unknown_topic_or_partition
+            if is_forbidden:
+                refused[topic.name, int(index)] = ErrorCode.topic_authorization_failed
+            elif not 0 <= index < count:
+                refused[topic.name, int(index)] = ErrorCode.unknown_topic_or_partition
             if work.spend(UNITS_PER_PARTITION):
                 yield
     transactional_id = each.transactional_id
-    if unknown:
-        settled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **unknown})
+    if refused:
+        settled(transactional_id, {**dict.fromkeys(partitions, ErrorCode.operation_not_attempted), **refused})
         return
-    is_from_broker = call.api_version >= FOR_BROKERS_FROM
     request = AddRequest(
         transactional_id,
         (int(each.producer_id), int(each.producer_epoch)),

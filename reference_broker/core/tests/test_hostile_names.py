@@ -68,6 +68,8 @@ def test_a_long_name_is_refused_in_an_answer_that_can_be_written(key: int, versi
 def test_records_of_internal_topics_cannot_be_deleted(name: str) -> None:
     world = NodeWorld()
     world.create(name, cleanup_policy="compact,delete")
-    topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": -1}]}]
+    wanted = [{"partition_index": index, "offset": -1} for index in (0, 1)]
+    topics = [{"name": name, "partitions": wanted}, {"name": "__share_group_state", "partitions": wanted[:1]}]
     answer = HostileClient(world).ask(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=SECOND)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.invalid_topic_exception
+    told = [one.error_code for topic in answer.topics for one in topic.partitions]
+    assert told == [ErrorCode.invalid_topic_exception, *[ErrorCode.unknown_topic_or_partition] * 2]
