@@ -9,7 +9,6 @@ from reference_broker.records.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
-    KNOWN_ATTRIBUTES,
     LENGTH_OVERHEAD_BYTES,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
@@ -74,8 +73,6 @@ def check_client_batch(header: BatchHeader, rules: Rules, now_ms: int) -> None:
 
 def _check_shape(header: BatchHeader, size: int) -> None:
     attributes, count = header.attributes, header.record_count
-    if attributes & ~KNOWN_ATTRIBUTES:
-        raise InvalidRecords(ErrorCode.invalid_record, f"batch attributes {attributes:#06x} have unknown bits")
     if attributes & (CONTROL | DELETE_HORIZON):
         raise InvalidRecords(ErrorCode.invalid_record, "clients may not send control batches or delete horizons")
     if attributes & LOG_APPEND_TIME:
@@ -112,10 +109,11 @@ def _check_timestamps(header: BatchHeader, rules: Rules, now_ms: int) -> None:
     latest, first = header.max_timestamp_ms, header.base_timestamp_ms
     if latest < NO_TIMESTAMP or first < NO_TIMESTAMP:
         raise InvalidRecords(ErrorCode.invalid_timestamp, f"one of the timestamps {first} and {latest} is below -1")
-    if latest != NO_TIMESTAMP and latest - now_ms > rules.after_max_ms:
+    ahead_ms = max(latest, first) - now_ms
+    if ahead_ms > rules.after_max_ms:
         raise InvalidRecords(
             ErrorCode.invalid_timestamp,
-            f"timestamp {latest} is {latest - now_ms} ms ahead, but {rules.after_max_ms} are allowed",
+            f"timestamp {now_ms + ahead_ms} is {ahead_ms} ms ahead, but {rules.after_max_ms} are allowed",
         )
     if first != NO_TIMESTAMP and now_ms - first > rules.before_max_ms:
         raise InvalidRecords(

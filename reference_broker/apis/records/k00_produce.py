@@ -7,6 +7,9 @@
 * Unlike Kafka: for other topics, bytes that are no records, wrong offsets in a batch, and timestamps that the header
   does not tell are let through. Nothing of the broker relies on them. A count of records that the bytes cannot hold
   with their codec is refused.
+* Unlike Kafka: some batches that no client library writes are refused: with a delete horizon or an append time, with a
+  transaction but no producer ID, with a producer ID but a negative epoch, and with timestamps in the header that are
+  below -1, or too far ahead where those of the records are not.
 * acks=0 is not answered. An error closes the connection, as in Kafka.
 * acks=1 is answered when the batch is appended. acks=all is answered when the high watermark has passed the batch, or
   when the timeout of the request is over.

@@ -59,7 +59,6 @@ def test_the_base_offset_is_not_the_clients_to_choose() -> None:
         {"record_count": 1000, "last_offset_delta": 999},
         {"attributes": 0x20},
         {"attributes": 0x40},
-        {"attributes": 0x80},
         {"attributes": -1},
         {"attributes": 0x10},
         {"producer_id": 3},
@@ -89,6 +88,11 @@ def test_without_a_producer_id_epoch_and_sequence_mean_nothing(left_there: dict[
     check_client_batch(GOOD._replace(**left_there), RULES, NOW_MS)
 
 
+@pytest.mark.parametrize("attributes", [0x80, 0x100, 0x1000, -0x8000])
+def test_attributes_that_nobody_knows_are_kept(attributes: int) -> None:
+    check_client_batch(GOOD._replace(attributes=attributes), RULES, NOW_MS)
+
+
 def test_unknown_codec() -> None:
     assert refusal(GOOD._replace(attributes=5)) == ErrorCode.unsupported_compression_type
 
@@ -109,6 +113,7 @@ def test_timestamps_too_far_from_the_clock(codec: Compression) -> None:
     edge = good._replace(max_timestamp_ms=NOW_MS + 3_600_000)
     check_client_batch(edge, RULES, NOW_MS)
     assert refusal(edge._replace(max_timestamp_ms=NOW_MS + 3_600_001)) == ErrorCode.invalid_timestamp
+    assert refusal(good._replace(base_timestamp_ms=NOW_MS + 3_600_001)) == ErrorCode.invalid_timestamp
     day = replace(RULES, before_max_ms=86_400_000)
     old = good._replace(base_timestamp_ms=NOW_MS - 86_400_000)
     check_client_batch(old, day, NOW_MS)
