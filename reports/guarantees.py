@@ -150,7 +150,11 @@ _INSIDE = (
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
     _inside("no-false-fencing", "A broker was fenced although no fault had touched it for a whole session."),
     _inside("forged-refused", "A node granted a request in another's name, though it could see that it was forged."),
-    _inside("no-starvation", "A partition with data was left out of as many answers as its session has partitions."),
+    _inside(
+        "no-starvation",
+        "A partition with data was left out of as many answers as its session has partitions, or an answer had only "
+        "batches without records although records follow.",
+    ),
     Guarantee(
         "incremental-answer-exact",
         "An incremental answer lacked a line that was due, or held one that was not.",

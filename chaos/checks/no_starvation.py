@@ -9,7 +9,7 @@ answers, since more would cost too much. Starvation is then seen by so many answ
 
 from dataclasses import dataclass
 
-from chaos.checks.batches import read_batches
+from chaos.checks.batches import batches_of, read_batches
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import Answer, Named, Wish
 from chaos.checks.read_replicas import may_be_read
@@ -74,3 +74,39 @@ class NoStarvation(Check):
                 f"session of {turns.most} partitions",
             )
             wish.fed_at = turns.answers
+
+
+class NoEmptyAnswer(Check):
+    """no-starvation within one partition: an answer that has batches has a record, if one follows that its reader may
+    read (F-16, KIP-74).
+
+    A cleaner keeps batches without records. Kafka's protocol guide counts the records of a batch in its header, and
+    clients take an answer without any for one whose next record is too large for it.
+    """
+
+    guarantee = "no-starvation"
+    needs_one_node = True
+
+    def answered(self, at_us: int, answer: Answer) -> None:
+        for named, data in answer.data.items():
+            sent = list(batches_of(bytes(data.records or b"")))
+            if not sent or any(record_count(batch) for _, batch in sent):
+                continue
+            partition = answer.served(named)
+            begin = sent[-1][0].last_offset + 1
+            end = data.last_stable_offset if answer.asked.reads_committed else data.high_watermark
+            if partition is None or begin < partition.log.local_log_start_offset:
+                continue  # Physical: the following records are in the remote tier, which may be away.
+            follows = (each for each, batch in read_batches(partition.log, begin, end) if record_count(batch))
+            record = next(follows, None)
+            if record is not None and record.last_offset < end:
+                self.violated(
+                    at_us,
+                    f"{answer.client_id} was sent no record of {partition.topic}-{partition.index}, only batches "
+                    f"without records up to {begin - 1}, although {record.named} follows below {end}",
+                )
+
+
+def record_count(batch: bytes) -> int:
+    """Returns how many records a batch has, as its header says."""
+    return int.from_bytes(batch[57:61])

@@ -54,3 +54,10 @@ def marker_removed_at_once(original: Function, self: Any, header: Any, batch: me
     if header.is_control:
         header = header._replace(attributes=header.attributes | DELETE_HORIZON, base_timestamp_ms=0)
     return original(self, header, batch)
+
+
+@mutant("reference_broker.log.reading:first_with_records")
+def empty_batches_sent_alone(original: Function, segments: Any, offset: int, end_offset: int) -> int:
+    """A fetch reads from where the client stands, also if the cleaner has left nothing but empty batches there
+    (F-16)."""
+    return offset

@@ -1,6 +1,7 @@
 """The checks of single answers and of the first revision's numbers: silent on what is right, loud on what is not."""
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from chaos.checks.check import Check
 from chaos.checks.fetch_model import FIRST_REVISION, FIRST_REVISIONS, FetchModel, partitions_of
 from chaos.checks.full_answer_exact import FullAnswerExact
-from chaos.checks.no_starvation import NoStarvation
+from chaos.checks.no_starvation import NoEmptyAnswer, NoStarvation
 from chaos.checks.sequence_order import INVALID_FETCH_SESSION, SequenceOrder
 from chaos.checks.session_lost import SessionLost
 from chaos.checks.stale_leader_epoch_fenced import StaleLeaderEpochFenced
@@ -61,9 +62,11 @@ class Talk:
         version: int = BY_NAME,
         incremental: bool | None = None,
         unanswered: bool = False,
+        data: Sequence[PartitionData] = (),
+        committed: bool = False,
     ) -> None:
-        """``offsets``: named in the request; ``served``: bytes in the answer, by partition. ``unanswered``: it waits
-        until its connection is lost."""
+        """``offsets``: named in the request; ``served``: bytes in the answer, by partition, beside ``data``.
+        ``unanswered``: it waits until its connection is lost."""
         self.correlation += 1
         wanted = [FetchPartition(index, offset, 100, leader_epoch) for index, offset in offsets.items()]
         body = FetchRequest(
@@ -72,9 +75,10 @@ class Talk:
             topics=[FetchTopic("t", b"", wanted)],
             forgotten=[ForgottenTopic("t", b"", list(forget))],
             fetch_type=int(epoch > 0 if incremental is None else incremental),
+            isolation_level=int(committed),
         )
-        data = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
-        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", data)])
+        some = [PartitionData(index, 0, 10, records=b"x" * size) for index, size in served.items()]
+        answer = FetchResponse(session_id=SESSION, responses=[FetchTopicResponse("t", b"", [*some, *data])])
         tag = Tag(1, version, CLIENT, body.session_id, epoch)
         request = Request(1, self.correlation, 1, version, CLIENT, body, tag)
         reply = Reply(1, self.correlation, 1, version, answer, tag)
@@ -159,6 +163,37 @@ def test_an_answer_that_comes_again_is_not_counted() -> None:
     for _ in range(5):
         talk.fetch(1, {}, {0: 5}, version=FIRST_REVISION)
     assert talk.stories == []
+
+
+def batch(base_offset: int, records: int) -> bytes:
+    """A batch of one offset, as the cleaner leaves it if it has no records."""
+    data = bytearray(build([Record(value=b"v")], base_offset=base_offset))
+    data[57:61] = records.to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.clause("F-16")
+@pytest.mark.parametrize(
+    ("sent", "follow", "committed", "is_right"),
+    [
+        ([0], [1], False, False),
+        ([0, 0], [0, 1], False, False),
+        ([0], [1], True, True),
+        ([0, 1], [1], False, True),
+        ([0], [0, 0], False, True),
+        ([0], [], False, True),
+        ([], [1], False, True),
+    ],
+)
+def test_an_answer_of_empty_batches_alone(sent: list[int], follow: list[int], committed: bool, is_right: bool) -> None:
+    """The last stable offset is 1. Nothing but the first batch lies below it."""
+    stored = [batch(offset, records) for offset, records in enumerate((*sent, *follow))]
+    talk = Talk(NoEmptyAnswer(around()))
+    talk.led["t", 0].log.read = lambda offset, *_: b"".join(stored[offset:])
+    talk.fetch(
+        0, {0: 0}, {}, data=[PartitionData(0, 0, 10, 1, records=b"".join(stored[: len(sent)]))], committed=committed
+    )
+    assert talk.stories == [] if is_right else "although batch" in talk.stories[0]
 
 
 @pytest.mark.clause("F-5", "G-4")

@@ -228,6 +228,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "cleaned_above_high_watermark": "replicas-equal",
     "cleaned_above_last_stable_offset": "replicas-equal",
     "aborted_record_survives": "replicas-equal",
+    "empty_batches_sent_alone": "no-starvation",
     "marker_removed_at_once": "replicas-equal",
     "any_damage_cut": "damage-kept",
     "snapshot_crc_unchecked": "producers-replayed",

@@ -89,7 +89,8 @@ class LogView:
         segments = self.segments
         if not records or not any(each.aborted.count for each in segments.items[segments.index_of(offset) :]):
             return []
-        return self.aborted_transactions(offset, end_of(records))
+        first_offset = int.from_bytes(memoryview(records)[:8])
+        return self.aborted_transactions(max(offset, first_offset), end_of(records))
 
     @property
     def latest_epoch(self) -> int:
@@ -142,9 +143,16 @@ class LogView:
 
     # --- records ----------------------------------------------------------------------------------------------------
 
-    def read(self, offset: int, max_bytes: int, end_offset: int | None = None, at_least_one: bool = True) -> bytes:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int | None = None,
+        at_least_one: bool = True,
+        skips_empty: bool = False,
+    ) -> bytes:
         """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Without ``end_offset`` that
-        is the high watermark.
+        is the high watermark. With ``skips_empty`` the first one has records, unless none follow.
 
         At most ``max_bytes``, except that the first batch comes whatever its size if ``at_least_one``. May return
         less than would fit (the rest of a segment, up to an index entry). Raises OffsetOutOfRange, MovedToRemote and
@@ -161,6 +169,12 @@ class LogView:
             return b""
         if segments.is_offline:
             segments.check_online()
+        if skips_empty:
+            first = reading.first_with_records(segments, offset, end_offset)
+            if first != offset:
+                records = reading.read(segments, first, max_bytes, end_offset, at_least_one)
+                if records or not at_least_one:
+                    return records
         return reading.read(segments, offset, max_bytes, end_offset, at_least_one)
 
     def bytes_between(self, offset: int, end_offset: int) -> int:

@@ -29,6 +29,30 @@ class MovedToRemote(Exception):  # noqa: N818 - says what was found
         self.local_log_start_offset = local_log_start_offset
 
 
+def first_with_records(segments: Segments, offset: int, end_offset: int) -> int:
+    """Returns from where to read so that what comes first is a batch with records, if one begins before ``end_offset``.
+
+    The cleaner keeps some batches without records. librdkafka and kafka-go take a response that has no others for one
+    whose next record is too large. If no records follow, the reader gets the last segment with such batches, so that
+    its position reaches the end.
+    """
+    items = segments.items
+    if offset >= items[-1].base_offset and not items[-1].empty_ends:
+        return offset
+    last = offset
+    for at in range(segments.index_of(offset), len(items)):
+        segment = items[at]
+        if segment.base_offset >= end_offset:
+            break
+        first = max(offset, segment.base_offset)
+        found = segment.past_empty(first)
+        if found < segment.next_offset:
+            return found if found < end_offset else last
+        if first < segment.next_offset:
+            last = first
+    return last
+
+
 def read(segments: Segments, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
     """Returns whole batches, from the one that holds ``offset`` up to ``end_offset``. Both offsets lie inside the log.
     See ``LogView.read`` for the limits."""

@@ -358,6 +358,8 @@ class Recovery:
     def _learn(self, segment: Segment, position: int, header: BatchHeader, indexed: bool) -> None:
         if indexed:
             segment.see_timestamp(position, header)
+            if header.record_count == 0:
+                segment.note_empty(header.last_offset + 1)
             segment.size_bytes = position + header.size_bytes
             segment.next_offset = header.last_offset + 1
         else:

@@ -1,5 +1,6 @@
 """One segment: a file of batches, its three indexes, and what is kept in memory about it."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -54,6 +55,10 @@ class Segment:
     open_from: int = -1
     """Where the earliest transaction began that is open where the segment begins, or -1 if none is."""
     known: dict[int, int] = field(default_factory=dict)
+    empty_starts: list[int] = field(default_factory=list)
+    """Runs of batches without records, which the cleaner keeps: each one's first offset, with the gap before it."""
+    empty_ends: list[int] = field(default_factory=list)
+    """One past the last offset of each run."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -78,9 +83,24 @@ class Segment:
             self.offsets.add(base_offset - base, last_offset - base, position)
             self.add_time_entry()
             self.bytes_since_entry = 0
+        if header.record_count == 0:
+            self.note_empty(last_offset + 1)
         self.bytes_since_entry += size
         self.size_bytes = position + size
         self.next_offset = last_offset + 1
+
+    def note_empty(self, next_offset: int) -> None:
+        """Notes a batch without records that ends before ``next_offset``. It follows on ``self.next_offset``."""
+        if self.empty_ends and self.empty_ends[-1] == self.next_offset:
+            self.empty_ends[-1] = next_offset
+        else:
+            self.empty_starts.append(self.next_offset)
+            self.empty_ends.append(next_offset)
+
+    def past_empty(self, offset: int) -> int:
+        """Returns the end of the run of batches without records that ``offset`` lies in, or ``offset`` itself."""
+        at = bisect_right(self.empty_starts, offset) - 1
+        return max(offset, self.empty_ends[at]) if at >= 0 else offset
 
     def add_time_entry(self) -> None:
         if self.max_timestamp_offset >= 0:
@@ -143,6 +163,10 @@ class Segment:
         disk.truncate(self.path, size)
         self.size_bytes = size
         self.next_offset = next_offset
+        while self.empty_starts and self.empty_starts[-1] >= next_offset:
+            del self.empty_starts[-1], self.empty_ends[-1]
+        if self.empty_ends:
+            self.empty_ends[-1] = min(self.empty_ends[-1], next_offset)
         self.bytes_since_entry = size - self.offsets.boundary_at_or_before(size)
         self.first_timestamp_ms = seen.first_timestamp_ms
         self.max_timestamp_ms = seen.max_timestamp_ms

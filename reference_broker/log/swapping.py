@@ -24,9 +24,9 @@ LOG_SUFFIX = ".log"
 _BATCHES_PER_SLICE = 2000
 
 
-def cleaned_segment(directory: str, sources: Sequence[Segment]) -> Segment:
+def cleaned_segment(directory: str, first: Segment) -> Segment:
     """Makes an empty segment in memory, with the name that its file has while it is written."""
-    segment = new_segment(directory, sources[0].base_offset, sources[-1].created_ms)
+    segment = new_segment(directory, first.base_offset, first.created_ms)
     segment.path += CLEANED_SUFFIX
     return segment
 

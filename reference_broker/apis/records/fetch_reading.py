@@ -251,7 +251,8 @@ def read(cached: CachedPartition, found: Look, reader: Reader, max_bytes: int, a
     if found.remote is not None:
         return _read_remote(cached, found, found.remote, max_bytes, at_least_one)
     try:
-        records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one)
+        skips_empty = reader is not Reader.FOLLOWER
+        records = log.read(cached.fetch_offset, max_bytes, found.end_offset, at_least_one, skips_empty)
         aborted = list(log.aborted_among(cached.fetch_offset, records)) if reader is Reader.COMMITTED else None
     except MovedToRemote:  # Since the look. A change of the partition is told, and it is looked at again.
         return told_of(cached, found, reader)

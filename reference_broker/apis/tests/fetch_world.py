@@ -78,7 +78,14 @@ class FakeLog:
         self.batches.append(FakeBatch(base, base + records - 1, epoch, data))
         self.log_end_offset = base + records
 
-    def read(self, offset: int, max_bytes: int, end_offset: int, at_least_one: bool) -> bytes:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool,
+        skips_empty: bool = False,  # noqa: ARG002 - no batch of this log is empty
+    ) -> bytes:
         self.touches += 1
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(offset, self.log_start_offset, self.log_end_offset)

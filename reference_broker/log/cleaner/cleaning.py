@@ -4,13 +4,13 @@ A pass first notes the newest offset of each key in the dirty part. Then it rewr
 part, without the records that a newer record of their key supersedes.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from reference_broker.log.cleaner.cleanable import Cleanable
-from reference_broker.log.cleaner.groups import groups
 from reference_broker.log.cleaner.last_batches import LastBatches
 from reference_broker.log.cleaner.offset_map import OffsetMap
 from reference_broker.log.cleaner.record_columns import columns
@@ -23,17 +23,24 @@ from reference_broker.log.cleaner.retention import (
 )
 from reference_broker.log.cleaner.superseded import Superseded
 from reference_broker.log.cleaner.transactions import CleanedTransactions
+from reference_broker.log.config import LogConfig
 from reference_broker.log.partition_log import PartitionLog
-from reference_broker.log.segment import Segment, whole_batches
+from reference_broker.log.segment import MAX_RELATIVE_OFFSET, Segment, whole_batches
 from reference_broker.log.swapping import cleaned_segment
 from reference_broker.ports.disk import DiskError
 from reference_broker.ports.now import Now
-from reference_broker.records.batch import BatchHeader, Buffer, InvalidRecords, read_header
+from reference_broker.records.batch import HEADER_BYTES, BatchHeader, Buffer, InvalidRecords, read_header
 from reference_broker.records.reader import plain_records
 from reference_broker.wire.errors import ErrorCode
 
 CHUNK_BYTES = 256 * 1024
 """How many bytes one read or one write has."""
+
+SEGMENTS_PER_GROUP = 16
+"""How many segments may become one at most. They are swapped in one event."""
+
+MAX_POSITION = 2**31 - 1
+"""The last byte of a segment that an index entry can name."""
 
 
 class Overtaken(Exception):  # noqa: N818 - nothing is wrong: the pass is given up
@@ -144,8 +151,9 @@ class Cleaning:
             tombstones_below=log.horizon.limit,
         )
         end = newest.latest_offset + 1
-        for group in groups(log, end):
-            yield from self._rewrite(group, retention)
+        waiting = deque(segment for segment in log.segments if segment.base_offset < end)
+        while waiting:
+            yield from self._rewrite(waiting, retention)
         self.done.records, self.done.kept = retention.records, retention.kept
         self.done.map_used_percent, self.done.end_offset = newest.used_percent, end
         log.note_cleaned(end)
@@ -213,20 +221,17 @@ class Cleaning:
             noted.superseded.note(header)
         return True
 
-    def _rewrite(self, group: Sequence[Segment], retention: Retention) -> Steps:
-        """Writes one segment from a group of segments and swaps it in. The segment can be read before its index files
-        exist, because its indexes are in memory."""
+    def _rewrite(self, waiting: deque[Segment], retention: Retention) -> Steps:
+        """Writes one segment from the first of those that wait and from neighbours that fit behind it, and swaps it in.
+        The segment can be read before its index files exist, because its indexes are in memory."""
         log = self.log
+        group = [waiting.popleft()]
         self._check(group)
-        cleaned = cleaned_segment(log.directory, group)
-        retention.group_end = group[-1].next_offset
+        cleaned = cleaned_segment(log.directory, group[0])
         self._unfinished = cleaned.path
-        transactions = retention.transactions
-        begin, end = cleaned.base_offset, retention.group_end
-        transactions.begin(log.segments.aborted_between(begin, end), end)
         try:
             log.disk.write(cleaned.path, b"")
-            yield from self._copy(group, cleaned, retention)
+            yield from self._copy(group, waiting, cleaned, retention)
             self._check_tombstones(retention)
             yield self._step((cleaned.path, *log.horizon.prepare(retention.tombstones_gone)))
             self._check(group)
@@ -234,7 +239,7 @@ class Cleaning:
         except (DiskError, Overtaken, InvalidRecords):
             self.give_up()
             raise
-        for aborted in transactions.taken():
+        for aborted in retention.transactions.taken():
             cleaned.aborted.note(aborted)
         self._unfinished = None
         log.horizon.settle()
@@ -244,23 +249,35 @@ class Cleaning:
         log.segments.write_indexes(cleaned)
         cleaned.aborted.release()
 
-    def _copy(self, group: Sequence[Segment], cleaned: Segment, retention: Retention) -> Steps:
+    def _copy(self, group: list[Segment], waiting: deque[Segment], cleaned: Segment, retention: Retention) -> Steps:
+        """Copies what stays of the group, which grows meanwhile. Unlike in Kafka, what stays decides which neighbours
+        become one segment, and not their sizes before: so segments of which little is left leave few empty batches."""
         out: list[Buffer] = []
-        waiting = 0
+        out_bytes = 0
+        retention.group_end = -1
         for segment in group:
+            end = segment.next_offset
+            retention.transactions.begin(self.log.segments.aborted_between(segment.base_offset, end), end)
             for header, batch in self._batches(segment, 0):
+                if header.last_offset + 1 == end:
+                    last_bytes = HEADER_BYTES if retention.superseded.holds(header) else header.size_bytes
+                    if waiting and _fits(self.log.config, group, cleaned, last_bytes, waiting[0]):
+                        group.append(waiting.popleft())
+                    else:
+                        retention.group_end = end
                 kept = yield from self._judged(retention.keep(header, batch))
                 self._records += header.record_count
                 if kept is not None:
                     out.append(kept)
-                    waiting += len(kept)
+                    out_bytes += len(kept)
                     self._add(cleaned, read_header(kept))
-                if waiting >= CHUNK_BYTES:
-                    self._write(cleaned, out, waiting)
-                    out, waiting = [], 0
+                if out_bytes >= CHUNK_BYTES:
+                    self._write(cleaned, out, out_bytes)
+                    out, out_bytes = [], 0
                 yield from self._pause(group)
             self._check(group)
-        self._write(cleaned, out, waiting)
+        self._write(cleaned, out, out_bytes)
+        cleaned.created_ms = group[-1].created_ms
 
     def _judged(self, judging: Generator[None, None, FoundT]) -> Generator[Step, None, FoundT]:
         """What comes of work on one batch. A large batch takes several slices."""
@@ -331,3 +348,20 @@ class Cleaning:
 def _end_of(log: PartitionLog, segment: Segment) -> int:
     """Where the next segment begins. There may be a gap before that, and a pass goes over it."""
     return log.bases[log.segments.index_of(segment.base_offset) + 1]
+
+
+def _fits(config: LogConfig, group: Sequence[Segment], cleaned: Segment, last_bytes: int, segment: Segment) -> bool:
+    """Whether ``segment`` may join the group, of which ``cleaned`` and a last batch stay.
+
+    Of a full segment nobody knows how little will stay. So where little has stayed so far, the new segment may become
+    larger than ``segment.bytes`` by an eighth. An empty file does not join, because its name alone keeps where it ends.
+    """
+    stays, most = cleaned.size_bytes + last_bytes, config.segment_bytes
+    return (
+        segment.size_bytes > 0
+        and (stays + segment.size_bytes <= most or stays <= most // 8)
+        and stays + segment.size_bytes <= MAX_POSITION
+        and (len(cleaned.offsets) + len(segment.offsets)) * 8 <= config.segment_index_bytes
+        and segment.next_offset - 1 - group[0].base_offset <= MAX_RELATIVE_OFFSET
+        and len(group) < SEGMENTS_PER_GROUP
+    )

@@ -42,9 +42,10 @@ class Retention:
     """Judges the batches of one pass, in the log's order.
 
     ``now_ms`` is the time at which the pass began. A tombstone stays for ``delete_retention_ms`` after its first
-    cleaning. ``group_end`` is one past the last offset of the segments that become one. ``records`` counts the records
-    that were judged, and ``kept`` those of them that stay. Only tombstones below ``tombstones_below`` may go (H-2).
-    ``tombstones_gone`` is one past the last one that has gone because of its age (H-1).
+    cleaning. ``group_end`` is one past the last offset of the segments that become one, or -1 while another one may
+    join them. ``records`` counts the records that were judged, and ``kept`` those of them that stay. Only tombstones
+    below ``tombstones_below`` may go (H-2). ``tombstones_gone`` is one past the last one that has gone because of its
+    age (H-1).
 
     Beyond Kafka, the last batch of each new segment and the first batch of each leader epoch stay, without records if
     necessary. So a segment shows where it ends, and a hole between two segments is always a lost tail. And recovery

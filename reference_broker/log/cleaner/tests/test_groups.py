@@ -1,13 +1,15 @@
 """What a pass reads and writes as a whole: groups of segments, gaps between them, large records, its counts."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from reference_broker.log.cleaner.cleanable import cleanable
-from reference_broker.log.cleaner.groups import SEGMENTS_PER_GROUP, groups
+from reference_broker.log.cleaner.cleaning import SEGMENTS_PER_GROUP
 from reference_broker.log.cleaner.tests.cleaner_world import (
     COMPACTED,
+    SyncingDisk,
     all_headers,
     cleaned,
     fresh,
@@ -23,48 +25,70 @@ from reference_broker.records.compression import Compression
 from reference_broker.records.record import Record
 
 
-def in_ten_segments() -> PartitionLog:
-    log, _ = fresh(replace(COMPACTED, index_interval_bytes=0))
+def in_ten_segments() -> tuple[PartitionLog, SyncingDisk]:
+    log, disk = fresh(replace(COMPACTED, index_interval_bytes=0))
     for number in range(10, 40):
         put(log, (f"k{number}", "value"))
         if number % 3 == 0:
             log.roll(NOW)
+    rolled(log)
     assert len(log.segments) == 11
-    return log
+    return log, disk
 
 
-def sizes(log: PartitionLog, **config: int) -> list[int]:
-    log.config = replace(COMPACTED, **{"segment_bytes": 1 << 20, **config})  # type: ignore[arg-type]
-    found = groups(log, log.log_end_offset)
-    assert [one.base_offset for group in found for one in group] == log.bases[:10]
-    return [len(group) for group in found]
+def sizes(**config: int) -> list[int]:
+    """How many of the ten segments became each of the new ones. All records stay."""
+    log, disk = in_ten_segments()
+    bases = [*log.bases]
+    log.config = replace(COMPACTED, index_interval_bytes=0, **{"segment_bytes": 1 << 20, **config})  # type: ignore[arg-type]
+    cleaned(log, disk)
+    assert len(texts(log)) == 30
+    at = [bases.index(base) for base in log.bases]
+    return [end - begin for begin, end in pairwise(at)]
 
 
 @pytest.mark.clause("LogCleanerTest.testSegmentGrouping")
 def test_neighbours_become_one_segment_as_far_as_bytes_and_index_entries_go() -> None:
-    log = in_ten_segments()
-    size, entries = log.segments[0].size_bytes, len(log.segments[0].offsets)
+    log, _ = in_ten_segments()
+    size, entries = log.segments[1].size_bytes, len(log.segments[1].offsets)
     assert entries == 2
-    assert sizes(log) == [10]
-    assert sizes(log, segment_bytes=1) == [1] * 10
-    assert sizes(log, segment_index_bytes=8) == [1] * 10
-    assert sizes(log, segment_bytes=3 * size + 1) == [3, 3, 3, 1]
-    assert sizes(log, segment_index_bytes=3 * entries * 8 + 1) == [3, 3, 3, 1]
+    assert sizes() == [10]
+    assert sizes(segment_bytes=1) == [1] * 10
+    assert sizes(segment_index_bytes=8) == [1] * 10
+    assert sizes(segment_bytes=3 * size + 1) == [3, 3, 3, 1]
+    assert sizes(segment_index_bytes=3 * entries * 8 + 1) == [3, 3, 3, 1]
     assert SEGMENTS_PER_GROUP > 10
+
+
+def test_segments_of_which_nothing_is_left_become_one_whatever_their_sizes_were() -> None:
+    log, disk = fresh(replace(COMPACTED, segment_bytes=1000))
+    for number in range(3 * SEGMENTS_PER_GROUP):
+        put(log, ("the same key", "value" * 170 + str(number)))
+        rolled(log)
+    cleaned(log, disk)
+    assert log.bases == [0, 16, 32, 48]
+    assert [(header.last_offset, header.record_count) for header in all_headers(log)] == [
+        (0, 0),
+        (15, 0),
+        (31, 0),
+        (47, 1),
+    ]
 
 
 @pytest.mark.clause(
     "LogCleanerTest.testSegmentGroupingWithSparseOffsets",
     "LogCleanerTest.testSegmentGroupingFollowingLoadOfZeroIndex",
 )
-@pytest.mark.parametrize(("last", "expected"), [(2**31 - 1, [2]), (2**31, [1, 1])])
-def test_neighbours_whose_offsets_are_too_far_apart_do_not_become_one(last: int, expected: list[int]) -> None:
-    log, _ = fresh()
+@pytest.mark.parametrize(("last", "expected"), [(2**31 - 1, 1), (2**31, 2)])
+def test_neighbours_whose_offsets_are_too_far_apart_do_not_become_one(last: int, expected: int) -> None:
+    log, disk = fresh()
     put(log, ("a", "1"))
     log.roll(NOW)
     log.append_replicated(NOW, keyed(("b", "2"), last))
-    log.roll(NOW)
-    assert [len(group) for group in groups(log, log.log_end_offset)] == expected
+    rolled(log)
+    log.advance_high_watermark(log.log_end_offset)
+    cleaned(log, disk)
+    assert len(log.bases) == expected + 1
 
 
 def keyed(pair: tuple[str, str], offset: int) -> bytes:
