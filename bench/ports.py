@@ -1,15 +1,26 @@
-"""Finds loopback ports for processes that must know theirs, and each other's, before they start.
+"""Ports: free ones for processes that we start, and what speaks at one that somebody names.
 
-The ports lie below those that systems give to outgoing connections, which begin at 32768 or later. So no connection can
-take a dead node's port before the node comes back. Runs side by side draw different ports.
+Processes must know their loopback ports, and each other's, before they start. The ports lie below those that systems
+give to outgoing connections, which begin at 32768 or later. So no connection can take a dead node's port before the
+node comes back. Runs side by side draw different ports.
 """
 
 import random
 import socket
+import ssl
+from contextlib import suppress
 from threading import Lock
 
 FIRST, LAST = 20_000, 32_000
 ATTEMPTS = 1_000
+CONNECT_LIMIT_S = 2.0
+FIRST_BYTES_S = 0.5
+"""A broker that is ready answers ApiVersions much faster, and an HTTP or TLS server its own protocol."""
+API_VERSIONS_0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
+"""Length, key 18, version 0, correlation 1, client ID ``prob``."""
+_HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""An alert, and a part of a handshake."""
 
 _given: set[int] = set()
 _lock = Lock()
@@ -45,3 +56,44 @@ def _is_free(host: str, port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def stranger_at(host: str, port: int) -> str:
+    """Return what speaks there if it is HTTP or TLS, in one sentence; empty if it is Kafka's protocol, or unknown.
+
+    A Kafka request makes many such servers wait for more bytes, and they would be taken for a broker that is silent.
+    Only what does not answer it soon is asked in its own protocol.
+    """
+    found = _first_bytes(host, port, API_VERSIONS_0)
+    if found is None or found.startswith(b"\0"):
+        return ""
+    found = found or _first_bytes(host, port, _HTTP_REQUEST) or _first_bytes(host, port, _client_hello()) or b""
+    if found.startswith(b"HTTP"):
+        return f"What answers at {host}:{port} speaks HTTP, not the Kafka protocol: give a broker's address."
+    if found.startswith(_TLS_RECORDS):
+        return f"What answers at {host}:{port} speaks TLS, which this suite does not: give an address without TLS."
+    return ""
+
+
+def _first_bytes(host: str, port: int, request: bytes) -> bytes | None:
+    """Return the first bytes of the answer, none if there is no answer soon. None: nobody accepts a connection."""
+    try:
+        connection = socket.create_connection((host, port), CONNECT_LIMIT_S)
+    except (OSError, UnicodeError):  # UnicodeError: the host can be no name.
+        return None
+    with connection:
+        try:
+            connection.settimeout(FIRST_BYTES_S)
+            connection.sendall(request)
+            return connection.recv(4096)  # All that came: else the other side would get a reset.
+        except OSError:
+            return b""
+
+
+def _client_hello() -> bytes:
+    """Return the first record of a TLS handshake."""
+    context = ssl.create_default_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    return outgoing.read()

@@ -129,15 +129,15 @@ def read(declared: type[T], reader: Reader, **given: Any) -> T:
     Raises ScenarioError for an unknown key, and for what a field may not hold.
     """
     hints = get_type_hints(declared, include_extras=True)
-    for field in fields(declared):  # type: ignore[arg-type]
-        if field.name in given:
-            continue
+    wanted = [each for each in fields(declared) if each.name not in given]  # type: ignore[arg-type]
+    for field in wanted:
+        reader.knows(field.name)
+    reader.end()  # First, since a key that is misspelt is missing, too.
+    for field in wanted:
         if field.default is None and not reader.has(field.name):
-            reader.knows(field.name)
             continue
         default = None if field.default is MISSING else field.default
         given[field.name] = _kind(hints[field.name]).take(reader, field.name, default)
-    reader.end()
     return declared(**given)
 
 

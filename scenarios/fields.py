@@ -1,6 +1,7 @@
 """Reads TOML tables with types. Each key is taken once, and what is left over at the end is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from sys import float_info
 from typing import Any, NamedTuple
 
@@ -14,6 +15,12 @@ class Range(NamedTuple):
 
 class ScenarioError(ValueError):
     """A scenario file or name cannot be used. The message is one sentence for the person who gave it."""
+
+
+def did_you_mean(wanted: str, known: Iterable[str]) -> str:
+    """Return the part of a refusal that names the known word nearest to the given one; empty if none is near."""
+    near = get_close_matches(wanted, list(known), n=1)
+    return f", did you mean {near[0]}" if near else ""
 
 
 class Reader:
@@ -40,7 +47,8 @@ class Reader:
         for key in self._table:
             if key not in self._asked:
                 allowed = ", ".join(sorted(self._asked)) or "none"
-                raise ScenarioError(f"{self._file}: unknown key {self._path(key)}; allowed here: {allowed}")
+                hint = did_you_mean(key, self._asked)
+                raise ScenarioError(f"{self._file}: unknown key {self._path(key)}{hint}; allowed here: {allowed}")
 
     def text(self, key: str, default: str | None = None, allowed: Sequence[str] | None = None) -> str:
         value: str = self._typed(key, default, "a text", str)

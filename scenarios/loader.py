@@ -11,7 +11,7 @@ from scenarios.consistency import check, needed_by
 from scenarios.declared import read
 from scenarios.epochs import sends_leader_epochs
 from scenarios.fault_tables import read_fault
-from scenarios.fields import Reader, ScenarioError
+from scenarios.fields import Reader, ScenarioError, did_you_mean
 from scenarios.model import Cluster, Scenario
 from scenarios.revisions import MARK, in_revision, marked, revision_of
 
@@ -48,8 +48,11 @@ def _find(wanted: str) -> Scenario:
         number, _, rest = file.stem.partition("-")
         if stem == file.stem or (number.isdigit() and (stem == rest or (stem.isdigit() and int(stem) == int(number)))):
             return load(file)
-    known = ", ".join(file.stem for file in files)
-    raise ScenarioError(f"there is no scenario {wanted!r}; give a file, or one of: {known}")
+    stems = [file.stem for file in files]
+    names = [name for file in stems for name in (file, file.partition("-")[2]) if name]
+    if near := did_you_mean(stem, names):
+        raise ScenarioError(f"there is no scenario {wanted!r}{near}?")
+    raise ScenarioError(f"there is no scenario {wanted!r}; give a file, or one of: {', '.join(stems)}")
 
 
 def typed(scenario: Scenario) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from bench.children import ends_with_me
 from bench.peers.errors import PeerError
+from bench.ports import API_VERSIONS_0
 
 END_LIMIT_S = 40.0
 _CRASH = re.compile(r"^panic:|^fatal error:|^thread '.*' panicked|^Traceback|^# A fatal error")
@@ -115,14 +116,10 @@ def end(nodes: Sequence[BrokerNode], number: signal.Signals = signal.SIGTERM) ->
             process.wait()
 
 
-_API_VERSIONS_V0 = bytes.fromhex("0000000e 0012 0000 00000001 0004 70726f62")
-"""Length, key 18, version 0, correlation 1, client ID ``prob``."""
-
-
 def _answers(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-            connection.sendall(_API_VERSIONS_V0)
+            connection.sendall(API_VERSIONS_0)
             return bool(connection.recv(4))
     except OSError:
         return False

@@ -11,9 +11,10 @@ from pathlib import Path
 from bench.peers.cluster import Cluster
 from bench.peers.errors import PeerError
 from bench.peers.target_cluster import launched
+from bench.ports import stranger_at
 from bench.probe import kafka_answers
 from bench.probe.baseline import read, worse
-from bench.probe.broker import Address, Broker, meet
+from bench.probe.broker import Address, Broker, NotKafka, meet
 from bench.probe.case import Case
 from bench.probe.oracle import differences
 from bench.probe.play import GONE, play
@@ -64,11 +65,16 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
     with ExitStack() as started:
-        own = started.enter_context(target(wanted.target))
-        broker = meet(own.address)
-        other = started.enter_context(target(wanted.oracle)) if wanted.oracle else None
-        oracle = (meet(other.address), other) if other else None
-        return _played(wanted, cases, before, (broker, own), oracle, say)
+        first = _met(started.enter_context(target(wanted.target)))
+        second = _met(started.enter_context(target(wanted.oracle))) if wanted.oracle else None
+        return _played(wanted, cases, before, first, second, say)
+
+
+def _met(own: Target) -> tuple[Broker, Target]:
+    """Raises NotKafka."""
+    if stranger := stranger_at(*own.address):
+        raise NotKafka(stranger)
+    return meet(own.address), own
 
 
 def _played(

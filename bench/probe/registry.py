@@ -7,6 +7,7 @@ from importlib import import_module
 
 from bench.probe import cases
 from bench.probe.case import Case
+from scenarios.fields import did_you_mean
 
 ORDER = ("handshake", "metadata", "produce", "fetch", "offsets", "groups", "admin", "transactions", "hostile")
 """The first words of the IDs, in the order in which they are told."""
@@ -40,10 +41,12 @@ def chosen(sections: Sequence[str], ids: Sequence[str]) -> tuple[Case, ...]:
     known = {each.id for each in everything}
     for name in ids:
         if name not in known:
-            raise UnknownCase(f"no case {name!r}; --dry-run lists all")
+            near = did_you_mean(name, known)
+            raise UnknownCase(f"no case {name!r}{near}; --dry-run lists all")
     for name in sections:
         if not any(_is_in(each, name) for each in everything):
-            raise UnknownCase(f"no section {name!r}; --dry-run lists all cases")
+            near = did_you_mean(name, {each.section for each in everything})
+            raise UnknownCase(f"no section {name!r}{near}; --dry-run lists all cases")
     return tuple(each for each in everything if each.id in ids or any(_is_in(each, name) for name in sections))
 
 

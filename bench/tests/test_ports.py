@@ -1,9 +1,14 @@
 """Ports for nodes that come back to them."""
 
 import socket
+import time
+from collections.abc import Mapping
+
+import pytest
 
 from bench import ports
-from bench.ports import FIRST, LAST, free_port, free_ports
+from bench.ports import FIRST, LAST, free_port, free_ports, stranger_at
+from bench.probe.tests.answering import answering
 
 
 def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_get() -> None:
@@ -13,6 +18,38 @@ def test_ports_are_free_all_different_and_none_that_an_outgoing_connection_may_g
     for port in found:
         with socket.create_server(("127.0.0.1", port)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({b"GET": b"HTTP/1.0 200 OK\r\n"}, "speaks HTTP, not the Kafka protocol"),
+        ({b"\0\0\0": b"HTTP/1.1 400 Bad Request\r\n"}, "speaks HTTP, not the Kafka protocol"),
+        ({b"\x16\x03\x01": b"\x16\x03\x03\0\x7a"}, "speaks TLS"),
+        ({b"\0\0\0": b"\x15\x03\x01\0\x02\x02\x46"}, "speaks TLS"),
+        ({b"\0\0\0": b"\0\0\1\0\0\0\0\1"}, ""),
+        ({}, ""),
+    ],
+)
+def test_what_speaks_http_or_tls_is_recognised_at_once(answers: Mapping[bytes, bytes], told: str) -> None:
+    """Without an answer to its own protocol a server waits until its client goes."""
+
+    def serve(connection: socket.socket) -> None:
+        while request := connection.recv(4096):
+            if answer := answers.get(request[:3]):
+                connection.sendall(answer)
+
+    began = time.monotonic()
+    with answering(serve) as (host, port):
+        found = stranger_at(host, port)
+    assert told in found
+    assert bool(told) == bool(found)
+    assert time.monotonic() - began < 6
+
+
+def test_nobody_is_no_stranger() -> None:
+    assert stranger_at("127.0.0.1", free_port()) == ""
+    assert stranger_at("a..b", 9092) == ""
 
 
 def test_a_port_that_is_taken_is_not_given() -> None:

@@ -7,7 +7,7 @@ from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import CALL_LIMIT_US, CONNECT_LIMIT_US, UnreachableError, negotiate
 from chaos.frame_proxy.proxy import Node
 from chaos.live.errors import SetupError
-from chaos.live.foreign_target import PATIENCE_S, parse_target
+from chaos.live.foreign_target import PATIENCE_S, kafka_at
 from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
@@ -19,7 +19,7 @@ CLIENT_ID = "crucible-proxy"
 
 def nodes_of(target: str) -> list[Node]:
     """Returns the nodes by ID, with the addresses that they tell clients. Raises SetupError if nobody answers."""
-    address = parse_target(target)
+    address = kafka_at(target)
     try:
         version = negotiate([address], PATIENCE_S)["metadata"]
         found = _asked(address, version)

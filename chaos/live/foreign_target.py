@@ -7,6 +7,7 @@ map: whatever address a node advertises, they connect to the proxy in front of t
 from bench.fleet.behaviours.protocol import Address
 from bench.fleet.negotiation import UnreachableError, negotiate, nodes_of
 from bench.fleet.spec import SpecError, address_of
+from bench.ports import stranger_at
 from chaos.live.errors import SetupError
 from chaos.live.links import Links
 from chaos.live.load.fleet import Way
@@ -27,10 +28,18 @@ def parse_target(text: str) -> Address:
     return address
 
 
+def kafka_at(text: str) -> Address:
+    """Returns the same, unless something else than a broker speaks there. Raises SetupError."""
+    address = parse_target(text)
+    if stranger := stranger_at(address.host, address.port):
+        raise SetupError(f"--target: {stranger}")
+    return address
+
+
 def look(text: str) -> tuple[list[str], dict[str, int]]:
     """Returns the nodes as advertised, in the order of their IDs, and API versions. Raises SetupError if nobody answers
     there."""
-    address = parse_target(text)
+    address = kafka_at(text)
     try:
         versions = negotiate([address], PATIENCE_S)
         nodes = nodes_of(address, versions["metadata"])

@@ -23,6 +23,7 @@ from chaos.mutants import (
 )
 from chaos.mutants.mutant import Mutant, MutantError
 from scenarios import loader
+from scenarios.fields import did_you_mean
 from scenarios.model import Scenario
 
 FILES = (
@@ -43,6 +44,8 @@ def by_name(name: str) -> Mutant:
     """Returns the mutant. Raises MutantError, which names those that exist."""
     mutants = {each.name: each for each in all_mutants()}
     if name not in mutants:
+        if near := did_you_mean(name, mutants):
+            raise MutantError(f"there is no mutant {name!r}{near}?")
         raise MutantError(f"there is no mutant {name!r}; there are: {', '.join(mutants)}")
     return mutants[name]
 

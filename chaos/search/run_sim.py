@@ -255,6 +255,8 @@ def simulate(
         scenarios = [each for name in names for each in each_revision(checked(loader.find(name)), revision)]
         if with_mutants:
             return _prove(scenarios, wanted, processes)
+        if mutant:
+            by_name(mutant)  # Here, and not with a traceback in each process of a search.
         code = Outcome.PASSED
         for scenario in scenarios:
             if single:

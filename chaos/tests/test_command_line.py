@@ -93,7 +93,7 @@ def test_each_revision_is_played_unless_one_is_named() -> None:
     ("text", "sentence"),
     [
         ("title = ", "not valid TOML"),
-        (PLAIN.replace("title =", "titel ="), "title is missing"),
+        (PLAIN.replace("title =", "titel ="), "unknown key titel, did you mean title; allowed here:"),
         (PLAIN + "\nsurplus = 1\n", "surplus"),
         (PLAIN.replace("seconds = 15", 'seconds = "x"', 1), "load.seconds must be a number"),
     ],

@@ -403,7 +403,9 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     assert "enough for it" in capsys.readouterr().out
     assert simulate(["no-such-thing"]) == 2
     assert simulate(["1"], mutant="no_such_mutant") == 2
-    assert "there is no mutant" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 2
+    assert simulate(["1"], mutant="epoch_wraps_to_zer") == 2
+    assert "there is no mutant 'epoch_wraps_to_zer', did you mean epoch_wraps_to_zero?" in capsys.readouterr().err
 
 
 def test_control_and_mutants_together(

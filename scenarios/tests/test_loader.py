@@ -81,7 +81,8 @@ def test_config_values_become_kafkas_texts() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('title = "small"', 'titel = "small"', ["title", "is missing"]),
+        ('title = "small"', 'titel = "small"', ["unknown key titel, did you mean title; allowed here: "]),
+        ('title = "small"', "", ["title", "is missing"]),
         ('title = "small"', 'title = "small"\ncolour = 1', ["unknown key colour", "max_schedule_slip_ms"]),
         ('title = "small"', "title = 7", ["title", "must be a text, not 7"]),
         ("min_acked = 20", "min_acked = true", ["min_acked", "whole number", "truth value"]),
@@ -366,3 +367,10 @@ def test_the_boundaries_of_every_sweep_are_visited(scenario: Scenario) -> None:
         for fault in drawn(scenario, seed).faults:
             seen.add((fault.name, fault.nth.low))
     assert swept <= seen
+
+
+def test_the_name_that_was_probably_meant_is_told() -> None:
+    with pytest.raises(ScenarioError, match="there is no scenario 'kill-undr-load', did you mean kill-under-load"):
+        find("kill-undr-load")
+    with pytest.raises(ScenarioError, match="there is no scenario 'zzz'; give a file, or one of: 01"):
+        find("zzz")

@@ -47,8 +47,14 @@ def test_a_single_case_is_chosen_by_its_id() -> None:
 def test_names_that_nothing_has_are_told() -> None:
     with pytest.raises(UnknownCase, match="no case 'fetch/nothing'"):
         chosen([], ["fetch/nothing"])
+    with pytest.raises(
+        UnknownCase, match="no case 'fetch/session/wrong-epoh', did you mean fetch/session/wrong-epoch;"
+    ):
+        chosen([], ["fetch/session/wrong-epoh"])
     with pytest.raises(UnknownCase, match="no section 'fet'"):
         chosen(["fet"], [])
+    with pytest.raises(UnknownCase, match="no section 'fetch/sesion', did you mean fetch/session;"):
+        chosen(["fetch/sesion"], [])
 
 
 @pytest.mark.parametrize("release", kafka_answers.releases())

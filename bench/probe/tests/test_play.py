@@ -182,6 +182,16 @@ def test_a_target_that_is_no_broker_is_one_sentence() -> None:
         meet(("a..b", 9092))
 
 
+def test_a_web_server_is_told_at_once() -> None:
+    def serve(connection: socket.socket) -> None:
+        while request := connection.recv(4096):
+            if request.startswith(b"GET"):
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+    with answering(serve) as (host, port), pytest.raises(NotKafka, match=f"at {host}:{port} speaks HTTP"):
+        run(Wanted(f"{host}:{port}"), print)
+
+
 @pytest.mark.parametrize(
     "text", ["", "localhost", "localhost:", ":9092", "localhost:x", "localhost:70000", "localhost:²"]
 )

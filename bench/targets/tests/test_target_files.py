@@ -90,6 +90,10 @@ def test_what_is_no_target_is_refused_in_one_sentence(text: str, complaint: str)
         (REACHED + "node = { command = ['x'] }\n", "give either"),
         (SMALL + "nonsense = 1\n", "unknown key node.observer.nonsense|unknown key"),
         (SMALL.replace("nodes = 2", "nodes = 2\nfoo = 1"), "unknown key foo; allowed here: addresses"),
+        (
+            "title = 'x'\n[node]\ncomand = ['x']\n",
+            "unknown key node.comand, did you mean command; allowed here: command, environment",
+        ),
         (SMALL.replace("[node]", "[node]\nrestart = 'x'"), "unknown key node.restart"),
         (SMALL.replace("{peers}", "{pears}"), r"node.command has the placeholder \{pears\}; known there: address"),
         (SMALL.replace(":{value}", ":{worth}"), r"node.setting has the placeholder \{worth\}"),

@@ -2,16 +2,17 @@
 
 import os
 import socket
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from bench.probe.tests.answering import answering
 from chaos.frame_proxy.command import Wish, run_proxy
 from chaos.frame_proxy.proxy import Node
 from chaos.live import foreign_target
+from chaos.live.errors import SetupError
 
 NOBODY = "127.0.0.1:1"
 
@@ -38,6 +39,21 @@ def test_a_start_that_cannot_be_is_one_sentence(
     assert shown.out == ""
     assert told in shown.err
     assert shown.err.count("\n") == 1
+
+
+def test_a_web_server_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in ``crucible run`` and ``crucible fleet``, which look at their target in the same way."""
+
+    def serve(connection: socket.socket) -> None:
+        while request := connection.recv(4096):
+            if request.startswith(b"GET"):
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\n\r\n")
+
+    with answering(serve) as (host, port):
+        assert run_proxy(Wish(f"{host}:{port}")) == 2
+        with pytest.raises(SetupError, match=r"--target: What answers at .* speaks HTTP, not the Kafka protocol"):
+            foreign_target.look(f"{host}:{port}")
+    assert f"What answers at {host}:{port} speaks HTTP" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -69,39 +85,35 @@ def test_more_nodes_than_ports_is_one_sentence(
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Kafka (garbled: a frame of 1213486160 bytes)"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP, not the Kafka protocol"),
+        (b"\x7f\xff\xff\xff", "does not speak Kafka (garbled: a frame of 2147483647 bytes)"),
         (b"\0\0\0\4\0\0\0\7", "does not speak Kafka (garbled"),
     ],
 )
 def test_a_target_that_does_not_speak_kafka_is_known_at_once(
     answer: bytes, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def serve() -> None:
-        client, _ = server.accept()
-        with client:
+    def serve(client: socket.socket) -> None:
+        client.recv(1000)
+        client.sendall(answer)
+        with suppress(ConnectionError):
             client.recv(1000)
-            client.sendall(answer)
-            with suppress(ConnectionError):
-                client.recv(1000)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with answering(serve) as (host, port):
         began = time.monotonic()
-        assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
+        assert run_proxy(Wish(f"{host}:{port}")) == 2
         assert time.monotonic() - began < foreign_target.PATIENCE_S / 2
-        thread.join(5)
     shown = capsys.readouterr().err
     assert told in shown
     assert shown.count("\n") == 1
 
 
-def test_a_target_that_says_nothing_costs_the_patience_and_no_more(
+def test_a_target_that_says_nothing_costs_the_patience_and_a_look_at_what_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.frame_proxy.target.PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         began = time.monotonic()
         assert run_proxy(Wish(f"127.0.0.1:{server.getsockname()[1]}")) == 2
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
     assert "No broker answers at" in capsys.readouterr().err
