@@ -1,7 +1,9 @@
-"""closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14).
+"""closed-segments-stored: after the heal each closed segment that may be copied is in the remote tier (P-8, P-14), and
+what is there is deleted locally.
 
 KIP-405: a segment may be copied if it is not the active one, and lies wholly below the last stable offset and the high
-watermark. What snapshots of producers its log has does not matter (P-14).
+watermark. What snapshots of producers its log has does not matter (P-14). The oldest segments whose copies are listed
+are deleted while the local log is larger than ``local.retention.bytes`` by at least one of them.
 """
 
 from collections.abc import Iterator
@@ -33,15 +35,15 @@ class ClosedSegmentsStored(Check):
         return next(self._missing(), None) is None
 
     def overdue(self, at_us: int, after_us: int) -> None:
-        for node_id, partition, base, end in self._missing():
+        for node_id, partition, base, end, what in self._missing():
             self.violated(
                 at_us,
-                f"{partition.log.directory} from {base} to {end} on leader {node_id} is not in the tier "
+                f"{partition.log.directory} from {base} to {end} on leader {node_id} is {what} "
                 f"{after_us // 1_000_000} s after all was healed",
             )
 
-    def _missing(self) -> Iterator[tuple[int, Partition, int, int]]:
-        """Yields the leader, and the first and next offset of a segment that is not listed."""
+    def _missing(self) -> Iterator[tuple[int, Partition, int, int, str]]:
+        """Yields the leader, the first and next offset of a segment, and how it is not as it is due."""
         for node_id, node in self._nodes.items():
             remote_log = node.broker.remote_log
             if remote_log is None:
@@ -53,10 +55,15 @@ class ClosedSegmentsStored(Check):
                 known = remote_log.metadata.of(partition.topic_id, partition.index)
                 listed = [(each.start_offset, each.end_offset + 1) for each in known.listed()]
                 stable_end = min(log.high_watermark, log.last_stable_offset)
-                for base, end in pairwise(log.bases):
+                kept = log.config.local_retention_bytes
+                excess = sum(each.size_bytes for each in log.segments) - kept if kept >= 0 else -1
+                for segment, (base, end) in zip(log.segments, pairwise(log.bases), strict=False):
                     self.looked_at += 1
+                    excess -= segment.size_bytes
                     if end <= stable_end and not _covers(listed, max(base, log.log_start_offset), end):
-                        yield node_id, partition, base, end
+                        yield node_id, partition, base, end, "not in the tier"
+                    elif end <= stable_end and excess >= 0:
+                        yield node_id, partition, base, end, "still beside its copy, beyond local.retention.bytes,"
 
 
 def _covers(listed: list[tuple[int, int]], offset: int, end: int) -> bool:

@@ -133,3 +133,9 @@ def remote_state_not_restored(
 ) -> None:
     """A replica that begins behind what is in the remote tier knows no producers of those records (P-6, P-11)."""
     original(self, now, offset, log_start_offset, epochs, _nobody(self), producers.emptied())
+
+
+@mutant("reference_broker.log.shrinking_log:ShrinkingLog.awaits_sync")
+def aged_segments_unsynced(original: Function, self: Any) -> bool:
+    """Nobody syncs a segment that was closed because of its age, so it is never deleted locally (P-11)."""
+    return bool(self.segments.retired)

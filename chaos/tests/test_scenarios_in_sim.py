@@ -95,6 +95,7 @@ CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
     "follower_ignores_moved_marker": ("deleted-stays-deleted", "tombstones-marked"),
     "unsafe_for_ever": "one-bootstrap-per-marker",
     "deleted_before_listed": "kept-until-stored",
+    "aged_segments_unsynced": "closed-segments-stored",
     "older_upload_counts": "newer-upload-counts",
     "remote_state_not_restored": "duplicate",
     "unsnapshotted_segments_stay": "closed-segments-stored",

@@ -48,7 +48,7 @@ class Housekeeping:
         for number, log in enumerate(list(self.other_logs()), 1):
             if log.config.is_copied:
                 self._shorten(log)
-            if log.has_retired:
+            if log.awaits_sync():
                 sync_then(broker.outside, [log], nobody_waits)
             if number % PARTITIONS_PER_SLICE == 0:
                 yield
@@ -63,7 +63,7 @@ class Housekeeping:
             except DiskError as failure:
                 where = ("partition", f"{partition.topic}-{partition.index}")
                 self.broker.outside.note("retention_failed", where, ("reason", str(failure)))
-        if log.has_retired:  # The files go when the new log start is durable.
+        if log.awaits_sync():  # Files go when the new log start is durable, or what is in the tier instead.
             sync_led_then(self.broker.outside, [partition], nobody_waits)
         if log.local_log_start_offset != start:
             partition.changed()

@@ -10,6 +10,7 @@ from reference_broker.log import removal
 from reference_broker.log.config import LogConfig
 from reference_broker.log.local_start import EpochStart
 from reference_broker.log.log_view import LogView
+from reference_broker.log.producer_snapshots import SUFFIX as SNAPSHOT_SUFFIX
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.reading import OffsetOutOfRange
 from reference_broker.log.recreating import Recreated
@@ -253,6 +254,15 @@ class ShrinkingLog(LogView):
     def has_retired(self) -> bool:
         """Whether files wait for the next sync, to be deleted after it."""
         return bool(self.segments.retired)
+
+    def awaits_sync(self) -> bool:
+        """Whether something waits for the next sync: files to be deleted after it, or what a roll has closed, which is
+        neither deleted locally nor behind the recovery point before it is durable (Kafka syncs after each roll)."""
+        durability, items = self.durability, self.segments.items
+        if not durability.dirty or not items:
+            return self.has_retired
+        is_closed_dirty = durability.synced_offset < items[-1].base_offset
+        return self.has_retired or is_closed_dirty or any(path.endswith(SNAPSHOT_SUFFIX) for path in durability.dirty)
 
     def _delete_retired(self) -> None:
         """If the disk fails, the files are deleted after the next sync, or at the next start."""

@@ -1,7 +1,10 @@
 """Periodic work on logs that this node does not lead."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from reference_broker.core.housekeeping import PARTITIONS_PER_SLICE, Housekeeping
 from reference_broker.log.config import LogConfig
@@ -57,3 +60,34 @@ def test_how_far_logs_are_synced_is_noted_in_slices_but_never_for_a_log_that_was
     assert deleted.durable_end == 0
     assert [log.durable_end for log in logs] == [1] * len(logs)
     assert synced == [f"t-0/{SYNCED_FILE}", *(f"t-{index}/{SYNCED_FILE}" for index in range(len(logs)))]
+
+
+def closed_by_age(log: PartitionLog) -> PartitionLog:
+    log.config = LogConfig(segment_ms=60_000)
+    assert log.roll_if_due(LATER)
+    assert log.synced_offset == 0
+    return log
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_what_was_closed_because_of_its_age_is_synced_at_the_next_round(is_led: bool) -> None:
+    """It is neither deleted locally nor behind the recovery point before that (P-11)."""
+    log = closed_by_age(followed(0))
+    partitions = Partitions()
+    if is_led:
+        partitions.by_name["t", 0] = SimpleNamespace(  # type: ignore[assignment]
+            topic="t", index=0, log=log, deleted=False, followers=None, changed=lambda: None
+        )
+    synced: list[tuple[str, ...]] = []
+
+    def sync(paths: tuple[str, ...], done: Callable[[], None]) -> None:
+        synced.append(paths)
+        done()
+
+    broker: Any = SimpleNamespace(partitions=partitions, now=LATER, outside=SimpleNamespace(sync=sync))
+    housekeeping = Housekeeping(broker, other_logs=lambda: () if is_led else [log])
+    assert list(housekeeping._retention()) == []
+    assert log.synced_offset == log.log_end_offset == 1
+    assert not log.awaits_sync()
+    assert list(housekeeping._retention()) == []
+    assert len(synced) == 1, "once is enough"
