@@ -272,6 +272,7 @@ def fleet(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for a single seed's run, which Spark can judge.")
 @click.option("--processes", type=click.IntRange(1), default=2, show_default=True, help="How many seeds at once.")
 @click.option("--profile", is_flag=True, help="Tell where the time went, by part and by kind of event. Needs --seeds.")
+@click.option("--no-shrink", is_flag=True, help="Do not look for the smallest scenario with which a red seed fails.")
 def sim(
     scenarios: Sequence[str],
     everything: bool,
@@ -283,6 +284,7 @@ def sim(
     out: Path | None,
     processes: int,
     profile: bool,
+    no_shrink: bool,
 ) -> None:
     """Plays scenarios in the simulator: one process, virtual time. A seed always gives the same trace."""
     _one_of(mutant, with_mutants)
@@ -295,7 +297,7 @@ def sim(
     from scenarios.revisions import marked, revision_of
 
     names = [marked(each.path, revision_of(each)) for each in find_scenarios(scenarios, everything)]
-    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or "", profile))
+    sys.exit(simulate(names, seeds, seed, mutant, processes, out, with_mutants, revision or "", profile, not no_shrink))
 
 
 @click.command(

@@ -115,19 +115,23 @@ class FleetRun:
         end_s = time.monotonic() + self.spec.load.seconds if self.spec.load.seconds else float("inf")
         while time.monotonic() < end_s and self._next_command(locust) is None:
             pass
-        locust.tell("stop_writers")
-        self._wait(locust, "writers_left")
+        self._stop(locust, "writers")
         say("load_ended", **self.last)
 
     def _finish(self, locust: LocustProcesses) -> None:
         while self.hold and self._next_command(locust) != "final":
             pass
         say("final")
-        locust.tell("stop_readers")
-        self._wait(locust, "readers_left")
+        for stage in ("workers", "readers"):
+            if self.fleet.stages[stage]:
+                self._stop(locust, stage)
         locust.tell("close")
         if not self._wait(locust, "closed", self.spec.workers):
             raise WorkerDiedError(f"Not all Locust workers closed their history; see {self.out_dir / 'logs'}.")
+
+    def _stop(self, locust: LocustProcesses, stage: str) -> None:
+        locust.tell(f"stop_{stage}")
+        self._wait(locust, f"{stage}_left")
 
     def _next_command(self, locust: LocustProcesses) -> str | None:
         """Prints progress and waits for a command. Returns None if none comes within half a second."""

@@ -37,6 +37,8 @@ from bench.fleet.spec import FleetSpec, address_of, settings_of
 
 REPLICAS_OF_TARGET = 1
 """The second cluster has one node."""
+STAGES = ("writers", "workers", "readers")
+"""The stages of the end of a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Fleet:
 
     1. ``preparer``, and ``target_preparer`` for the cluster that a mirror copies to.
     2. ``seeder``.
-    3. ``load``, which is ``writers`` and ``readers`` together. Writers get Stopping first, and readers when all writers
-       have finished.
+    3. ``load``, which is the clients of all ``stages`` together. The clients of a stage get Stopping when those of the
+       stage before it have finished.
     4. ``final_reader``, ``committed_reader``, ``target_reader`` and ``final_describer``.
     """
 
@@ -74,7 +76,13 @@ class Fleet:
 
     @property
     def readers(self) -> tuple[Behaviour, ...]:
-        return (*self.workers, *self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
+        return (*self.fetchers, *self.members, *self.mirrors, *self.metadata_readers)
+
+    @property
+    def stages(self) -> dict[str, tuple[Behaviour, ...]]:
+        """The clients of the load by stage, in the order in which the stages end: workers read what writers wrote, and
+        readers read what both wrote."""
+        return dict(zip(STAGES, (self.writers, self.workers, self.readers), strict=True))
 
     @property
     def last_readers(self) -> tuple[FinalReader, ...]:
@@ -84,7 +92,7 @@ class Fleet:
 
     @property
     def load(self) -> tuple[Behaviour, ...]:
-        return (*self.writers, *self.readers)
+        return (*self.writers, *self.workers, *self.readers)
 
 
 def make_fleet(spec: FleetSpec, share: tuple[int, int] = (0, 1)) -> Fleet:

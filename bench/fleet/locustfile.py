@@ -108,7 +108,7 @@ def on_command(environment: Any, msg: Any, **_: Any) -> None:
         fleet.close()
         fleet.report()
     else:
-        fleet.stop(writers=command == "stop_writers")
+        fleet.stop(command.removeprefix("stop_"))
 
 
 def on_report(environment: Any, msg: Any, **_: Any) -> None:

@@ -15,17 +15,12 @@ from gevent.event import Event
 from locust import User, task
 from locust.exception import StopUser
 
-from bench.fleet.behaviours.admin import Admin
 from bench.fleet.behaviours.board import MetadataBoard
 from bench.fleet.behaviours.cluster import ClusterScript
-from bench.fleet.behaviours.producers import KeyedProducer
 from bench.fleet.behaviours.protocol import Behaviour
-from bench.fleet.behaviours.transactions.janitor import Janitor
-from bench.fleet.behaviours.transactions.strays import StrayProducer
-from bench.fleet.behaviours.transactions.writers import TransactionalWriter
 from bench.fleet.driver import BlockingDriver, clock
 from bench.fleet.early_signs import SIGNS_OF, EarlySigns
-from bench.fleet.fleet import make_fleet
+from bench.fleet.fleet import STAGES, make_fleet
 from bench.fleet.generator import TICK_S, GeneratorMeter, Sample
 from bench.fleet.parquet_sink import ParquetSink
 from bench.fleet.recorder import Recorder
@@ -85,6 +80,7 @@ class WorkerFleet:
             fleet.janitors,
         )
         self.drivers = [BlockingDriver(each, self.record) for each in evenly_mixed(kinds)]
+        self._stage_of = {each.process: stage for stage, clients in fleet.stages.items() for each in clients}
         share_metadata([*fleet.fetchers, *fleet.producers])
         self.meter = GeneratorMeter(time.monotonic(), time.process_time())
         self.closed = False
@@ -121,14 +117,16 @@ class WorkerFleet:
             response=None,
         )
 
-    def stop(self, writers: bool) -> None:
-        """Ends the load of the writers, or that of the readers."""
-        for each in self.drivers:
-            if _writes(each.behaviour) == writers:
-                each.stop()
+    def stop(self, stage: str) -> None:
+        """Ends the load of the clients of one of ``STAGES``."""
+        for each in self._in_stage(stage):
+            each.stop()
 
-    def left(self, writers: bool) -> int:
-        return sum(not each.finished for each in self.drivers if _writes(each.behaviour) == writers)
+    def left(self, stage: str) -> int:
+        return sum(not each.finished for each in self._in_stage(stage))
+
+    def _in_stage(self, stage: str) -> list[BlockingDriver]:
+        return [each for each in self.drivers if self._stage_of[each.behaviour.process] == stage]
 
     def ended_early(self) -> int:
         """Returns how many clients have ended although nobody told them to."""
@@ -179,8 +177,7 @@ class WorkerFleet:
             "worst_produce_p99_us": live.produce_p99_us,
             "worst_fetch_p99_us": live.fetch_p99_us,
             **{f"{SIGNS_OF}{name}": count for name, count in self.signs.seen.items()},
-            "writers_left": self.left(writers=True),
-            "readers_left": self.left(writers=False),
+            **{f"{stage}_left": self.left(stage) for stage in STAGES},
             "cpu_permille": sample.cpu_permille,
             "worst_wanted_permille": sample.wanted_permille,
             "worst_lag_us": sample.lag_us,
@@ -189,11 +186,6 @@ class WorkerFleet:
             "failure": self.failure,
         }
         self.environment.runner.send_message("fleet_report", data)
-
-
-def _writes(behaviour: Behaviour) -> bool:
-    """Writers end before readers do."""
-    return isinstance(behaviour, KeyedProducer | TransactionalWriter | Admin | StrayProducer | Janitor)
 
 
 def share_metadata(scripts: Sequence[ClusterScript]) -> None:

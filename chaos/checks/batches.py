@@ -13,6 +13,8 @@ from chaos.watched_disk import WatchedDisk
 _HEADER = Struct(">qiiBIhi")
 """Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
 _LENGTH_FROM = 12
+_LEAST_LENGTH = 49
+"""Length of a batch without records: its header has 61 bytes."""
 _CONTROL = 0x20
 _READ_BYTES = 1 << 20
 
@@ -38,12 +40,13 @@ class Readable(Protocol):
 
 
 def batches_of(data: bytes) -> Iterator[tuple[Batch, bytes]]:
-    """Yields the whole batches in ``data``, each with its bytes."""
+    """Yields the whole batches in ``data``, each with its bytes. Ends at a length that no batch has: a client's bytes
+    may be damaged, and what follows cannot be found."""
     position, size = 0, len(data)
     while position + _HEADER.size <= size:
         base, length, epoch, _, crc, attributes, last_delta = _HEADER.unpack_from(data, position)
         end = position + _LENGTH_FROM + length
-        if end > size:
+        if length < _LEAST_LENGTH or end > size:
             return
         yield Batch(base, epoch, crc, base + last_delta, bool(attributes & _CONTROL)), data[position:end]
         position = end

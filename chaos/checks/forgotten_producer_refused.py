@@ -1,13 +1,14 @@
 """forgotten-producer-refused: who a partition does not know must begin at sequence 0, and only the idle are forgotten.
 
 P-7: an ID is forgotten when ``producer.id.expiration.ms`` have passed since its last record, by the node's wall clock
-and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, so an ID may
-be known for so much longer. P-5: a batch of an unknown ID with another sequence than 0 is refused with
-UNKNOWN_PRODUCER_ID, if that is the policy.
+and the record's timestamp. Kafka looks for such IDs every ``producer.id.expiration.check.interval.ms``, which a steady
+clock measures, so an ID may be known until the wall clock has shown the expiration for as long. P-5: a batch of an
+unknown ID with another sequence than 0 is refused with UNKNOWN_PRODUCER_ID, if that is the policy.
 
-The check knows each producer's batches from the requests. An ID that was never seen, or whose newest batch is older
-than both times together, is unknown. An ID with a younger batch that was acknowledged, and that the leader's log still
-holds, is known. Batches of transactions are left out: an open one keeps its producer.
+The check knows each producer's batches from the requests, and what the wall clock showed at each of them. An ID that
+was never seen, or whose newest batch had expired at all requests of the last interval and at one before it, is unknown.
+An ID with a younger batch that was acknowledged, and that the leader's log still holds, is known. Batches of
+transactions are left out: an open one keeps its producer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,11 +48,12 @@ class _Producer:
 
 
 class _Asked(NamedTuple):
-    """A batch under way. ``sent_before_ms`` is ``sent_ms`` of its producer before it came; -1 if it was not known."""
+    """A batch under way. When it came, ``overdue_ms`` had passed since its producer's batch before: 0 if the node may
+    still know that one, -1 if there was none."""
 
     place: _Place
     batch: Producing
-    sent_before_ms: int
+    overdue_ms: int
 
 
 class ForgottenProducerRefused(Check):
@@ -63,15 +65,24 @@ class ForgottenProducerRefused(Check):
         self._producers: dict[tuple[_Place, int], _Producer] = {}
         self._asked: dict[tuple[int, int], dict[int, dict[tuple[str | bytes, int], _Asked]]] = {}
         """by node and connection, by correlation ID, and by the partition as the request names it"""
+        self._clocks: dict[int, list[tuple[int, int]]] = {}
+        """by node: when Produce requests came (us, steady clock), and what the wall clock showed (ms), oldest first"""
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
         if event is None:
             self._asked = without_node(self._asked, node_id)
+            self._clocks.pop(node_id, None)
         elif type(event) is Closed:
             self._asked.pop((node_id, event.connection), None)
         elif type(event) is Request and isinstance(event.body, ProduceRequest):
-            asked = dict(self._read(node, event.body))
+            interval_us = node.broker.config.producer_id_expiration_check_interval_ms * 1000
+            clocks = self._clocks.setdefault(node_id, [])
+            clocks.append((at_us, node.broker.now.wall_ms))
+            while len(clocks) > 1 and clocks[1][0] <= at_us - interval_us:
+                del clocks[0]
+            has_interval = clocks[0][0] <= at_us - interval_us
+            asked = dict(self._read(node, event.body, min(shown for _, shown in clocks) if has_interval else -1))
             self._asked.setdefault((node_id, event.connection), {})[event.correlation_id] = asked
         for effect in effects:
             if type(effect) is Reply and effect.api_key == PRODUCE:
@@ -83,9 +94,13 @@ class ForgottenProducerRefused(Check):
                             if one is not None:
                                 self._judge(at_us, node, one, told)
 
-    def _read(self, node: "Node", body: ProduceRequest) -> Iterator[tuple[tuple[str | bytes, int], _Asked]]:
-        """Yields the batches of producers with an ID, if each is alone in its partition's part of the request."""
+    def _read(
+        self, node: "Node", body: ProduceRequest, shown_ms: int
+    ) -> Iterator[tuple[tuple[str | bytes, int], _Asked]]:
+        """Yields the batches of producers with an ID, if each is alone in its partition's part of the request.
+        ``shown_ms`` is the least that the wall clock has shown in the last interval, or -1 if that is not known."""
         led, wall_ms = node.broker.partitions, node.broker.now.wall_ms
+        expiration_ms = node.broker.config.producer_id_expiration_ms
         for topic in body.topics:
             for each in topic.partitions:
                 named = topic.topic or bytes(topic.topic_id), each.partition
@@ -98,7 +113,9 @@ class ForgottenProducerRefused(Check):
                     known = self._producers.get((place, batch.producer_id))
                     sent_ms = max(batch.largest_ms, wall_ms, -1 if known is None else known.sent_ms)
                     if len(batches) == 1 and batch.producer_id >= 0 and not batch.is_transactional:
-                        yield named, _Asked(place, batch, -1 if known is None else known.sent_ms)
+                        is_overdue = known is not None and shown_ms - known.sent_ms >= expiration_ms
+                        overdue_ms = -1 if known is None else (wall_ms - known.sent_ms if is_overdue else 0)
+                        yield named, _Asked(place, batch, overdue_ms)
                     if known is None:
                         self._producers[place, batch.producer_id] = _Producer(sent_ms)
                     else:
@@ -107,7 +124,6 @@ class ForgottenProducerRefused(Check):
     def _judge(self, at_us: int, node: "Node", asked: _Asked, told: ProducePartitionResponse) -> None:
         config, wall_ms = node.broker.config, node.broker.now.wall_ms
         batch, producer = asked.batch, self._producers[asked.place, asked.batch.producer_id]
-        most_ms = config.producer_id_expiration_ms + config.producer_id_expiration_check_interval_ms
         who = f"producer {batch.producer_id} with sequence {batch.first_sequence}"
         if told.error_code == UNKNOWN_PRODUCER_ID:
             age_ms = wall_ms - producer.acked_ms
@@ -119,11 +135,15 @@ class ForgottenProducerRefused(Check):
                 self.violated(at_us, f"{who} was called unknown, and may begin at 0")
         elif told.error_code == 0:
             if batch.first_sequence > 0 and config.crucible_unknown_producer_id_policy == REJECT:
-                if asked.sent_before_ms < 0:
+                if asked.overdue_ms < 0:
                     self.violated(at_us, f"{who} was accepted, and the partition had never heard of it")
-                elif wall_ms - asked.sent_before_ms > most_ms:
-                    idle_ms = wall_ms - asked.sent_before_ms
-                    self.violated(at_us, f"{who} was accepted after {idle_ms} ms, {most_ms} ms are the most")
+                elif asked.overdue_ms:
+                    self.violated(
+                        at_us,
+                        f"{who} was accepted {asked.overdue_ms} ms after its last batch, and the clock had shown "
+                        f"{config.producer_id_expiration_ms} ms for "
+                        f"{config.producer_id_expiration_check_interval_ms} ms",
+                    )
             if told.base_offset >= 0:
                 producer.acked_ms, producer.acked_at = batch.largest_ms, told.base_offset
 

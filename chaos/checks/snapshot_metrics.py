@@ -1,6 +1,6 @@
 """snapshot-metrics-exact: the three metrics of KIP-630 tell of the snapshots that the node made, loaded and holds.
 
-``SnapshotSizeBytes`` is the size of the newest snapshot. One that was downloaded counts once it is loaded.
+``SnapshotSizeBytes`` is the size of the newest snapshot that the node holds.
 ``GenSnapshotLatencyMs`` has an entry for each snapshot that the node has made, and ``LoadSnapshotLatencyMs`` one for
 each that it has loaded (S-14). What an attempt took is known from the note of its start and the event after which the
 snapshot is there.
@@ -21,7 +21,7 @@ from reference_broker.metrics.metrics import Gauge, Histogram
 if TYPE_CHECKING:
     from reference_broker.core.node import Node
 
-STARTED, LOADED, DOWNLOADED, DAMAGED = "snapshot_started", "snapshot_loaded", "download_finished", "snapshot_damaged"
+STARTED, LOADED, DAMAGED = "snapshot_started", "snapshot_loaded", "snapshot_damaged"
 
 _Id: TypeAlias = tuple[int, int]
 """End offset and epoch."""
@@ -30,8 +30,8 @@ _Id: TypeAlias = tuple[int, int]
 @dataclass(slots=True)
 class _Snapshots:
     """What is known of the snapshots of one process of a node. ``started_us`` holds when it began each, by ID, and
-    ``made_ms`` what each took that is there. ``is_loading`` says that a download waits to be loaded. A live node is not
-    ``seen_from_start``, but from when it takes part in the quorum."""
+    ``made_ms`` what each took that is there. A live node is not ``seen_from_start``, but from when it takes part in the
+    quorum."""
 
     node: "Node"
     seen_from_start: bool
@@ -39,7 +39,6 @@ class _Snapshots:
     started_us: dict[_Id, int] = field(default_factory=dict)
     made_ms: list[int] = field(default_factory=list)
     loaded: int = 0
-    is_loading: bool = False
     is_damaged: bool = False
     metrics: tuple[Gauge, Histogram, Histogram] | None = None
 
@@ -47,7 +46,7 @@ class _Snapshots:
 class SnapshotMetricsExact(Check):
     guarantee = "snapshot-metrics-exact"
     needs_one_node = True
-    acts_on = (STARTED, LOADED, DOWNLOADED, DAMAGED, type(None))
+    acts_on = (STARTED, LOADED, DAMAGED, type(None))
 
     def __init__(self, around: Surroundings) -> None:
         super().__init__(around)
@@ -66,9 +65,6 @@ class SnapshotMetricsExact(Check):
                 known.started_us[int(fields["end_offset"]), int(fields["epoch"])] = at_us
             elif effect.what == LOADED:
                 known.loaded += 1
-                known.is_loading = False
-            elif effect.what == DOWNLOADED:
-                known.is_loading = True
             elif effect.what == DAMAGED:
                 known.is_damaged = True
 
@@ -88,7 +84,7 @@ class SnapshotMetricsExact(Check):
                 known.loaded = known.metrics[2].count
         size, made, loaded = known.metrics
         newest = store.size(ids[-1]) if ids else 0
-        if size.value != newest and not known.is_loading:
+        if size.value != newest:
             self.violated(at_us, f"SnapshotSizeBytes is {size.value}, and the newest snapshot has {newest} bytes")
         if not known.is_damaged and (made.count, made.sum) != (len(known.made_ms), sum(known.made_ms)):
             found = f"GenSnapshotLatencyMs has {made.count} entries of {made.sum} ms"

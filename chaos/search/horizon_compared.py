@@ -208,14 +208,14 @@ class Compared(World):
 
     part: Part
 
-    def _load(self, writers: Sequence[Client], readers: Sequence[Client]) -> None:
+    def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
         for check in self.checks:
             if isinstance(check, ReaderCaughtUp):
                 heal_s = self.part.size.before_s + self.part.cut.seconds
                 check.heal_us = self.agenda.now_us + int(heal_s * 1_000_000)
         if self.part.variant.snapshots:
             writers = [self._client(each) for each in self._writers_of_settings(writers)]
-        super()._load(writers, readers)
+        super()._load(writers, workers, readers)
 
     def _writers_of_settings(self, writers: Sequence[Client]) -> Iterator[SettingsWriter]:
         for each in writers:

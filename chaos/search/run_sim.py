@@ -21,6 +21,7 @@ from chaos.search.children import in_children
 from chaos.search.coverage import coverage_of, coverage_table
 from chaos.search.plain_values import plain_values
 from chaos.search.swarm import materialised
+from chaos.sim.machine import Machine
 from chaos.sim.network import CODED_SHARE
 from chaos.sim.verdict import SimVerdict
 from chaos.sim.world import RunStuckError, World
@@ -35,6 +36,8 @@ CHUNK = 8
 
 REWOUND = (OUT_OF_RANGE, "tombstones_missed")
 """Why a client leaves its position for an earlier one, if nothing was cut off there."""
+_OFFSETS = ("offset", "base_offset", "base")
+"""Names of what the innermost function works on, if it has an offset."""
 NO_ANSWER = "REQUEST_TIMED_OUT"
 """How a commit ends that was sent again and again until its time was over (``client.offset_commits``)."""
 
@@ -59,19 +62,32 @@ def play(
     with applied(by_name(mutant) if mutant else None) as at_work:
         played = materialised(scenario, seed)
         world = World(played, seed, hashed=hashed, keep_trace=keep_trace, coded_share=coded_share, also=also)
-        crash = stuck = ""
+        crash, stuck = tuple[str, ...](), ""
         try:
             world.play()
         except RunStuckError as error:
             stuck = str(error)
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(frame.filename).name}:{frame.lineno}, during {world.stage}"
-            crash = f"{type(error).__name__}: {error} ({where})"
+            crash = _crash(error, world.stage)
         return _verdict(world, at_work, crash, stuck), world
 
 
-def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> SimVerdict:
+def _crash(error: Exception, stage: str) -> tuple[str, ...]:
+    """Returns what ended the suite or a node, and then the node, and the offset or batch, that were worked on."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}, during {stage})"
+    node = next((own.node_id for own in (each.f_locals.get("self") for each in frames) if isinstance(own, Machine)), -1)
+    where = [f"node {node}"] if node >= 0 else []
+    for frame in reversed(frames):
+        at = next((value for name in _OFFSETS if type(value := frame.f_locals.get(name)) is int), None)
+        if at is not None:
+            where.append(f"offset {at}")
+            break
+    return (what, f"it worked on {' at '.join(where)}") if where else (what,)
+
+
+def _verdict(world: World, at_work: Applied | None, crash: tuple[str, ...], stuck: str) -> SimVerdict:
     scenario, history = world.scenario, world.history
     fired = Counter(row.name for row in world.faults if is_strike(row.kind))
     fetches = sum(row.f == "fetch" and row.type == "ok" for row in history.operations)
@@ -80,7 +96,7 @@ def _verdict(world: World, at_work: Applied | None, crash: str, stuck: str) -> S
     violations = sorted(found, key=lambda each: each.at_us)
     unused = at_work is not None and at_work.calls == 0
     if crash:
-        reasons = [crash]
+        reasons = [*crash]
     else:
         reasons = [*filter(None, [stuck]), *_shortcomings(world, fired, fetches, acked)]
         if at_work is not None and unused:
@@ -237,6 +253,7 @@ def simulate(
     with_mutants: bool = False,
     revision: str = "",
     profile: bool = False,
+    shrinks: bool = True,
 ) -> int:
     """Does what ``crucible sim`` does: plays, prints, and returns the exit code (0, 1, 2, 3 or 4).
 
@@ -246,6 +263,7 @@ def simulate(
     - With ``with_mutants`` each scenario must pass without a mutant, and must fail with each of its mutants in at least
       one seed. The exit code is 0 if that is so, else 1.
     - With ``profile`` all seeds are played in this process, and a table tells where the time went.
+    - A failing seed is made smaller, unless ``shrinks`` is off.
     - ``revision`` names the only revision to play. Without it each scenario is played in all its revisions.
     """
     first = 1 if seed is None else seed
@@ -268,7 +286,8 @@ def simulate(
                 found = search(scenario, wanted, processes, mutant)
             click.echo(report(found))
             failing = found.first_failing
-            if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and (single or not mutant):
+            is_kept = shrinks and (single or not mutant)
+            if failing is not None and failing.outcome in (Outcome.FAILED, Outcome.CRASHED) and is_kept:
                 _shrink_and_tell(scenario, failing)
             code = worst_outcome((code, found.outcome))
     except (loader.ScenarioError, MutantError, OSError) as error:

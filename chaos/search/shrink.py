@@ -1,14 +1,16 @@
 """Shrinks a failure: finds the smallest scenario with which a seed still breaks the same guarantee. Smaller means fewer
 faults, less load, fewer nodes."""
 
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from chaos.search.run_sim import run
 from chaos.search.swarm import materialised
-from chaos.search.write_scenario import write_scenario
+from chaos.search.write_scenario import text_of, write_scenario
 from chaos.sim.verdict import SimVerdict
+from scenarios import loader
 from scenarios.declared import simulated
 from scenarios.draw import drawn
 from scenarios.load import Load
@@ -32,15 +34,15 @@ def shrink(
     ``is_smaller`` gets each one that fails as soon as it is found, so that a search that is ended has one to show.
 
     ``failing`` is the scenario's verdict with its seed and mutant. A smaller scenario must break the same first
-    guarantee, or crash in the same way. The scenario that is returned has no swarm and no alternatives: all of its
-    faults are explicit.
+    guarantee, or crash in the same way, and the loader must take it. The scenario that is returned has no swarm and no
+    alternatives: all of its faults are explicit.
     """
     smallest = drawn(materialised(scenario, failing.seed), failing.seed)
     runs = 0
 
     def still_fails(candidate: Scenario) -> bool:
         nonlocal runs
-        if runs == max_runs:
+        if runs == max_runs or not _is_loadable(candidate):
             return False
         runs += 1
         verdict = run(candidate, failing.seed, failing.mutant or None)
@@ -56,6 +58,15 @@ def shrink(
                 smallest, shrunk = found, True
                 is_smaller(smallest)
     return smallest
+
+
+def _is_loadable(scenario: Scenario) -> bool:
+    """Whether the scenario can be kept as a file. A load may be too short for a fault, for example."""
+    try:
+        loader.parse(tomllib.loads(text_of(scenario)), Path(scenario.path))
+    except loader.ScenarioError:
+        return False
+    return True
 
 
 def _halves_of_faults(scenario: Scenario) -> Iterator[Scenario]:

@@ -130,9 +130,9 @@ class World:
             raise RunStuckError(failure)
         if appender is None and fleet.seeder is not None:
             self._phase("seed", [fleet.seeder], PREPARE_US)
-        readers = [self._client(each) for each in fleet.readers]
+        workers, readers = ([self._client(each) for each in stage] for stage in (fleet.workers, fleet.readers))
         writers: list[Behaviour] = [*fleet.writers, *([appender] if appender is not None else [])]
-        self._load([self._client(each) for each in writers], readers)
+        self._load([self._client(each) for each in writers], workers, readers)
         self._converge()
         self._last_look(fleet)
         self._converge()  # Once more, because the controller's upkeep may have written a record meanwhile.
@@ -148,26 +148,31 @@ class World:
     def faults(self) -> list[FaultRow]:
         return self.cluster.nemesis.faults
 
-    def _load(self, writers: Sequence[Client], readers: Sequence[Client]) -> None:
+    def _load(self, writers: Sequence[Client], workers: Sequence[Client], readers: Sequence[Client]) -> None:
         self.stage = "load"
         self.load_from_us = self.agenda.now_us
         self.load_until_us = self.load_from_us + int(self.scenario.load.in_simulator.seconds * 1_000_000)
         self.cluster.arm(self.load_from_us)
         self.cluster.nemesis.plan(self.load_from_us, self.load_until_us)
-        for client in (*readers, *writers):
+        for client in (*workers, *readers, *writers):
             client.start()
         self.agenda.run(self.load_until_us)
         self.stage = "drain"
         self.cluster.heal()
         healed_us = self.agenda.now_us
-        for clients in (writers, readers):
-            for client in clients:
-                client.stop()
-            self._until(DRAIN_US, lambda clients=clients: all(client.finished for client in clients))  # type: ignore[misc]
-            if clients is writers:
-                self._replicas_converge()  # Readers see only what is replicated.
-                self._tier_fills()
-                self._groups_settle(healed_us)
+        self._stop(writers)
+        self._replicas_converge()  # Readers see only what is replicated.
+        self._tier_fills()
+        self._groups_settle(healed_us)
+        if workers:
+            self._stop(workers)
+            self._replicas_converge()  # Readers read what workers wrote, too.
+        self._stop(readers)
+
+    def _stop(self, clients: Sequence[Client]) -> None:
+        for client in clients:
+            client.stop()
+        self._until(DRAIN_US, lambda: all(client.finished for client in clients))
 
     def _replicas_converge(self) -> None:
         if not self._reaches(self.agenda.now_us + CONVERGE_US, self._replicated.reached):

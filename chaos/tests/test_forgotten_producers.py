@@ -29,20 +29,21 @@ UNKNOWN = 59
 
 @dataclass
 class Partition:
-    """A partition whose log keeps what was appended. ``ms`` is the node's wall clock."""
+    """A partition whose log keeps what was appended. ``ms`` is the node's wall clock, which was ``stepped_ms`` ahead
+    of the steady one."""
 
     policy: str = "reject"
     ms: int = 1_000_000
+    stepped_ms: int = 0
     log: bytes = b""
     end: int = 0
     local_start: int = 0
     check: ForgottenProducerRefused = field(default_factory=lambda: ForgottenProducerRefused(around()))
 
-    def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True) -> list[str]:
-        """One record of producer 7 is sent and answered. Returns what the check says of it."""
-        data = bytes(
-            build([Record(timestamp_ms=self.ms, value=b"v")], producer_id=7, producer_epoch=0, base_sequence=sequence)
-        )
+    def produces(self, sequence: int, error: int = 0, *, is_kept: bool = True, producer: int = 7) -> list[str]:
+        """One record of a producer is sent and answered. Returns what the check says of it."""
+        record = Record(timestamp_ms=self.ms, value=b"v")
+        data = bytes(build([record], producer_id=producer, producer_epoch=0, base_sequence=sequence))
         offset = self.end
         topic = ProduceTopic("t", bytes(16), [ProducePartition(0, data)])
         tag = Tag(PRODUCE, VERSION, "p")
@@ -53,7 +54,8 @@ class Partition:
             self.log = self.log + offset.to_bytes(8, "big") + data[8:] if is_kept else b""
             self.end += 1
         before = len(self.check.violations)
-        self.check.acted(0, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, answer, tag)])
+        at_us = (self.ms - self.stepped_ms) * 1000
+        self.check.acted(at_us, self._node(), request, [Reply(1, 1, PRODUCE, VERSION, answer, tag)])
         return [each.story for each in self.check.violations[before:]]
 
     def _node(self) -> Any:
@@ -82,10 +84,25 @@ def test_a_busy_producer_is_known_and_an_idle_one_is_not() -> None:
     assert known.produces(0) == []
     known.ms += EXPIRES_MS - 1
     assert known.produces(1) == []
-    known.ms += EXPIRES_MS + LOOKS_MS
+    known.ms += EXPIRES_MS
+    assert known.produces(0, producer=8) == []
+    known.ms += LOOKS_MS - 1
     assert known.produces(2) == [], "the check interval has not passed"
-    known.ms += EXPIRES_MS + LOOKS_MS + 1
-    assert known.produces(3) == ["producer 7 with sequence 3 was accepted after 1101 ms, 1100 ms are the most"]
+    known.ms += EXPIRES_MS
+    assert known.produces(1, producer=8) == []
+    known.ms += LOOKS_MS
+    late = "the clock had shown 1000 ms for 100 ms"
+    assert known.produces(3) == [f"producer 7 with sequence 3 was accepted 1100 ms after its last batch, and {late}"]
+
+
+@pytest.mark.clause("P-7")
+def test_a_wall_clock_that_steps_leaves_the_node_an_interval_to_see_it() -> None:
+    known = Partition()
+    known.produces(0)
+    known.ms += LOOKS_MS
+    assert known.produces(0, producer=8) == []
+    known.ms, known.stepped_ms = known.ms + 5 * EXPIRES_MS, 5 * EXPIRES_MS
+    assert known.produces(1) == [], "the node has not looked at the stepped clock yet"
 
 
 @pytest.mark.clause("P-5", "P-7")

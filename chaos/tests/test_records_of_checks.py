@@ -2,6 +2,7 @@
 
 import pytest
 
+from chaos.checks.batches import batches_of
 from chaos.checks.records import PlainRecord, last_sequence_of, records_in
 from reference_broker.records.builder import build
 from reference_broker.records.compression import Compression
@@ -26,6 +27,13 @@ def test_records_that_do_not_fill_their_batch_are_an_error() -> None:
     batch[57:61] = (2).to_bytes(4, "big")
     with pytest.raises(ValueError, match="2 records end at"):
         list(records_in(bytes(batch)))
+
+
+@pytest.mark.parametrize("length", [-(2**31), -12, 0, 25, 48])
+def test_a_length_that_no_batch_has_ends_the_batches(length: int) -> None:
+    batch = bytes(build(WRITTEN))
+    damaged = batch[:8] + length.to_bytes(4, "big", signed=True) + batch[12:]
+    assert [data for _, data in batches_of(batch + damaged)] == [batch]
 
 
 @pytest.mark.parametrize(("first", "last"), [(7, 9), (2**31 - 1, 1), (-1, -1)])

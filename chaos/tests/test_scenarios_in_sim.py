@@ -375,13 +375,15 @@ def test_a_mutant_that_is_never_called_is_invalid() -> None:
 
 def test_a_bug_of_ours_is_a_crash_not_a_broken_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     def stumble(*_: object) -> None:
-        raise ZeroDivisionError("planted")
+        offset = 17
+        raise ZeroDivisionError(f"planted at {offset}")
 
     monkeypatch.setattr("reference_broker.sessions.fetch_session.FetchSession.accept", stumble)
     verdict = run(ALL["plain-load"], 1)
     assert verdict.outcome is Outcome.CRASHED
     assert verdict.outcome.value == 4
     assert "ZeroDivisionError: planted" in verdict.reasons[0]
+    assert verdict.reasons[1] == "it worked on node 0 at offset 17"
 
 
 def test_search_in_two_processes_finds_the_same_and_says_how_to_repeat_it() -> None:
@@ -402,6 +404,8 @@ def test_command_gives_exit_codes_and_the_hash_of_a_single_seed(
     assert "trace hash " in capsys.readouterr().out
     assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent", revision="final") == 1
     assert "enough for it" in capsys.readouterr().out
+    assert simulate(["1"], seed=1, mutant="change_mark_cleared_when_sent", revision="final", shrinks=False) == 1
+    assert "enough for it" not in capsys.readouterr().out
     assert simulate(["no-such-thing"]) == 2
     assert simulate(["1"], mutant="no_such_mutant") == 2
     assert capsys.readouterr().err.count("\n") == 2

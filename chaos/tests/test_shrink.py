@@ -7,6 +7,8 @@ import pytest
 
 from chaos.search.run_sim import run
 from chaos.search.shrink import keep_as_regression, shrink, told
+from chaos.search.write_scenario import write_scenario
+from reports.verdict import Outcome
 from scenarios import loader
 
 pytestmark = pytest.mark.simulated
@@ -28,6 +30,18 @@ def test_a_failure_that_needs_no_fault_is_told_so() -> None:
     small = shrink(scenario, run(scenario, 1, "epoch_wraps_to_zero"))
     assert small.faults == ()
     assert told(small) == "no fault is needed for it"
+
+
+def test_what_the_loader_would_refuse_is_not_smaller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A load that is over before a fault begins would fail as well here."""
+    scenario = loader.find("37")
+    failing = replace(run(loader.find("1"), 1), outcome=Outcome.FAILED)
+    monkeypatch.setattr("chaos.search.shrink.run", lambda *_: failing)
+    monkeypatch.setattr("chaos.search.shrink._fewer_faults", lambda _: ())
+    monkeypatch.setattr("chaos.search.shrink._halves_of_faults", lambda _: ())
+    small = shrink(scenario, failing)
+    assert small.load.in_simulator.seconds < scenario.load.in_simulator.seconds
+    assert loader.load(write_scenario(small, tmp_path / "x.toml")).load == small.load
 
 
 def test_what_is_kept_of_a_revision_is_found_by_its_file_s_name(tmp_path: Path) -> None:

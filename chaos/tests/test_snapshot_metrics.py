@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaos.checks.snapshot_metrics import DAMAGED, DOWNLOADED, LOADED, STARTED, SnapshotMetricsExact
+from chaos.checks.snapshot_metrics import DAMAGED, LOADED, STARTED, SnapshotMetricsExact
 from chaos.tests.surroundings import around
 from reference_broker.core.effects import Note
 from reference_broker.core.events import TimerFired
@@ -64,15 +64,15 @@ def test_a_snapshot_that_was_made_must_show() -> None:
 
 
 @pytest.mark.clause("S-14")
-def test_a_snapshot_that_was_downloaded_shows_once_it_is_loaded() -> None:
+def test_a_snapshot_that_was_downloaded_shows_before_it_is_loaded() -> None:
     node = Watched()
     node.held.append((3, 1))
-    assert node.sees(1, [(DOWNLOADED, 3)]) == []
-    told = ["SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes"]
-    told.append("LoadSnapshotLatencyMs has 0 entries, and the node loaded 1")
-    assert node.sees(2, [(LOADED, 3)]) == told
+    assert node.sees(1) == ["SnapshotSizeBytes is 0, and the newest snapshot has 300 bytes"]
+    node.tells(300)
+    assert node.sees(2) == []
+    assert node.sees(3, [(LOADED, 3)]) == ["LoadSnapshotLatencyMs has 0 entries, and the node loaded 1"]
     node.tells(300, loaded=1)
-    assert node.sees(3) == []
+    assert node.sees(4) == []
 
 
 @pytest.mark.clause("S-14")

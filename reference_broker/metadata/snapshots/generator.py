@@ -62,7 +62,6 @@ class SnapshotGenerator:
         if self._store.holds(snapshot_id(image)):
             self._pending_bytes = 0
             self._last_us = self._surroundings.now_us
-            self._metrics.show_size()
             self.cleaner.check()
         else:
             self._make_if_due()

@@ -18,18 +18,17 @@ class SnapshotMetrics:
         self._generated_ms = metrics.histogram(DOMAIN, KIND, "GenSnapshotLatencyMs")
         self._loaded_ms = metrics.histogram(DOMAIN, KIND, "LoadSnapshotLatencyMs")
         self._size_bytes = metrics.gauge(DOMAIN, KIND, "SnapshotSizeBytes")
-        self.show_size()
+        store.on_added = self._show_size
+        self._show_size()
 
     def generated(self, latency_us: int) -> None:
         self._generated_ms.record(latency_us // 1000)
-        self.show_size()
 
-    def show_size(self) -> None:
+    def _show_size(self) -> None:
         """Sets the size to that of the newest snapshot, or to 0 without one."""
         latest = self._store.latest
         self._size_bytes.value = 0 if latest is None else self._store.size(latest)
 
     def loaded(self, snapshot: OffsetAndEpoch, latency_us: int) -> None:
         self._loaded_ms.record(latency_us // 1000)
-        self.show_size()
         self._ports.note("snapshot_loaded", ("end_offset", snapshot.offset), ("epoch", snapshot.epoch))

@@ -5,7 +5,7 @@ is held, so that others may rely on it, when that name is durable.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from reference_broker.ports.disk import Disk
@@ -27,7 +27,8 @@ from reference_broker.quorum.snapshots.readers import SnapshotReaders
 @dataclass(slots=True, eq=False)
 class SnapshotStore:
     """``partial`` is the download that can be resumed, or None. ``readers`` tracks which replicas download what.
-    ``damaged`` holds the snapshots whose bytes were found to be bad, and why. They are not served."""
+    ``damaged`` holds the snapshots whose bytes were found to be bad, and why. They are not served. ``on_added`` is
+    called when a snapshot is held from now on."""
 
     _disk: Disk
     _ids: list[OffsetAndEpoch] = field(default_factory=list)
@@ -37,6 +38,7 @@ class SnapshotStore:
     readers: SnapshotReaders = field(default_factory=SnapshotReaders)
     damaged: dict[OffsetAndEpoch, str] = field(default_factory=dict)
     partial: OffsetAndEpoch | None = None
+    on_added: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         """Finds the snapshots on disk, and deletes leftovers except the newest download that can be resumed. Raises
@@ -101,6 +103,7 @@ class SnapshotStore:
             insort(self._ids, snapshot, key=lambda held: held.age)
         self._sizes[snapshot] = size
         self.damaged.pop(snapshot, None)
+        self.on_added()
         if self.partial is not None and self.partial.age <= snapshot.age:
             self.drop_partial()
 

@@ -1,5 +1,6 @@
-"""Searches new seeds of all scenarios in the simulator. One planted mutant, the canary, must be found by it. Before the
-new seeds come those with which a guarantee broke last. Once such a seed passes, the failure counts as mended. These
+"""Searches seeds of all scenarios in the simulator. A scenario's turns take seeds from 1 on and new seeds by turns,
+because a change may break what earlier nights saw pass. One planted mutant, the canary, must be found by it. First come
+those seeds with which a guarantee broke last. Once such a seed passes, the failure counts as mended. These
 plays decide neither what is chosen nor what is looked into.
 
 Child processes play, one for each core. Each has a scenario and its next seeds for about a turn
@@ -32,6 +33,7 @@ from tools.nights.players import Ended, Players, Tell
 from tools.nights.work import Work
 
 HEARS_FOR_S = 0.5
+FIRST_SEED = 1
 FOLLOWED_SHARE = 0.3
 """The part of the time that is left at the first red seed in which failures are looked into, and not searched."""
 CANARY_SEEDS = 600
@@ -72,6 +74,12 @@ class Search:
         tonight = sums_of(work.plays)
         before = [each for night in work.earlier for each in night.sums] + tonight
         self._next_seeds = _next_seeds(before, work.night.seed)
+        self._next_old_seeds = dict.fromkeys(self.scenarios, FIRST_SEED)
+        for each in work.plays:
+            if each.world == "sim" and not each.mutant and not each.is_replay and each.seed < work.night.seed:
+                self._next_old_seeds[each.scenario] = max(self._next_old_seeds[each.scenario], each.seed + 1)
+        self._had_old = set[str]()
+        """The scenarios whose last turn had old seeds."""
         self._standings.take(played(tonight, 0))
         self._outcomes = Counter(each.outcome for each in work.plays if each.world == "sim" and not each.mutant)
         have_been = {(each.scenario, each.seed) for each in work.plays if each.world == "sim" and not each.mutant}
@@ -125,8 +133,15 @@ class Search:
         return self._turn(scenario, "", left_s)
 
     def _turn(self, scenario: str, mutant: str, left_s: float) -> Turn:
-        first = self._next_seeds.get((scenario, mutant), self._work.night.seed)
         count = seeds_at_once(self._standings.known[scenario].seed_s, left_s)
+        if not mutant and scenario not in self._had_old:
+            self._had_old.add(scenario)
+            first = self._next_old_seeds[scenario]
+            self._next_old_seeds[scenario] = first + count
+            return Turn(scenario, "", range(first, first + count))
+        if not mutant:
+            self._had_old.discard(scenario)
+        first = self._next_seeds.get((scenario, mutant), self._work.night.seed)
         self._next_seeds[scenario, mutant] = first + count
         return Turn(scenario, mutant, range(first, first + count))
 

@@ -185,6 +185,11 @@ def test_metrics_of_making_and_loading() -> None:
     assert found["SnapshotSizeBytes"].value == replica.store.size(replica.store.ids[0])
     assert found["GenSnapshotLatencyMs"].count == 1
     assert found["GenSnapshotLatencyMs"].sum >= 6
+    downloaded = OffsetAndEpoch(10_000, 2)
+    replica.disk.append(replica.store.path(downloaded), [b"x" * 7])
+    replica.store.add(downloaded)
+    assert found["SnapshotSizeBytes"].value == 7, "a snapshot shows as soon as it is held, before it is loaded"
+    replica.store.delete(downloaded)
     for _ in replica.loader.load():
         replica.ports.now_us += 3_000
     assert (found["LoadSnapshotLatencyMs"].count, found["LoadSnapshotLatencyMs"].sum) == (1, 6)
