@@ -23,11 +23,10 @@ from chaos.mutants.wrong_habits import PLAYED, found
 
 READY_LIMIT_S = 60.0
 SETTINGS = {
-    "crucible.unknown.producer.id.policy": "accept",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
 }
-"""So that the end of the sequence is played, and cases about groups need not wait."""
+"""So that cases about groups need not wait."""
 NO_DEFECT_YET: Mapping[str, str] = {
     "handshake/api-versions/beyond-range-goes-on": "it would need a driver that closes a connection after an answer",
     "handshake/api-versions/version-0": "without that answer the probe meets no broker at all",

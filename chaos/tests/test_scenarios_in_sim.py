@@ -33,6 +33,7 @@ CONTROL_SEEDS = range(1, 5)
 CLUSTER_SEEDS = range(1, 2)
 """A cluster takes ten times as long as a single node. The nightly session plays many seeds of each scenario."""
 MUTANT_SEEDS = range(1, 21)
+POLICY = "crucible.unknown.producer.id.policy"
 OTHERS_BROKEN = 3
 """A mutant breaks at most this many guarantees besides its own one. One that breaks everything proves little."""
 SEEN_BY_MANY = {
@@ -309,6 +310,17 @@ def test_mutant_is_red_for_the_right_reason(name: str, mutant: str) -> None:
                 assert run(ALL[name], seed, mutant).broken == verdict.broken
             return
     pytest.fail(f"{name} did not notice {mutant} in {len(MUTANT_SEEDS)} seeds")
+
+
+@pytest.mark.clause("P-5", "P-6")
+@pytest.mark.parametrize("number", [22, 23, 24, 25])
+def test_producers_are_written_once_under_the_other_policy_for_unknown_ones(number: int) -> None:
+    """The scenarios have one policy each."""
+    (scenario,) = [each for each in ALL.values() if each.number == number and "@" not in each.name]
+    config = dict(scenario.cluster.config)
+    config[POLICY] = "reject" if config.get(POLICY, "accept") == "accept" else "accept"
+    verdict = run(replace(scenario, cluster=replace(scenario.cluster, config=tuple(config.items()))), 1)
+    assert verdict.outcome is Outcome.PASSED, (verdict.violations, verdict.reasons)
 
 
 @pytest.mark.parametrize("file", sorted(REGRESSIONS.glob("*.toml")), ids=lambda file: file.stem)

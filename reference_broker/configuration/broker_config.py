@@ -109,9 +109,9 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
         "Fetch answers can tell below which offset tombstones may be gone, and followers heed that.",
     )
     crucible_unknown_producer_id_policy: str = setting(
-        "reject",
-        "A batch of an unknown producer ID with a sequence other than 0 is rejected or accepted.",
-        choices=("reject", "accept"),
+        "accept",
+        "A batch of an unknown producer ID with a sequence other than 0 is accepted, as Kafka does, or rejected.",
+        choices=("accept", "reject"),
     )
     default_replication_factor: int = setting(
         1, "A topic that names no replication factor gets so many replicas.", at_least=1

@@ -54,8 +54,8 @@ class LogConfig:
     producer_id_expiration_ms: int = 86_400_000
     """The broker setting ``producer.id.expiration.ms`` (P-7)."""
     producer_id_expiration_check_interval_ms: int = 600_000
-    unknown_producer_id_policy: str = "reject"
-    """The broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``reject`` or ``accept``."""
+    unknown_producer_id_policy: str = "accept"
+    """The broker setting ``crucible.unknown.producer.id.policy`` (P-5): ``accept`` or ``reject``."""
 
     transaction_verification_enable: bool = False
     """The broker setting ``transaction.partition.verification.enable``: the coordinator of a transaction must know the

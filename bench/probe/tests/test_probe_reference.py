@@ -26,9 +26,6 @@ MAY_LACK = {
     "admin/reassignments/listed": "ListPartitionReassignments is not served",
     "admin/quotas/described": "DescribeClientQuotas is not served",
     "admin/rights/described": "DescribeAcls is not served",
-    "produce/idempotence/wrap": "an unknown producer must begin at 0 (clause P-5), and 2^31 records take too long",
-    "produce/idempotence/wrap-in-batch": "as before",
-    "produce/idempotence/wrap-gap": "as before",
 }
 """Cases that the reference broker does not claim to fulfil with its default settings."""
 
@@ -54,12 +51,15 @@ def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
     assert took_s < WITHIN_S
 
 
-def test_the_end_of_the_sequence_where_unknown_producers_are_taken(tmp_path: Path) -> None:
-    policy = {"crucible.unknown.producer.id.policy": "accept"}
-    names = [name for name in MAY_LACK if "wrap" in name]
+def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
+    policy = {"crucible.unknown.producer.id.policy": "reject"}
+    wraps = [each.id for each in all_cases() if each.id.startswith("produce/idempotence/wrap")]
     with REFERENCE.launched(tmp_path, 1, policy) as cluster:
-        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), chosen([], names))
-    assert {each.case.id: each.verdict for each in outcomes} == dict.fromkeys(names, Verdict.PASS)
+        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), chosen([], [*wraps, "produce/idempotence/unknown-id"]))
+    verdicts = {each.case.id: each.verdict for each in outcomes}
+    assert verdicts.pop("produce/idempotence/unknown-id") is Verdict.FAIL
+    assert verdicts == dict.fromkeys(wraps, Verdict.NOT_ADVERTISED)
+    assert len(wraps) == 3
 
 
 def test_what_a_run_has_made_is_gone_afterwards(broker: Broker) -> None:

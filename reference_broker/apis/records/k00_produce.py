@@ -17,6 +17,9 @@
 * A retry of a batch that is written already waits for the first writing.
 * The first batch of a transaction in a partition waits until the transaction's coordinator has said that it knows the
   partition (``produce_transactions.py``).
+* A partition that does not know a producer takes its batch with whatever sequence (KIP-360), if
+  ``crucible.unknown.producer.id.policy`` is ``accept``, the default. Unlike Kafka: ``reject`` demands sequence 0, and
+  responds UNKNOWN_PRODUCER_ID to another one.
 * Unlike Kafka: nobody may write to internal topics. Kafka lets any client do so that calls itself ``__admin_client``,
   and anybody can. A transactional batch without a transactional ID is refused alone, not with the whole request.
 
@@ -27,7 +30,7 @@ Version notes:
 * v12: a partition that is written to is added to the transaction (version 2 of transactions).
 * v13: topics are named by ID.
 
-KIPs: 98, 101, 110, 467, 497, 516, 890, 951, 966, 1050.
+KIPs: 98, 101, 110, 360, 467, 497, 516, 890, 951, 966, 1050.
 """
 
 from collections import deque

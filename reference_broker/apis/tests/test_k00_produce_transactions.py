@@ -50,9 +50,7 @@ class TransactionWorld(ReplicatedWorld):
         self.broker.verifier = Verifier(ports, 1, lambda: self.controller.image, self.link.serve_locally, self.metrics)
         demands = BrokerConfig.parse(settings or {}).transaction_partition_verification_enable
         for partition in self.led:
-            partition.log.config = LogConfig(
-                unknown_producer_id_policy="accept", transaction_verification_enable=demands
-            )
+            partition.log.config = LogConfig(transaction_verification_enable=demands)
         state = PartitionImage((2,), (2,), 2, 0, 0)
         image = self.controller.image
         topics = {**image.topics, TRANSACTION_TOPIC: TopicImage(TRANSACTION_TOPIC, b"s" * 16, (state,))}

@@ -69,7 +69,7 @@ def test_the_finer_unit_wins(pairs: dict[str, str], retention_ms: int) -> None:
         ),
         (
             {"crucible.unknown.producer.id.policy": "maybe"},
-            "crucible.unknown.producer.id.policy is 'maybe': give reject or accept.",
+            "crucible.unknown.producer.id.policy is 'maybe': give accept or reject.",
         ),
         ({"log.cleanup.policy": "delete,burn"}, "log.cleanup.policy is 'burn': give delete or compact."),
         ({"advertised.listeners": "SSL://h:1"}, "advertised.listeners is 'SSL://h:1': give one PLAINTEXT://HOST:PORT."),
@@ -110,11 +110,11 @@ def test_the_advertised_address_is_host_and_port(text: str, address: tuple[str, 
 
 
 def test_a_topics_log_settings_are_its_own_over_the_brokers() -> None:
-    config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "accept"})
+    config = BrokerConfig.parse({"log.segment.bytes": "5000", "crucible.unknown.producer.id.policy": "reject"})
     log_config = config.log_config({"retention.ms": "7", "cleanup.policy": "compact, delete"})
     assert (log_config.segment_bytes, log_config.retention_ms) == (5000, 7)
     assert (log_config.is_compacted, log_config.is_deleted) == (True, True)
-    assert log_config.unknown_producer_id_policy == "accept"
+    assert log_config.unknown_producer_id_policy == "reject"
     assert config.topic_defaults().segment_bytes == 5000
 
 

@@ -118,6 +118,18 @@ def test_the_policy_for_unknown_producers_reaches_the_log(policy: str, error: Er
     assert world.produce("t", 0, sent_batch(7, 5)).error_code == error
 
 
+@pytest.mark.clause("P-5")
+def test_an_unknown_producer_goes_on_with_its_sequence_unless_a_policy_forbids_it() -> None:
+    """KIP-360: in a partition without records, with other producers only, or emptied by DeleteRecords."""
+    world = NodeWorld()
+    world.create("t")
+    assert world.produce("t", 0, sent_batch(7, 17)).error_code == ErrorCode.none
+    assert world.produce("t", 0, sent_batch(8, 17)).error_code == ErrorCode.none
+    world.log("t").delete_records_before(2)
+    assert world.produce("t", 0, sent_batch(9, 17)).error_code == ErrorCode.none
+    assert world.produce("t", 0, sent_batch(8, 19)).error_code == ErrorCode.out_of_order_sequence_number, "it is known"
+
+
 @pytest.mark.clause("P-7", "UnifiedLogTest.testPeriodicProducerIdExpiration")
 def test_the_expiration_of_producers_reaches_the_log() -> None:
     world = NodeWorld(producer_id_expiration_ms="1000", producer_id_expiration_check_interval_ms="100")

@@ -6,7 +6,7 @@ from reference_broker.wire.errors import ErrorCode
 
 
 def test_a_refused_batch_learns_where_the_log_starts() -> None:
-    world = NodeWorld()
+    world = NodeWorld(crucible_unknown_producer_id_policy="reject")
     world.create("t", cleanup_policy="compact")
     refused = [
         (build([Record(timestamp_ms=1, value=b"no key")]), ErrorCode.invalid_record),

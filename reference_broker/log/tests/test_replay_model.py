@@ -32,7 +32,6 @@ CONFIG = LogConfig(
     cleanup_policy="compact",
     min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=0,
-    unknown_producer_id_policy="accept",
     retention_ms=-1,
 )
 TRANSACTIONAL = 2

@@ -14,7 +14,7 @@ from reference_broker.records.batch import read_header
 from reference_broker.records.tests.markers import build_marker
 from reference_broker.wire.errors import Error, ErrorCode
 
-DEMANDED = LogConfig(transaction_verification_enable=True, unknown_producer_id_policy="accept")
+DEMANDED = LogConfig(transaction_verification_enable=True)
 
 
 @pytest.fixture
