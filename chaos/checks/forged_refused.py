@@ -17,11 +17,11 @@ from kio.schema.add_partitions_to_txn.v5.response import AddPartitionsToTxnRespo
 
 from chaos.checks.check import Check
 from chaos.checks.surroundings import Surroundings
-from chaos.node_requests import FORGED, tells_a_lie
+from chaos.node_requests import BY_CLIENTS, FORGED, tells_a_lie
 from reference_broker.core.effects import Effect, Reply
 from reference_broker.core.events import Closed, Event, Request
 from reference_broker.metadata.topic_names import is_internal
-from reference_broker.wire.apis import api_name
+from reference_broker.wire.apis import ApiKey, api_name
 from reference_broker.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ForgedRefused(Check):
 
     def acted(self, at_us: int, node: "Node", event: Event | None, effects: Sequence[Effect]) -> None:
         node_id = node.broker.node_id
-        if type(event) is Request and event.api_key in FORGED and tells_a_lie(event.body):
+        if type(event) is Request and event.api_key in FORGED and _is_forged(event):
             told = f"{api_name(event.api_key)} of {event.client_id.partition(':')[0]}"
             self._forged.setdefault((node_id, event.connection), {})[event.correlation_id] = told
         elif type(event) is Closed:
@@ -52,6 +52,12 @@ class ForgedRefused(Check):
                 asked = self._forged.get((node_id, effect.connection), {}).pop(effect.correlation_id, None)
                 if asked is not None and not refuses(effect.body):
                     self.violated(at_us, f"node {node_id} granted a forged request: {asked}")
+
+
+def _is_forged(request: Request) -> bool:
+    if request.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and request.api_version > BY_CLIENTS:
+        return False  # A broker verifies or adds any partition (KIP-890).
+    return tells_a_lie(request.body)
 
 
 def refuses(body: Any) -> bool:

@@ -52,10 +52,10 @@ def forged(seed: int) -> list[NodeRequest]:
     return Forger(seen, "the-cluster", (0, 1, 2), 0, Random(seed)).requests()
 
 
-def judged(body: object, answer: object, *, closed: bool = False) -> bool:
+def judged(body: object, answer: object, *, closed: bool = False, api: tuple[ApiKey, int] = (ApiKey.VOTE, 1)) -> bool:
     """Returns whether the check sees a breach."""
-    check, tag = ForgedRefused(around(alone=True)), Tag(ApiKey.VOTE, 1, "node-1")
-    check.acted(0, NODE, Request(3, 8, ApiKey.VOTE, 1, SENDER, body, tag), ())
+    check, tag = ForgedRefused(around(alone=True)), Tag(*api, "node-1")
+    check.acted(0, NODE, Request(3, 8, *api, SENDER, body, tag), ())
     if closed:
         check.acted(1, NODE, Closed(3), ())
     for at_us in (2, 3):
@@ -98,7 +98,8 @@ def test_an_internal_topic_is_refused_to_clients_for_what_it_is(
     answer = AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=(result,)
     )
-    assert judged(asked.body, answer) == breach
+    assert judged(asked.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 3)) == breach
+    assert not judged(asked.body, answer, api=(ApiKey.ADD_PARTITIONS_TO_TXN, 4)), "brokers may add any partition"
 
 
 def test_a_true_request_may_be_granted() -> None:
