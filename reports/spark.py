@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from reports import class_archive, s3
 from reports.errors import SetupError
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA = 17
+KILLED_WITHIN_S = 10
+"""Limits the wait for a killed Java process to disappear."""
 DRIVER_MEMORY = "2g"
 LARGE_DRIVER_MEMORY = "5g"
 """It judges ten million operations in 5.6 GiB, and a tenth faster than with 3 GB."""
@@ -99,30 +103,60 @@ def spark_session(
             builder = builder.config(key, value)
         log = Path(scratch) / "spark.log"
         interrupted = signal.getsignal(signal.SIGINT)
+        earlier = _descendants()
         try:
             with _stderr_of_children_to(log):
                 session = builder.getOrCreate()
+        except KeyboardInterrupt:
+            _kill_java(earlier)
+            raise
         except Exception as error:
             last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:] or [str(error)]
             raise SetupError(f"Spark did not start: {last[0]}") from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupted)  # PySpark's own handler asks Java, and fails in another question.
         _remember_names(session)
-        gateway: Any = session.sparkContext._gateway
         logging.getLogger().addFilter(_is_no_interruption)
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # It raises what it logs.
         try:
             yield session
         except KeyboardInterrupt:
-            # Java may be in the middle of an answer, and need not end it.
-            if gateway.proc is not None:
-                gateway.proc.kill()
-                gateway.proc.wait()
+            # Java may be in the middle of a query and need not finish it. PySpark's threads notice that it is gone.
+            _silence(session)
+            if session.sparkContext._gateway.proc is not None:  # type: ignore[union-attr]
+                _kill_java(earlier)
             raise
         except BaseException:
             session.stop()
             raise
         session.stop()
+
+
+def _descendants() -> set[psutil.Process]:
+    return {*psutil.Process().children(recursive=True)}
+
+
+def _kill_java(earlier: set[psutil.Process]) -> None:
+    """Kill the Java process that was started for the session, or the shell that is about to become it.
+
+    PySpark gives no handle on a process that is still starting. ``earlier`` are the descendants from before the start.
+    """
+    started = _descendants() - earlier
+    for each in started:
+        with suppress(psutil.NoSuchProcess):
+            if "spark" in " ".join(each.cmdline()):
+                each.kill()
+    psutil.wait_procs(started, timeout=KILLED_WITHIN_S)
+
+
+def _silence(session: "SparkSession") -> None:
+    """Keep PySpark from printing a traceback for each connection that the end of Java closes.
+
+    The server of accumulators prints one for its connection, and Py4J logs one for each object that is released.
+    """
+    server: Any = session.sparkContext._accumulatorServer
+    server.handle_error = lambda _request, _client_address: None
+    logging.getLogger().addFilter(lambda record: "py4j" not in record.pathname)
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
