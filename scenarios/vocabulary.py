@@ -157,10 +157,20 @@ REVISIONS = ("final", "first")
 FETCHER_REVISIONS = (*REVISIONS, "none")
 """Revisions that a fetcher speaks. ``none`` means full fetches without a session, whatever its behaviour."""
 
-ADMIN_OPERATIONS = ("create", "delete", "configure", "describe", "upgrade", "min_isr", "broker_min_isr")
+ADMIN_OPERATIONS = (
+    "create",
+    "delete",
+    "configure",
+    "describe",
+    "upgrade",
+    "min_isr",
+    "broker_min_isr",
+    "loaded_min_isr",
+    "loaded_setting",
+)
 """What an admin does: creates topics, deletes one, changes a topic's config, describes topics, raises
 ``metadata.version`` by one level, changes a topic's ``min.insync.replicas``, tries to remove that of the cluster or to
-set that of a broker."""
+set that of a broker, changes ``min.insync.replicas`` or any setting of a topic that the load writes and reads."""
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 """What a consumer may read (Kafka's ``isolation.level``)."""

@@ -91,6 +91,7 @@ def admin_plans(spec: FleetSpec) -> Iterator[AdminPlan]:
                 interval_us=max(1, round(1_000_000 / group.rate_per_s)),
                 topics=group.topics_per_request,
                 replication_factor=spec.replicas,
+                loaded=spec.loaded_topics,
             )
             number += 1
 

@@ -11,6 +11,7 @@ import msgspec
 
 from bench.fleet.behaviours.keyed_records import NOT_COMPACTED
 from bench.fleet.behaviours.protocol import Address, ClientSettings, TopicPartition, Versions
+from bench.fleet.behaviours.topic_sets import LoadedTopic
 from bench.fleet.shapes import KINDS, LoadShape
 from bench.fleet.values import smallest_size_bytes
 from scenarios.consistency import check_load
@@ -81,6 +82,14 @@ class FleetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Returns all partitions of these topics, which are named as in the load."""
         counts = {topic.name: topic.partitions for topic in self.load.topics}
         return [TopicPartition(f"{self.topic_prefix}{name}", each) for name in topics for each in range(counts[name])]
+
+    @property
+    def loaded_topics(self) -> tuple[LoadedTopic, ...]:
+        """The topics of the load, as admins alter them."""
+        return tuple(
+            LoadedTopic(f"{self.topic_prefix}{each.name}", 1, each.partitions, each.min_insync, each.replicas)
+            for each in self.load.topics
+        )
 
     def delete_retention_us(self, topic: str) -> int:
         """Returns how long a topic of the load keeps tombstones, or NOT_COMPACTED."""

@@ -1,16 +1,14 @@
 """Who keeps what is committed, by clauses E-1, E-4, E-5 and E-7, told without the broker's own lists.
 
 A record that is acknowledged with acks=all is kept by all members of the ISR of that moment. They keep it until enough
-replicas are in the ISR without them: then E-1 clears the ELR, and they may be elected no more. A member keeps it no
-longer when it comes back after an unclean shutdown (E-4, E-7).
+replicas are in the ISR without them: then E-1 clears the ELR, and they may be elected no more. A change of
+min.insync.replicas clears it, too, unless the ISR is empty (E-8). A member keeps it no longer when it comes back after
+an unclean shutdown (E-4, E-7).
 
 A loss is excused only if both hold when a leader is elected:
 - No member keeps the records any more (E-7), as E-1 and E-4 count them. E-5 then elects the last leader. A member whose
   files were damaged while it was away keeps them no more than one that lost its directory.
 - That leader has lost unsynced bytes with its power. A killed process loses nothing, because the page cache stays.
-
-Taken by its words alone, E-7 would promise more: a replica that was in the ISR at the acknowledgement may keep a record
-after E-1 has cleared it from the ELR. It can no longer be elected then (E-3), so E-1 and E-5 decide.
 
 A leader whose directory was replaced is never excused, since E-6 forbids to elect it.
 """
@@ -46,7 +44,8 @@ class Eligible:
     shows it. Whoever joins the ISR after that has copied everything again.
 
     Nodes publish several changes at once if they were committed at once. If the ISR shrank in such a jump, it may have
-    had just the minimum in between, which cleared other members. So many are ``uncertain``, and nobody knows which.
+    had just the minimum in between, or the minimum may have changed after that. Either clears other members. So many
+    are ``uncertain``, and nobody knows which.
     """
 
     members: dict[int, None]
@@ -93,9 +92,18 @@ class Eligible:
         if node_id in self.unclean:
             self.registered[node_id] = None
 
-    def follow(self, before: PartitionImage, now: PartitionImage, min_isr: int) -> bool:
-        """Takes in a newer state. Returns whether its leader is one that may lack committed records."""
+    def minimum_changed(self, state: PartitionImage, min_isr: int) -> None:
+        """Notes another min.insync.replicas, which came into force while ``state`` held or in the jump that follows."""
+        self.min_isr = min(min_isr, len(state.replicas))
+        if state.isr:
+            self._keep_only(state.isr)
+
+    def follow(self, before: PartitionImage, now: PartitionImage, min_isr: int, minimum_changed: bool = False) -> bool:
+        """Takes in a newer state. ``minimum_changed`` says that another min.insync.replicas came with it. Returns
+        whether its leader is one that may lack committed records."""
         self.min_isr = min(min_isr, len(now.replicas))
+        if minimum_changed and now.isr:
+            self.uncertain = max(self.uncertain, sum(member not in now.isr for member in self.members))
         if now.partition_epoch > before.partition_epoch + 1:
             self.uncertain = max(self.uncertain, len(self.members) - max(self.min_isr, len(now.isr)))
         is_new_leader = now.leader != NO_LEADER and now.leader_epoch > before.leader_epoch
@@ -106,11 +114,14 @@ class Eligible:
                 self._forget(member)
             self.members[member] = None
         if len(now.isr) >= self.min_isr or excuses:
-            for member in [each for each in self.members if each not in now.isr]:
-                del self.members[member]
-                self._forget(member)
-            self.uncertain = 0
+            self._keep_only(now.isr)
         return excuses
+
+    def _keep_only(self, isr: tuple[int, ...]) -> None:
+        for member in [each for each in self.members if each not in isr]:
+            del self.members[member]
+            self._forget(member)
+        self.uncertain = 0
 
     def _forget(self, member: int) -> None:
         for marks in (self.tainted, self.unclean, self.damaged, self.registered):

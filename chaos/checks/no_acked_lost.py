@@ -1,5 +1,7 @@
 """no-acked-lost: when a leader acknowledges a write with acks=all, the write is committed and enough replicas hold it.
 
+Enough are all that are in sync by the leader's own metadata, and its min.insync.replicas by the same metadata (E-2). It
+may know less than the controller, so a smaller ISR counts only together with the minimum that holds with it.
 Other checks judge whether it is kept afterwards: replicas-equal at each new leader, lost-write and unseen at the end.
 """
 
@@ -64,7 +66,7 @@ class NoAckedLost(ReplicaCheck):
                     key = (topic_id or node.broker.partitions.topic_ids.get(topic.topic, b""), each.partition)
                     partition = self.replicas.partitions.get(key)
                     if partition is not None and self._is_judged(partition, node.broker.node_id):
-                        self._acknowledges(at_us, node.broker.node_id, partition, each.base_offset)
+                        self._acknowledges(at_us, node, partition, each.base_offset)
 
     @staticmethod
     def _is_judged(partition: Replicated, node_id: int) -> bool:
@@ -73,7 +75,8 @@ class NoAckedLost(ReplicaCheck):
         leads = copy is not None and copy.held.leader_epoch == partition.leader_epoch
         return not partition.excused and (leads or not partition.losses)
 
-    def _acknowledges(self, at_us: int, node_id: int, partition: Replicated, offset: int) -> None:
+    def _acknowledges(self, at_us: int, node: "Node", partition: Replicated, offset: int) -> None:
+        node_id = node.broker.node_id
         self._acknowledged.setdefault((partition.key, partition.losses), {})[offset] = None
         batch = partition.committed.get(offset)
         if batch is None:
@@ -87,11 +90,12 @@ class NoAckedLost(ReplicaCheck):
         eligible = partition.eligible
         had = (each for each in eligible.tainted if eligible.had(each, batch.last_offset + 1))
         counted = dict.fromkeys((*holders, *had))
-        if len(counted) < eligible.min_isr:
+        isr, min_isr = self.replicas.isr_known_to(node, partition)
+        if len(counted) < min_isr or any(each not in counted and each not in eligible.unclean for each in isr):
             self.violated(
                 at_us,
                 f"{partition.name}: leader {node_id} acknowledged {batch.named}, which only {holders} hold; "
-                f"at least {eligible.min_isr} must",
+                f"by its metadata {isr} are in sync, and at least {min_isr} must hold it",
             )
 
     def quiet(self, at_us: int) -> None:

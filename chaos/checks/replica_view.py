@@ -5,7 +5,7 @@ Batches are read once for each replica, when its high watermark passes them. Par
 What a loss excuses is told by ``chaos.checks.eligible``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from chaos.checks.values import Place
 from reference_broker.log.log_view import LogView
 from reference_broker.log.partition_log import PartitionLog
 from reference_broker.metadata.delta import MetadataDelta
-from reference_broker.metadata.image import MetadataImage, PartitionImage
+from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
 
 if TYPE_CHECKING:
     from chaos.checks.replica_check import ReplicaCheck
@@ -135,6 +135,10 @@ class ReplicaView:
         self._touched = touched or TouchedLogs()
         self._published: dict[int, dict[PartitionKey, None]] = {}
         """by node: partitions whose role there may have changed since the view looked at it"""
+        self._offset = -1
+        """of the newest image that any node published"""
+        self._minimums: dict[bytes, int] = {}
+        """by topic ID: its min.insync.replicas in that image"""
         self._settled: dict[int, bool] = {}
         """by node: whether it was settled (``_is_settled``) when the view last looked at it"""
         self._deleted: dict[bytes, None] = {}
@@ -148,6 +152,16 @@ class ReplicaView:
         count = sum(each.name.rpartition("-")[0] == OFFSETS_TOPIC for each in self.partitions.values())
         return offsets_partition(group, count) in lost
 
+    def isr_known_to(self, node: "Node", partition: Replicated) -> tuple[tuple[int, ...], int]:
+        """Returns the ISR and the min.insync.replicas in the metadata that the node has published. While it carries out
+        a large publication, nobody can tell which it acts upon, and nothing is required."""
+        image = node.broker.replica.loader.image
+        topic = image.topic_by_id(partition.key[0])
+        if topic is None or node._publisher.is_behind:
+            return (), 0
+        state = topic.partitions[partition.key[1]]
+        return state.isr, min(min_isr_of(image, topic.name, self._min_insync), len(state.replicas))
+
     # What the metadata says
 
     def image(self, at_us: int, node_id: int, delta: MetadataDelta | None, image: MetadataImage) -> None:
@@ -158,27 +172,72 @@ class ReplicaView:
         for broker_id in self._unclean_ends.registered(image if delta is None else delta):
             for partition in self.partitions.values():
                 partition.eligible.registered_uncleanly(broker_id)
+        changed = self._minimums_changed(delta, image)
         if delta is None:
             for topic in image.topics.values():
-                min_isr = min_isr_of(image, topic.name, self._min_insync)
-                for index, state in enumerate(topic.partitions):
-                    self._state(at_us, topic.name, (topic.topic_id, index), state, min_isr)
+                self._topic(at_us, topic, range(len(topic.partitions)), image, changed)
             return
         pending = self._published.setdefault(node_id, {})
         for change in delta.topics:
             if change.after is not None:
-                keys = [(change.after.topic_id, index) for index in change.partitions]
-                pending.update(dict.fromkeys(keys))
-                min_isr = min_isr_of(image, change.after.name, self._min_insync)
-                for key in keys:
-                    self._state(at_us, change.after.name, key, change.after.partitions[key[1]], min_isr)
+                pending.update(dict.fromkeys((change.after.topic_id, index) for index in change.partitions))
+                self._topic(at_us, change.after, change.partitions, image, changed)
             elif change.before is not None:
                 self._deleted[change.before.topic_id] = None
                 for index in range(len(change.before.partitions)):
                     self.partitions.pop((change.before.topic_id, index), None)
 
-    def _state(self, at_us: int, topic: str, key: PartitionKey, state: PartitionImage, min_isr: int) -> None:
-        if len(state.replicas) < 2 or key[0] in self._deleted:
+    def _minimums_changed(self, delta: MetadataDelta | None, image: MetadataImage) -> dict[bytes, None]:
+        """Returns the IDs of topics whose min.insync.replicas the image changes, if it is the newest one. The states
+        known until then are those with which the change came, or they precede the states that came with it."""
+        if image.provenance.offset <= self._offset:
+            return {}
+        self._offset = image.provenance.offset
+        all_topics = delta is None or (BROKER_RESOURCE, "") in delta.configs
+        named = (
+            () if delta is None else (image.topics.get(name) for kind, name in delta.configs if kind == TOPIC_RESOURCE)
+        )
+        changed = dict[bytes, None]()
+        for topic in image.topics.values() if all_topics else named:
+            if topic is not None and topic.topic_id in self._minimums:
+                min_isr = min_isr_of(image, topic.name, self._min_insync)
+                if self._minimums[topic.topic_id] != min_isr:
+                    self._minimums[topic.topic_id] = min_isr
+                    changed[topic.topic_id] = None
+                    for index in range(len(topic.partitions)):
+                        known = self.partitions.get((topic.topic_id, index))
+                        if known is not None:
+                            known.eligible.minimum_changed(known.state, min_isr)
+        return changed
+
+    def _topic(
+        self,
+        at_us: int,
+        topic: TopicImage,
+        indexes: Iterable[int],
+        image: MetadataImage,
+        changed: Mapping[bytes, None],
+    ) -> None:
+        if topic.topic_id in self._deleted:
+            return
+        min_isr = min_isr_of(image, topic.name, self._min_insync)
+        self._minimums.setdefault(topic.topic_id, min_isr)
+        for index in indexes:
+            is_newest = image.provenance.offset == self._offset
+            key = (topic.topic_id, index)
+            self._state(at_us, topic.name, key, topic.partitions[index], min_isr, topic.topic_id in changed, is_newest)
+
+    def _state(
+        self,
+        at_us: int,
+        topic: str,
+        key: PartitionKey,
+        state: PartitionImage,
+        min_isr: int,
+        minimum_changed: bool,
+        is_newest: bool,
+    ) -> None:
+        if len(state.replicas) < 2:
             return
         known = self.partitions.get(key)
         if known is None:
@@ -186,9 +245,11 @@ class ReplicaView:
             return
         before = known.state
         if state.partition_epoch <= before.partition_epoch:
+            if is_newest and state.partition_epoch == before.partition_epoch:
+                known.state = state  # E-8 clears the ELR within a partition epoch.
             return
         known.state = state
-        if known.eligible.follow(before, state, min_isr):
+        if known.eligible.follow(before, state, min_isr, minimum_changed):
             known.excused = True
             known.losses += 1
             self.excused[topic, key[1]] = None

@@ -31,6 +31,27 @@ def high_watermark_below_min_isr(original: Function, partition: Any, followers: 
     return True
 
 
+@mutant("reference_broker.replication.leader.isr:IsrProposals._settled")
+def answered_isr_counts_at_once(original: Function, self: Any, partition: Any, proposal: Any, answer: Any) -> bool:
+    """A leader takes the ISR of an AlterPartition response at once, with the min.insync.replicas of its own, older
+    metadata (E-2)."""
+    is_held = self._pending.get(partition) is proposal and partition.followers.proposal is proposal
+    settled: bool = original(self, partition, proposal, answer)
+    if is_held and settled and not answer.error_code:
+        partition.partition_epoch = int(answer.partition_epoch)
+        leaders = self._refused.__self__
+        leaders._commit(partition, partition.followers, tuple(int(one) for one in answer.isr))
+    return settled
+
+
+@mutant("reference_broker.replication.partition_publisher:PartitionPublisher._update")
+def isr_published_before_min_isr(
+    original: Function, self: Any, change: Any, topic: Any, image: Any, is_reconfigured: bool
+) -> Any:
+    """A leader takes the ISR of an image before the min.insync.replicas of the same image (E-2)."""
+    return original(self, change, topic, image, False)
+
+
 @mutant("reference_broker.controller.planning.leader_election:has_directory")
 def leads_without_directory(original: Function, partition: Any, replica: int, directories: Any) -> bool:
     """A broker leads a replica although its directory was replaced (E-6)."""

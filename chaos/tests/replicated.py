@@ -15,7 +15,8 @@ from reference_broker.core.effects import Reply
 from reference_broker.core.events import Request
 from reference_broker.log.config import LogConfig
 from reference_broker.metadata.delta import TopicChange
-from reference_broker.metadata.image import MetadataImage, PartitionImage, TopicImage
+from reference_broker.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
+from reference_broker.quorum.offset_and_epoch import Provenance
 from reference_broker.records.builder import build
 from reference_broker.records.reader import Record
 from reference_broker.wire.produce import (
@@ -76,17 +77,31 @@ class Cluster:
         self.epochs = [0, -1, -1]
         self.now_us = 100 * SECOND_US
         self.state = PartitionImage((0, 1, 2), (0, 1, 2), 0, 0, 0)
+        self.min_isr = 2
+        self.offset = 0
+        self.known: dict[int, MetadataImage] = {}
+        """images of nodes whose metadata is late"""
         self.view.image(self.now_us, 0, None, self.image())
 
     def image(self) -> MetadataImage:
-        return MetadataImage(topics={"t": TopicImage("t", TOPIC_ID, (self.state,))})
+        topics = {"t": TopicImage("t", TOPIC_ID, (self.state,))}
+        configs = {(TOPIC_RESOURCE, "t"): {"min.insync.replicas": str(self.min_isr)}}
+        provenance = Provenance(self.offset)
+        return MetadataImage(provenance, topics=topics, topic_names={TOPIC_ID: "t"}, configs=configs)
 
-    def change(self, **fields: Any) -> None:
-        """The metadata has a newer state of the partition."""
+    def change(self, min_isr: int = 0, **fields: Any) -> None:
+        """The metadata has a newer state of the partition, and another min.insync.replicas if one is given."""
         before = self.image().topics["t"]
-        self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
+        self.offset += 1
+        is_changed = bool(fields) or not min_isr
+        if is_changed:
+            self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **fields)
+        if min_isr:
+            self.min_isr = min_isr
         after = self.image()
-        delta: Any = SimpleNamespace(topics=[TopicChange(before, after.topics["t"], (0,))], brokers={})
+        changes = [TopicChange(before, after.topics["t"], (0,))] if is_changed else []
+        configs: dict[tuple[int, str], dict[str, str]] = {(TOPIC_RESOURCE, "t"): {}} if min_isr else {}
+        delta: Any = SimpleNamespace(topics=changes, brokers={}, configs=configs)
         self.view.image(self.now_us, 0, delta, after)
 
     def node(self, number: int) -> Any:
@@ -94,9 +109,12 @@ class Cluster:
         leads = self.epochs[number] >= 0
         partitions = SimpleNamespace(by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID})
         publisher = SimpleNamespace(
-            resting_logs=lambda: [] if leads else [self.logs[number]], log_of=lambda _: self.logs[number]
+            resting_logs=lambda: [] if leads else [self.logs[number]],
+            log_of=lambda _: self.logs[number],
+            is_behind=False,
         )
-        broker = SimpleNamespace(node_id=number, partitions=partitions)
+        replica = SimpleNamespace(loader=SimpleNamespace(image=self.known.get(number) or self.image()))
+        broker = SimpleNamespace(node_id=number, partitions=partitions, replica=replica)
         return SimpleNamespace(broker=broker, _publisher=publisher, ready=False)
 
     def look(self, *numbers: int) -> None:

@@ -137,6 +137,33 @@ def test_changes_that_were_published_at_once_may_have_cleared_all_but_the_minimu
     assert history.eligible.uncertain == 0
 
 
+@pytest.mark.clause("E-8")
+def test_a_change_of_the_minimum_leaves_only_the_isr_unless_that_is_empty() -> None:
+    history = History()
+    history.becomes(1)
+    history.eligible.minimum_changed(history.state, 3)
+    assert (list(history.eligible.members), history.eligible.min_isr) == ([1], 3)
+    history = History()
+    history.becomes(1)
+    history.becomes()
+    history.eligible.minimum_changed(history.state, 3)
+    assert list(history.eligible.members) == [1, 2, 3]
+
+
+@pytest.mark.clause("E-7", "E-8")
+@pytest.mark.parametrize("minimum_changed", [False, True])
+def test_who_leaves_in_a_jump_with_a_change_of_the_minimum_may_have_been_cleared(minimum_changed: bool) -> None:
+    history = History()
+    history.becomes(1, 2)
+    before = history.state
+    history.state = replace(before, isr=(1,), partition_epoch=before.partition_epoch + 1)
+    history.eligible.follow(before, history.state, MIN_ISR, minimum_changed)
+    assert list(history.eligible.members) == [1, 2]
+    history.powered_off(1)
+    history.becomes(leader=-1)
+    assert history.becomes(1, leader=1) is minimum_changed
+
+
 def registration(epoch: int) -> Any:
     return SimpleNamespace(brokers={1: BrokerImage(1, epoch, bytes(16), "h", 1, True), 2: None})
 

@@ -1,5 +1,6 @@
 """Each check of replicated partitions is silent on a right history and speaks on one that breaks its guarantee."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -282,3 +283,37 @@ def test_a_new_controller_may_fence_who_still_asked_the_one_before_it(
     fenced = Note("broker_fenced", (("broker", 2),))
     check.note(cluster.now_us, SimpleNamespace(node_id=8), fenced)  # type: ignore[arg-type]
     assert cluster.broken() == ([] if excused else ["stable-isr"])
+
+
+@pytest.mark.clause("E-2")
+@pytest.mark.parametrize("isr_known", [(0,), (0, 1)])
+def test_a_leader_with_late_metadata_counts_its_isr_by_the_minimum_that_holds_with_it(
+    isr_known: tuple[int, ...],
+) -> None:
+    """The minimum is 2 by now. A leader that has the metadata from before may commit what its ISR of then holds. It may
+    not take the smaller ISR of now together with the minimum of then."""
+    cluster = in_order()
+    cluster.change(1)
+    cluster.change(isr=isr_known)
+    cluster.known[0] = cluster.image()
+    cluster.change(2)
+    if isr_known != (0,):
+        cluster.change(isr=(0,), elr=(1,))
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.commit(4, 0)
+    cluster.acknowledge(3)
+    stories = [each.story for each in cluster.acked.violations]
+    assert bool(stories) == (isr_known != (0,))
+    assert all("by its metadata (0, 1) are in sync, and at least 1 must hold it" in each for each in stories)
+
+
+@pytest.mark.clause("E-8")
+def test_eligible_leaders_that_a_change_of_the_minimum_cleared_are_judged_no_more() -> None:
+    cluster = in_order()
+    cluster.change(isr=(0,), elr=(1, 2))
+    cluster.state = replace(cluster.state, elr=())
+    cluster.change(1)
+    cluster.view.image(cluster.now_us, 1, None, cluster.image())
+    cluster.append(batch(3, 0), to=(0,))
+    cluster.commit(4, 0)
+    assert not any(check.violations for check in cluster.checks if check.guarantee == "isr-honest")

@@ -201,7 +201,8 @@ class PartitionPublisher:
                 assert change.before is not None, "a topic change has a topic before it or after it"
                 yield from self._close(change.before)
             else:
-                yield from self._update(change, change.after, image)
+                is_reconfigured = CLUSTER in delta.configs or (TOPIC_RESOURCE, change.after.name) in delta.configs
+                yield from self._update(change, change.after, image, is_reconfigured)
         for kind, name in delta.configs:
             self._note_settings_without_effect((kind, name), image)
             if (kind, name) == CLUSTER:
@@ -226,7 +227,9 @@ class PartitionPublisher:
         self._changes = (self._changes + 1) % CHANGES_PER_SLICE
         return self._changes == 0
 
-    def _update(self, change: TopicChange, topic: TopicImage, image: MetadataImage) -> Slices:
+    def _update(self, change: TopicChange, topic: TopicImage, image: MetadataImage, is_reconfigured: bool) -> Slices:
+        """Carries out the changes of partitions. A partition gets the settings of the image together with its state,
+        since its in-sync replicas count by the min.insync.replicas of the same image (E-2)."""
         log_config: LogConfig | None = None  # Made only if this node holds a replica.
         for index in change.partitions:
             key = (topic.topic_id, index)
@@ -236,6 +239,9 @@ class PartitionPublisher:
                     log_config = log_config or self._log_config(topic, image)
                     log = self._resting[key] = self._new_log(topic, index, log_config)
                     self.replica_count.value += 1
+                elif is_reconfigured:
+                    log_config = log_config or self._log_config(topic, image)
+                    log.config = log_config
                 known = () if change.before is None else change.before.partitions
                 self._assume(topic, index, log, known[index] if index < len(known) else None)
             elif log is not None:

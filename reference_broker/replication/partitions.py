@@ -35,7 +35,7 @@ class Partition:
     leader_elsewhere: int | None = None
     """None if this node leads. Otherwise the ID of the leader that it follows, or -1 if there is none."""
     partition_epoch: int = 0
-    """The epoch of the newest state that this leader knows, from the metadata or from a controller's answer."""
+    """The epoch of the newest state that this leader knows from the metadata."""
     followers: Followers | None = None
     """The other replicas. None if there is only one replica: then the partition pays nothing for replication."""
     standing: int = 0

@@ -16,7 +16,7 @@ from bench.fleet.behaviours.cluster import ClusterScript, EpochHabits
 from bench.fleet.behaviours.open_loop import OpenLoop
 from bench.fleet.behaviours.protocol import Answered, ClientSettings, HistoryRow, Now
 from bench.fleet.behaviours.script import Operation, Steps
-from bench.fleet.behaviours.topic_sets import TopicSet
+from bench.fleet.behaviours.topic_sets import LoadedTopic, TopicSet
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
 from reports.rows import ChangeRow
@@ -54,13 +54,44 @@ OPERATIONS: Final[Mapping[str, str]] = {
     "upgrade": "update_features",
     "min_isr": "alter_min_isr",
     "broker_min_isr": "alter_broker_min_isr",
+    "loaded_min_isr": "alter_loaded_min_isr",
+    "loaded_setting": "alter_loaded_setting",
 }
 """What an admin does, and what the history calls it. ``min_isr`` changes min.insync.replicas of a topic. A cluster that
 keeps eligible leader replicas refuses ``broker_min_isr``, which removes that of the cluster or sets that of a broker
-(KIP-966)."""
+(KIP-966). ``loaded_min_isr`` changes min.insync.replicas of a topic of the load, and ``loaded_setting`` any of
+LOADED_SETTINGS, while clients write and read it."""
 OF_NO_TOPIC: Final = frozenset({"upgrade", "broker_min_isr"})
-WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_isr"})
+OF_THE_LOAD: Final = frozenset({"loaded_min_isr", "loaded_setting"})
+ALTERATIONS: Final = frozenset({"configure", "min_isr", "broker_min_isr", *OF_THE_LOAD})
+WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_isr", *OF_THE_LOAD})
 """Operations whose end is not judged by what the history says of topics."""
+
+DAY_MS: Final = "86400000"
+LOADED_SETTINGS: Final[Mapping[str, tuple[str | None, ...]]] = {
+    "cleanup.policy": ("delete", None),
+    "compression.type": ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer", None),
+    "delete.retention.ms": ("0", DAY_MS, None),
+    "flush.messages": ("1", "10", None),
+    "flush.ms": ("0", "100", "1000", None),
+    "index.interval.bytes": ("0", "64", "4096", None),
+    "max.compaction.lag.ms": (DAY_MS, None),
+    "max.message.bytes": ("500000", None),
+    "message.timestamp.after.max.ms": ("9223372036854775807", None),
+    "message.timestamp.before.max.ms": ("9223372036854775807", None),
+    "message.timestamp.type": ("CreateTime", "LogAppendTime", None),
+    "min.cleanable.dirty.ratio": ("0", "0.1", "1", None),
+    "min.compaction.lag.ms": ("0", "1000", None),
+    "retention.bytes": ("-1", "1000000000", None),
+    "retention.ms": ("-1", DAY_MS, None),
+    "segment.bytes": ("1048576", None),
+    "segment.index.bytes": ("64", "10485760", None),
+    "segment.ms": ("200", "1000", "5000", None),
+    "unclean.leader.election.enable": ("false", None),
+}
+"""The values that ``loaded_setting`` draws from, besides those of min.insync.replicas. None removes a setting. No value
+lets a broker delete, compact or refuse what a load of seconds writes, since a check could not tell that from a loss.
+Settings of the remote tier are missing: most clusters have none, and reject them."""
 
 Errors: TypeAlias = dict[str, int]
 
@@ -77,6 +108,8 @@ class AdminPlan:
     partitions: int = 1
     topics: int = 1
     replication_factor: int = 1
+    loaded: tuple[LoadedTopic, ...] = ()
+    """The topics of the load that it may alter."""
     deadline_us: int = 30_000_000
     answer_wait_ms: int = 3_000
     """The ``timeout_ms`` of a request, which is how long the controller may take."""
@@ -87,15 +120,16 @@ class AdminPlan:
 
 @dataclass(slots=True)
 class Task:
-    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``broker`` is whose
-    setting ``broker_min_isr`` changes. ``uncertain`` says that an attempt may have been carried out. ``errors`` are
-    those of the last answer."""
+    """The request of one slot. ``value`` is the config value or the feature level that it asks for. ``settings`` are
+    those of topics that it changes. ``broker`` is whose setting ``broker_min_isr`` changes. ``uncertain`` says that an
+    attempt may have been carried out. ``errors`` are those of the last answer."""
 
     operation: Operation
     change: str
     target: TopicSet
     deadline_us: int
     value: int = -1
+    settings: Mapping[str, str | None] = field(default_factory=dict)
     broker: str = ALL_BROKERS
     attempts: int = 0
     uncertain: bool = False
@@ -152,13 +186,24 @@ class Admin(ClusterScript):
         if change == "configure":
             task.value = self.next_value
             self.next_value += 1
+            task.settings = {CONFIG_KEY: str(task.value)}
         elif change == "min_isr":
-            task.value = self.random.randint(1, self.plan.replication_factor)
+            task.settings = {MIN_ISR_KEY: str(self.random.randint(1, self.plan.replication_factor))}
         elif change == "broker_min_isr":
             task.broker = self.random.choice([ALL_BROKERS, *map(str, sorted(self.metadata.nodes))])
+        elif isinstance(target, LoadedTopic):
+            task.settings = self._loaded_setting(change, target)
         answer = yield from self._carry_out(task)
         self._task = None
         self._settle(task, answer)
+
+    def _loaded_setting(self, change: str, topic: LoadedTopic) -> Mapping[str, str | None]:
+        """Draws a setting and its value. min.insync.replicas does not go below what the load gives the topic: what a
+        cluster keeps depends on it."""
+        key = MIN_ISR_KEY if change == "loaded_min_isr" else self.random.choice((MIN_ISR_KEY, *LOADED_SETTINGS))
+        if key == MIN_ISR_KEY:
+            return {key: str(self.random.randint(topic.min_insync, topic.replicas))}
+        return {key: self.random.choice(LOADED_SETTINGS[key])}
 
     def _choose(self) -> tuple[str, TopicSet]:
         """Only sets whose creation needed one attempt are deleted: a late copy of the request could bring others back,
@@ -167,6 +212,8 @@ class Admin(ClusterScript):
         (change,) = self.random.choices(names, [self.plan.weights[each] for each in names])
         if change in OF_NO_TOPIC:
             return change, NO_TOPICS
+        if change in OF_THE_LOAD:
+            return change, self.random.choice(self.plan.loaded)
         candidates = list(self._deletable) if change == "delete" else self.standing
         if change != "create" and candidates:
             return change, self.random.choice(candidates)
@@ -295,11 +342,8 @@ class Admin(ClusterScript):
             return ApiKey.CREATE_TOPICS, versions.create_topics, body
         if task.change == "delete":
             return ApiKey.DELETE_TOPICS, versions.delete_topics, bodies.delete_topics_request(topics, wait_ms)
-        if task.change == "configure":
-            body = bodies.set_topic_configs_request(topics, {CONFIG_KEY: str(task.value)})
-            return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
-        if task.change == "min_isr":
-            body = bodies.set_topic_configs_request(topics, {MIN_ISR_KEY: str(task.value)})
+        if task.settings:
+            body = bodies.set_topic_configs_request(topics, task.settings)
             return ApiKey.INCREMENTAL_ALTER_CONFIGS, versions.incremental_alter_configs, body
         if task.change == "broker_min_isr":
             body = bodies.alter_broker_config_request(task.broker, MIN_ISR_KEY, "1" if task.broker else None)
@@ -319,7 +363,7 @@ def _errors_of(change: str, body: object) -> Errors:
         return {METADATA_VERSION: int(cast("UpdateFeaturesResponse", body).error_code.value)}
     if change == "delete":
         return {str(each.name): int(each.error_code.value) for each in cast("DeleteTopicsResponse", body).responses}
-    if change in ("configure", "min_isr", "broker_min_isr"):
+    if change in ALTERATIONS:
         altered = cast("IncrementalAlterConfigsResponse", body).responses
         return {each.resource_name: int(each.error_code.value) for each in altered}
     described = cast("DescribeConfigsResponse", body).results

@@ -25,6 +25,19 @@ class TopicSet:
         return tuple(f"{self.name}.{number}of{self.topics}.p{self.partitions}" for number in range(self.topics))
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedTopic(TopicSet):
+    """One topic of the load, which clients write and read. ``min_insync`` is its min.insync.replicas in the load, and
+    ``replicas`` its replication factor."""
+
+    min_insync: int
+    replicas: int
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
 @lru_cache(maxsize=65_536)
 def set_of(base: str, topic: str) -> TopicSet | None:
     """Returns the set of a topic, or None if no admin of this fleet has named the topic."""

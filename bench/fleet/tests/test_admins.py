@@ -1,6 +1,7 @@
 """Admins against a quorum of three: one effect for each request, whatever happens to its attempts."""
 
 import json
+import uuid
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -8,11 +9,12 @@ from typing import Any
 import pytest
 
 from bench.fleet.behaviours import bodies
-from bench.fleet.behaviours.admin import FIRST_VALUE, Admin
-from bench.fleet.behaviours.topic_sets import set_of
+from bench.fleet.behaviours.admin import FIRST_VALUE, LOADED_SETTINGS, Admin
+from bench.fleet.behaviours.topic_sets import LoadedTopic, set_of
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
-from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, QuorumWorld
+from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, Made, QuorumWorld
+from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.wire.apis import ApiKey
 from reports.rows import ChangeRow, OperationRow
 from scenarios.load import Admins, Load
@@ -142,6 +144,44 @@ def test_each_configuration_names_its_request(world: QuorumWorld, quorum: FakeQu
     assert min(last.values()) >= FIRST_VALUE
     for topic, value in last.items():
         assert quorum.topics[topic].config == {"retention.ms": str(value)}
+
+
+def loaded_admin(operation: str, rate_per_s: float) -> Admin:
+    return admin({operation: 1}, rate_per_s, loaded=(LoadedTopic("hot", 1, 4, 2, 3),))
+
+
+def altered(quorum: FakeQuorum) -> list[tuple[str, str, str | None]]:
+    bodies_: list[Any] = [each.body for _, each in quorum.requests if each.api_key == ApiKey.INCREMENTAL_ALTER_CONFIGS]
+    return [
+        (one.resource_name, each.name, each.value) for body in bodies_ for one in body.resources for each in one.configs
+    ]
+
+
+def test_min_isr_of_a_loaded_topic_is_altered_within_what_the_load_says(world: QuorumWorld, quorum: FakeQuorum) -> None:
+    quorum.topics["hot"] = Made(uuid.UUID(int=1), 4, {})
+    operations = played(world, loaded_admin("loaded_min_isr", 5), 10)
+    assert {(each.f, each.type) for each in operations} == {("alter_loaded_min_isr", "ok")}
+    assert not world.rows("changes")
+    assert set(altered(quorum)) == {("hot", "min.insync.replicas", "2"), ("hot", "min.insync.replicas", "3")}
+
+
+def test_every_setting_of_a_loaded_topic_is_altered(world: QuorumWorld, quorum: FakeQuorum) -> None:
+    quorum.topics["hot"] = Made(uuid.UUID(int=1), 4, {})
+    played(world, loaded_admin("loaded_setting", 50), 20)
+    drawn = altered(quorum)
+    assert {topic for topic, _, _ in drawn} == {"hot"}
+    assert {(key, value) for _, key, value in drawn if key != "min.insync.replicas"} == {
+        (key, value) for key, values in LOADED_SETTINGS.items() for value in values
+    }
+
+
+def test_a_broker_knows_each_setting_and_takes_each_value_that_admins_draw() -> None:
+    needs_a_tier = {key for key in TOPIC_KEYS if key.startswith(("remote.", "local."))}
+    without_effect = {"preallocate", "segment.jitter.ms", "file.delete.delay.ms", "internal.segment.bytes"}
+    assert set(TOPIC_KEYS) - needs_a_tier - without_effect == {*LOADED_SETTINGS, "min.insync.replicas"}
+    for key, values in LOADED_SETTINGS.items():
+        for value in values:
+            assert value is None or normalised({key: value})
 
 
 def test_an_upgrade_asks_for_the_next_level_once(world: QuorumWorld, quorum: FakeQuorum) -> None:

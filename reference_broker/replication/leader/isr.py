@@ -1,13 +1,14 @@
 """Asks the active controller to change the in-sync replicas: AlterPartition (KIP-497, KIP-903).
 
-One request is in flight at a time; what is proposed meanwhile goes with the next. A proposal counts until the metadata
-or an answer settles it, so the leader repeats it until then.
+One request is in flight at a time; what is proposed meanwhile goes with the next. A proposal is repeated until a
+response says what becomes of it. An accepted one still holds until the leader's image has it: the controller judged it
+by its own min.insync.replicas, which may be newer than the leader's (E-2). Both come to the leader with the metadata.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from kio.schema.types import BrokerId
@@ -54,22 +55,17 @@ _WAIT_FOR_METADATA = frozenset(
 )
 """This leader's knowledge is out of date: newer metadata will settle the proposal."""
 
-Committed: TypeAlias = Callable[[Partition, tuple[int, ...], int], None]
-"""(partition, in-sync replicas, partition epoch)."""
-
 
 @dataclass(slots=True)
 class IsrProposals:
-    """Calls ``committed`` when an answer says that a proposal is applied, and ``refused`` when it is not.
+    """Calls ``refused`` when a response says that a proposal is not applied and is still the partition's current one.
 
-    Each is called only while the proposal is still the partition's current one. ``failures`` counts each proposal that
-    was not applied, once per attempt.
+    ``failures`` counts each proposal that was not applied, once per attempt.
     """
 
     _ports: Ports
     _node_id: int
     _replica: MetadataReplica
-    _committed: Committed
     _refused: Callable[[Partition], None]
     _failures: Counter
     _pending: dict[Partition, Proposal] = field(default_factory=dict)
@@ -167,9 +163,7 @@ class IsrProposals:
             if error not in _REFUSED | _WAIT_FOR_METADATA:
                 return False
         del self._pending[partition]
-        if not error:
-            self._committed(partition, tuple(int(one) for one in answer.isr), int(answer.partition_epoch))
-        elif error in _REFUSED:
+        if error in _REFUSED:
             self._refused(partition)
         return True
 

@@ -57,9 +57,7 @@ class Leaders:
         self._acks = Acknowledgements(ports, acks_of)
         self._deletions = Acknowledgements(ports, deletions_of)
         self._metrics = ReplicaMetrics(metrics)
-        self._proposals = IsrProposals(
-            ports, node_id, replica, self._isr_committed, self._isr_refused, self._metrics.failed_isr_updates
-        )
+        self._proposals = IsrProposals(ports, node_id, replica, self._isr_refused, self._metrics.failed_isr_updates)
         self._lag_check = LagCheck(ports, self._max_lag_ms, self._look)
         self._moved: list[Partition] = []
         self.waits = FollowerWaits(ports)
@@ -74,7 +72,8 @@ class Leaders:
     def leads(self, partition: Partition, state: PartitionImage) -> None:
         """This node leads ``partition`` as ``state`` says. The call is repeated with each newer state.
 
-        A state that is older than what the controller has already answered changes nothing.
+        The log's min.insync.replicas is that of the same image, so that the high watermark moves by an ISR and a
+        minimum of one metadata offset (E-2).
         """
         if len(state.replicas) == 1 and partition.followers is None:
             partition.partition_epoch = state.partition_epoch
@@ -338,13 +337,6 @@ class Leaders:
         followers.propose(proposal)
         self._lag_check.watch(partition, followers)
         self._proposals.propose(partition, proposal)
-
-    def _isr_committed(self, partition: Partition, isr: tuple[int, ...], partition_epoch: int) -> None:
-        """The controller's answer came before the metadata, which would also have settled the proposal."""
-        followers = partition.followers
-        if followers is not None:
-            partition.partition_epoch = partition_epoch
-            self._commit(partition, followers, isr)
 
     def _isr_refused(self, partition: Partition) -> None:
         if partition.followers is not None:

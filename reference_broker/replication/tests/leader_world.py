@@ -80,6 +80,8 @@ class World(TimedPorts):
         self.high_watermarks = HighWatermarks(self.disk, ports, 5000)
         self.metrics = Metrics()
         self.leaders = Leaders(ports, 1, self.config, replica, self.high_watermarks, self.metrics)
+        self.made: dict[int, Partition] = {}
+        """by index"""
         self.sessions: dict[int, Session] = {}
         self.cached: dict[tuple[int, Partition], Cached] = {}
 
@@ -107,6 +109,7 @@ class World(TimedPorts):
         partition = Partition("events", TOPIC_ID, index, state.get("leader_epoch", 0), log)
         if records:
             log.append(self.now(), batch(records), 0)
+        self.made[index] = partition
         self.state(partition, isr, replicas=replicas, **state)
         return partition
 
@@ -199,8 +202,11 @@ class World(TimedPorts):
             for one in topic.partitions
         ]
 
-    def answer(self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none) -> None:
-        """The oldest request, as a controller that does what it is asked, or refuses all."""
+    def answer(
+        self, error: ErrorCode = ErrorCode.none, top: ErrorCode = ErrorCode.none, published: bool = True
+    ) -> None:
+        """The oldest request, as a controller that does what it is asked, or refuses all. The metadata comes right
+        after the response if it is ``published``."""
         self.pass_ms(0)
         body, replied, _ = self.asked.pop(0)
         partitions = tuple(
@@ -217,6 +223,17 @@ class World(TimedPorts):
         )
         topics = (TopicData(topic_id=UUID(bytes=TOPIC_ID), partitions=partitions),) if top is ErrorCode.none else ()
         replied(AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=top, topics=topics))
+        for each in partitions if published and not error and top is ErrorCode.none else ():
+            partition, isr, epoch = self.made[int(each.partition_index)], each.isr, int(each.partition_epoch)
+            if partition.followers is not None and partition.leader_epoch == each.leader_epoch:
+                replicas = (1, *partition.followers.states)
+                self.state(
+                    partition,
+                    tuple(map(int, isr)),
+                    replicas=replicas,
+                    leader_epoch=partition.leader_epoch,
+                    partition_epoch=epoch,
+                )
         self.pass_ms(0)
 
     def lose_request(self) -> None:

@@ -192,23 +192,57 @@ def test_newer_metadata_settles_a_proposal_whatever_the_answer() -> None:
     assert (world.followers(partition).isr, world.followers(partition).proposal, world.asked) == ((1, 2, 3), None, [])
 
 
-def test_metadata_older_than_the_answer_changes_nothing() -> None:
+@pytest.mark.clause("E-2")
+def test_a_shrunk_isr_that_only_the_response_tells_moves_no_high_watermark() -> None:
+    """The controller knows that the minimum is 2, and keeps 2 eligible. What 1 commits alone would be lost with it."""
+    world = World(min_isr=1)
+    partition = world.lead(isr=(1, 2), replicas=(1, 2))
+    world.leaders.start()
+    world.append(partition, 3)
+    caught_up(world, partition, 2)
+    world.produce("late", partition, timeout_ms=10 * LAG_MS)
+    world.pass_ms(2 * LAG_MS)
+    assert world.proposals() == [(0, (1,), 0)]
+    world.answer(published=False)
+    world.pass_ms(2 * LAG_MS)
+    assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 0)
+    assert (partition.log.high_watermark, world.acked, world.asked) == (3, {}, []), "nor is it proposed again"
+    partition.log.config = replace(partition.log.config, min_insync_replicas=2)
+    world.state(partition, (1,), replicas=(1, 2), partition_epoch=1)
+    assert (world.followers(partition).isr, partition.log.high_watermark, world.acked) == ((1,), 3, {})
+
+
+@pytest.mark.clause("E-2")
+def test_who_joins_by_a_response_holds_the_high_watermark_back_and_does_not_count_for_the_minimum() -> None:
+    world = World(min_isr=2)
+    partition = world.lead(isr=(1,), replicas=(1, 2))
+    world.append(partition, 3)
+    caught_up(world, partition, 2)
+    world.answer(published=False)
+    assert partition.log.high_watermark == 0
+    world.state(partition, (1, 2), replicas=(1, 2), partition_epoch=1)
+    assert partition.log.high_watermark == 3
+
+
+def test_metadata_older_than_the_response_changes_nothing() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
-    world.answer()
+    world.answer(published=False)
     world.state(partition, (1, 2), partition_epoch=0)
-    assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2, 3), 1)
+    followers = world.followers(partition)
+    assert (followers.isr, followers.maximal_isr, partition.partition_epoch) == ((1, 2), (1, 2, 3), 0)
 
 
-def test_an_answer_of_an_earlier_epoch_is_not_taken() -> None:
+def test_a_response_of_an_earlier_epoch_is_not_taken() -> None:
     world = World()
     partition = world.lead(isr=(1, 2))
     caught_up(world, partition, 3)
     world.pass_ms(0)
     world.state(partition, (1, 2), leader_epoch=1, partition_epoch=5)
-    world.answer()
-    assert (world.followers(partition).isr, partition.partition_epoch) == ((1, 2), 5)
+    world.answer(published=False)
+    followers = world.followers(partition)
+    assert (followers.isr, followers.maximal_isr, partition.partition_epoch) == ((1, 2), (1, 2), 5)
 
 
 @pytest.mark.parametrize("error", [ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted])

@@ -32,8 +32,11 @@ class Roles:
     """What it was told, as words."""
 
     told: list[str] = field(default_factory=list)
+    minimums: list[int] = field(default_factory=list)
+    """min.insync.replicas of a partition when it was told that it leads"""
 
     def leads(self, partition: Partition, state: PartitionImage) -> None:
+        self.minimums.append(partition.log.config.min_insync_replicas)
         assert partition.leader_epoch == state.leader_epoch
         assert not partition.deleted
         self.told.append(f"leads {partition.index} in {state.leader_epoch}.{state.partition_epoch}")
@@ -491,3 +494,26 @@ def test_the_clusters_minimum_counts_for_topics_that_set_none_and_not_the_nodes_
         world.image = replace(world.image, configs={**configs, (TOPIC_RESOURCE, "t"): own})
         world.publish(LED)
         assert world.partitions.by_name["t", 0].log.config.min_insync_replicas == expected
+
+
+@pytest.mark.clause("E-2")
+@pytest.mark.parametrize("resource", [CLUSTER, (TOPIC_RESOURCE, "t")])
+@pytest.mark.parametrize("now_led", [replace(LED, isr=(1,), partition_epoch=1), FOLLOWED])
+def test_a_minimum_comes_into_force_with_the_isr_of_the_same_image(
+    resource: tuple[int, str], now_led: PartitionImage
+) -> None:
+    """Before it the new ISR would count by the old minimum. Alone before the new ISR, a lower one would let a leader
+    commit that does not lead any more."""
+    world = World()
+    world.publish(LED, LED)
+    before = world.image.topics["t"]
+    after = replace(before, partitions=(now_led, LED))
+    configs = {resource: {"min.insync.replicas": "2"}}
+    world.image = replace(world.image, topics={"t": after}, configs=configs)
+    delta = MetadataDelta(world.image)
+    delta.topics = (TopicChange(before, after, (0,)),)
+    delta.configs.update(configs)
+    leads = now_led is not FOLLOWED
+    told = ["leads 0 in 0.1", "reconfigured 0 2"] if leads else ["resigns 0", "follows 2 in 1"]
+    assert world.tell(lambda: world.publisher.publish(delta, world.image)) == [*told, "reconfigured 1 2"]
+    assert world.roles.minimums == [1, 1, *([2] if leads else [])]
