@@ -72,8 +72,8 @@ def test_a_node_that_answers_a_doubled_request_with_garbage_is_read_no_further()
         async with asyncio.timeout(5):
             while len(proxy.hits) < 2:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
-        left = sum(len(front._phantoms) for front in proxy._fronts)
+            while left := sum(len(front._phantoms) for front in proxy._fronts):
+                await asyncio.sleep(0.01)
         writer.close()
         proxy.close()
         node.close()

@@ -28,9 +28,12 @@ def test_what_arrives_alone_is_always_served() -> None:
 
 async def _served_of(requests: int) -> int:
     """Sends so many requests over a connection each, all at once. Returns how many are served when they arrive."""
-    turns, served = Turns(asyncio.get_running_loop()), list[bool]()
+    turns, served, accepted = Turns(asyncio.get_running_loop()), list[bool](), list[asyncio.BaseTransport]()
 
     class Peer(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            accepted.append(transport)
+
         def data_received(self, data: bytes) -> None:  # noqa: ARG002
             served.append(turns.may_serve_now())
             ends_s = thread_time() + REQUEST_S * served[-1]
@@ -40,7 +43,8 @@ async def _served_of(requests: int) -> int:
     server = await asyncio.get_running_loop().create_server(Peer, "127.0.0.1", 0, backlog=requests)
     peers = [socket.create_connection(server.sockets[0].getsockname()) for _ in range(requests)]
     try:
-        await asyncio.sleep(0.1)  # All are accepted by then.
+        while len(accepted) < requests:
+            await asyncio.sleep(0)
         for peer in peers:
             peer.send(b"x")
         while len(served) < requests:
