@@ -120,7 +120,9 @@ def deleted(at: Surroundings) -> None:
     """A fetch from before the log start is answered with OFFSET_OUT_OF_RANGE, also inside a batch."""
     topic, _ = _log(at)
     _delete_before(at, topic, 3)
-    at.expect("error code before the start", fetch_one(at, topic, wanted(offset=2)).error_code, ErrorCode(1))
+    at.expect(
+        "error code before the start", fetch_one(at, topic, wanted(offset=2)).error_code, ErrorCode.offset_out_of_range
+    )
     at.expect("error code at the start", fetch_one(at, topic, wanted(offset=3)).error_code, ErrorCode.none)
 
 

@@ -14,7 +14,7 @@ Version notes:
 KIPs: 4, 232, 320, 430, 516, 526.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias, cast
@@ -178,7 +178,7 @@ def _asked(
     operations: int,
 ) -> Sliced[list[MetadataResponseTopic]]:
     told: list[MetadataResponseTopic] = []
-    missing: dict[str, int] = {}
+    missing: list[str] = []
     seen: dict[MetadataRequestTopic | str, None] = {}
     work = 0
     for entry in body.topics or ():
@@ -207,28 +207,22 @@ def _asked(
             told.append(_error(ErrorCode.unknown_topic_id, None, entry.topic_id))
         else:
             assert entry.name is not None, "an entry has a name or an ID"
-            missing[entry.name] = len(told)
+            missing.append(entry.name)
             told.append(_error(missing_error(entry.name), entry.name, None, operations))
     if body.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-        yield from _created(broker, told, missing)
+        yield from _created(broker, missing)
     return told
 
 
-def _created(
-    broker: Needs, answers: list[MetadataResponseTopic], missing: Mapping[str, int]
-) -> Generator[None, None, None]:
-    """Asks the active controller to create the missing topics, whose answers stand at these places. A topic that cannot
-    be created gets the reason as its error."""
+def _created(broker: Needs, missing: Sequence[str]) -> Generator[None, None, None]:
+    """Requests the active controller to create the missing topics, except those that nobody may create."""
     created = 0
-    for number, (name, at) in enumerate(missing.items(), 1):
+    for number, name in enumerate(missing, 1):
         if created == MOST_CREATED_AT_ONCE:
             return
-        problem = request_problem(broker.config, WantedTopic(name))
-        if problem is None:
+        if request_problem(broker.config, WantedTopic(name)) is None:
             _ask_to_create(broker, name)
             created += 1
-        else:
-            answers[at] = replace(answers[at], error_code=problem.error)
         if number % FEW_TOPICS == 0:
             yield
 

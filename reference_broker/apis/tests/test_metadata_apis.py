@@ -121,9 +121,10 @@ def test_one_request_starts_so_many_topics_and_the_next_one_the_rest() -> None:
     assert tuple(world.controller.latest.topics) == names
 
 
-def test_a_topic_that_cannot_be_created_says_why() -> None:
-    name = "__cluster_metadata"
-    assert told(metadata(AdminWorld(), (name,), auto=True)) == [(name, "topic_authorization_failed", 0)]
+def test_nobody_creates_the_topic_of_the_metadata_log() -> None:
+    world, name = AdminWorld(), "__cluster_metadata"
+    assert told(metadata(world, (name,), auto=True)) == [(name, "unknown_topic_or_partition", 0)]
+    assert name not in world.controller.latest.topics
 
 
 def test_allowed_operations_only_where_asked_for() -> None:

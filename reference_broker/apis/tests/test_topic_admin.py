@@ -137,7 +137,7 @@ def test_validate_only_answers_as_if_and_writes_nothing() -> None:
         (topic("a" * 250), ErrorCode.invalid_topic_exception),
         (topic("sp ace"), ErrorCode.invalid_topic_exception),
         (topic("x_y"), ErrorCode.invalid_topic_exception),
-        (topic("__cluster_metadata"), ErrorCode.topic_authorization_failed),
+        (topic("__cluster_metadata"), ErrorCode.invalid_request),
         (topic("x.y"), ErrorCode.topic_already_exists),
         (topic(partitions=0), ErrorCode.invalid_partitions),
         (topic(partitions=-2), ErrorCode.invalid_partitions),

@@ -172,7 +172,7 @@ def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None
     if problem is not None:
         return Refusal(ErrorCode.invalid_topic_exception, problem)
     if wanted.name == METADATA_TOPIC:
-        return Refusal(ErrorCode.topic_authorization_failed, f"Topic '{wanted.name}' is internal.")
+        return Refusal(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if wanted.assignments is not None:
         return None
     if factor_of(config, wanted.replication_factor) <= 0:

@@ -1,0 +1,135 @@
+"""The table of everything that the broker refuses (``bench/peers/refusals.toml``), beside its source."""
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+import reference_broker
+from bench.peers.jars import VERSION
+from bench.peers.tests.test_batches_like_kafka import DIFFERENT
+from bench.probe import kafka_answers
+from bench.probe.case import Case
+from bench.probe.registry import all_cases
+from reference_broker.wire.errors import ErrorCode
+
+SOURCE = Path(reference_broker.__file__).parent
+ROOMS = ("apis", "controller", "coordination", "groups", "sessions", "transactions")
+MODULES = ("records/batch.py", "records/rules.py", "log/appending.py", "log/producer_state.py", "log/verification.py")
+TABLE = tomllib.loads((Path(__file__).parents[1] / "refusals.toml").read_text())
+ROWS = [(module, row) for module, part in TABLE.items() for row in part["rows"]]
+EVIDENCE = ("case", "batch", "state", "unlike")
+CASES = {each.id: each for each in all_cases()}
+
+
+def sites(tree: ast.AST, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield ``function error`` where a function or a constant of a module names an error code to return or raise it.
+
+    Comparisons, patterns, keys of mappings and constant collections only tell errors apart.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Compare | ast.pattern) or (not path and isinstance(node, ast.Set | ast.Tuple)):
+            continue
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "ErrorCode" and node.attr != "none":
+            yield f"{'.'.join(path) or '<module>'} {node.attr}"
+        elif isinstance(node, ast.Dict):
+            yield from sites(ast.Tuple([*node.values]) if path else ast.List([*node.values]), path)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from sites(node, (*path, node.name))
+        else:
+            yield from sites(node, path)
+
+
+def test_constants_and_functions_that_refuse_are_found() -> None:
+    source = """
+FATAL = (ErrorCode.unknown_server_error, ErrorCode.corrupt_message)
+ANSWER = Refusal(ErrorCode.invalid_request, "no")
+SHOWN = {ErrorCode.network_exception: ErrorCode.not_coordinator}
+class Log:
+    def check(self, error):
+        if error is ErrorCode.none or error == ErrorCode.request_timed_out:
+            return answers(error, (ErrorCode.invalid_record, 3))
+        def inner():
+            raise Failed(ErrorCode.kafka_storage_error)
+        match error:
+            case ErrorCode.policy_violation:
+                return {1: ErrorCode.invalid_config}
+"""
+    assert [*sites(ast.parse(source))] == [
+        "<module> invalid_request",
+        "<module> not_coordinator",
+        "Log.check invalid_record",
+        "Log.check.inner kafka_storage_error",
+        "Log.check invalid_config",
+    ]
+
+
+def refusing() -> dict[str, list[str]]:
+    paths = [path for room in ROOMS for path in (SOURCE / room).rglob("*.py") if "tests" not in path.parts]
+    found = {
+        path: [*dict.fromkeys(sites(ast.parse(path.read_text())))] for path in [*paths, *map(SOURCE.joinpath, MODULES)]
+    }
+    return {path.relative_to(SOURCE).as_posix(): each for path, each in sorted(found.items()) if each}
+
+
+def test_each_refusal_has_a_row() -> None:
+    rows = {module: sorted(row["at"] for row in part["rows"]) for module, part in TABLE.items()}
+    assert rows == {module: sorted(each) for module, each in refusing().items()}
+
+
+@pytest.mark.parametrize(("module", "row"), ROWS, ids=[f"{module} {row['at']}" for module, row in ROWS])
+def test_each_row_says_what_kafka_does(module: str, row: dict[str, Any]) -> None:
+    assert row.keys() <= {"at", "when", "kafka", *EVIDENCE}
+    assert row["when"]
+    assert row["kafka"]
+    assert TABLE[module]["api"]
+    assert any(row.get(each) for each in EVIDENCE), "what shows that Kafka refuses it, or lets us be stricter?"
+    assert row["kafka"] != "-" or row.get("unlike"), "nobody refuses it in Kafka, so say why we do"
+    assert not (row.get("state") and row.get("case")), "a request meets it, so it takes no state"
+
+
+RECORDED = kafka_answers.recorded(VERSION)
+
+
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        (row, name)
+        for _, row in ROWS
+        for name in ([row["case"]] if isinstance(row.get("case"), str) else row.get("case", ()))
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_apache_kafka_has_answered_the_case_of_a_row(row: dict[str, Any], name: str) -> None:
+    error = ErrorCode[row["at"].rpartition(" ")[2]]
+    assert error in demanded(CASES[name]), f"{name} looks for another error"
+    assert RECORDED[name][0] == "pass" or row.get("unlike"), "Kafka answers otherwise: say why we do not"
+
+
+def demanded(case: Case) -> set[ErrorCode]:
+    """Return the error codes that a case names in its words or looks for, itself or by a function of its module."""
+    found = {each for each in ErrorCode if each.name.upper() in case.words}
+    seen: set[str] = set()
+
+    def look(code: CodeType, known: dict[str, Any]) -> None:
+        found.update(ErrorCode[name] for name in code.co_names if name in ErrorCode.__members__)
+        for name in set(code.co_names) - seen:
+            seen.add(name)
+            value = known.get(name)
+            if isinstance(value, FunctionType) and value.__module__.startswith("bench.probe.cases"):
+                look(value.__code__, value.__globals__)
+            elif isinstance(value, tuple):
+                found.update(each for each in value if isinstance(each, ErrorCode))
+
+    assert isinstance(case.play, FunctionType)
+    look(case.play.__code__, case.play.__globals__)
+    return found
+
+
+def test_batches_that_only_we_refuse_are_in_rows() -> None:
+    named = {name for _, row in ROWS for name in row.get("batch", ())}
+    assert named == {name.partition("/")[2] for name in DIFFERENT}

@@ -1,0 +1,217 @@
+"""Refusals that no other case meets, and batches of plain producers that a broker must not refuse."""
+
+from typing import Any
+
+from bench.probe.case import ANY, SHOULD, case, since_version
+from bench.probe.data import altered, batch, log_end, now_ms, produce
+from bench.probe.shape import single
+from bench.probe.surroundings import TIMEOUT_MS, Surroundings, Topic
+from bench.probe.transactional import ADD, ADD_OFFSETS, BY_CLIENTS, COMMIT_OFFSETS, END, OWNED, Transactional
+from reference_broker.records.builder import Compression, Record, build
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+
+PRODUCE, CREATE, GROUP_DELETE = int(ApiKey.PRODUCE), int(ApiKey.CREATE_TOPICS), int(ApiKey.OFFSET_DELETE)
+WRITES = {PRODUCE: since_version(3), CREATE: ANY, ApiKey.FETCH: since_version(4)}
+ALTER, FEATURES, QUORUM = ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM
+OFFSETS_TOPIC, METADATA_TOPIC = "__consumer_offsets", "__cluster_metadata"
+TOPIC_RESOURCE = 2
+NOBODY = 2_000_000_000
+"""A broker's ID that no broker has."""
+SEGMENT_BYTES = 1 << 20
+MIB = 1 << 20
+
+
+# Produce
+
+
+@case("produce/idempotence/fields-without-id", "KIP-98, the record batch", WRITES, since="0.11")
+def fields_without_id(at: Surroundings) -> None:
+    """Without a producer ID, epoch and sequence mean nothing: sarama and aiokafka leave epoch -1 and sequence 0 there,
+    KafkaJS both as 0."""
+    topic = at.topic()
+    for number, (epoch, sequence) in enumerate(((-1, 0), (0, 0), (0, -1), (3, 7))):
+        told = produce(at, topic, altered(batch(), producer_epoch=epoch, base_sequence=sequence))
+        at.expect("error code", told.error_code, ErrorCode.none)
+        at.expect("base offset", told.base_offset, number)
+
+
+@case("produce/batch/unknown-attributes", "Apache Kafka's LogValidator", WRITES, since="0.11", level=SHOULD)
+def unknown_attributes(at: Surroundings) -> None:
+    """A batch whose attributes have bits that nobody knows is taken."""
+    topic = at.topic()
+    for attributes in (0x80, 0x1000):
+        told = produce(at, topic, altered(batch(), attributes=attributes))
+        at.expect("error code", told.error_code, ErrorCode.none)
+
+
+@case("produce/timestamps/first-too-late", "Apache Kafka's LogValidator", WRITES, since="3.6", level=SHOULD)
+def first_too_late(at: Surroundings) -> None:
+    """A batch of which only the first timestamp is beyond message.timestamp.after.max.ms: INVALID_TIMESTAMP."""
+    topic = at.topic(configs={"message.timestamp.after.max.ms": "1000"})
+    data = altered(batch(), base_timestamp_ms=now_ms() + 3_600_000)
+    at.expect("error code", produce(at, topic, data).error_code, ErrorCode.invalid_timestamp)
+
+
+@case("produce/batch/larger-than-segment", "Apache Kafka's UnifiedLog", WRITES, since="0.8", level=SHOULD)
+def larger_than_segment(at: Surroundings) -> None:
+    """A batch that is larger than segment.bytes of its topic is refused with RECORD_LIST_TOO_LARGE."""
+    topic = at.topic(configs={"segment.bytes": str(SEGMENT_BYTES), "max.message.bytes": str(4 * MIB)})
+    told = produce(at, topic, batch(bytes(SEGMENT_BYTES + 1)))
+    at.expect("error code", told.error_code, ErrorCode.record_list_too_large)
+    at.expect("log end", log_end(at, topic), 0)
+
+
+@case("produce/batch/too-large-repacked", "Apache Kafka's UnifiedLog", WRITES, since="0.8", level=SHOULD)
+def too_large_repacked(at: Surroundings) -> None:
+    """A batch that is larger than max.message.bytes with the codec of its topic is refused with MESSAGE_TOO_LARGE."""
+    topic = at.topic(configs={"compression.type": "uncompressed", "max.message.bytes": "2000"})
+    data = build([Record(timestamp_ms=now_ms(), value=bytes(4000))], compression=Compression.GZIP)
+    at.expect("error code", produce(at, topic, data).error_code, ErrorCode.message_too_large)
+    at.expect("log end", log_end(at, topic), 0)
+
+
+@case(
+    "produce/topics/internal",
+    "Apache Kafka's ReplicaManager",
+    {PRODUCE: (3, 12), ApiKey.FIND_COORDINATOR: ANY, ApiKey.DESCRIBE_GROUPS: ANY},
+    since="0.10",
+    level=SHOULD,
+    hostile=True,
+)
+def internal(at: Surroundings) -> None:
+    """A client may not write to __consumer_offsets: INVALID_TOPIC_EXCEPTION."""
+    at.coordinator(at.group())  # The topic exists once a group has asked for its coordinator.
+    told = produce(at, Topic(OFFSETS_TOPIC, bytes(16), 1), batch())
+    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+
+
+# Others of clients
+
+
+@case(
+    "offsets/delete/internal",
+    "Apache Kafka's ReplicaManager",
+    {ApiKey.DELETE_RECORDS: ANY, ApiKey.FIND_COORDINATOR: ANY, ApiKey.DESCRIBE_GROUPS: ANY},
+    since="0.11",
+    level=SHOULD,
+)
+def delete_internal(at: Surroundings) -> None:
+    """Records of __consumer_offsets cannot be deleted: INVALID_TOPIC_EXCEPTION."""
+    at.coordinator(at.group())
+    partitions = [{"partition_index": 0, "offset": 0}]
+    asked = {"topics": [{"name": OFFSETS_TOPIC, "partitions": partitions}], "timeout": TIMEOUT_MS}
+    told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
+    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+
+
+@case("metadata/cluster/controllers", "KIP-919", {ApiKey.DESCRIBE_CLUSTER: since_version(1)}, since="3.7", level=SHOULD)
+def controllers(at: Surroundings) -> None:
+    """A broker that is asked for controllers refuses with MISMATCHED_ENDPOINT_TYPE."""
+    told = at.ask(ApiKey.DESCRIBE_CLUSTER, {"endpoint_type": 2})
+    at.expect("error code", told.error_code, ErrorCode.mismatched_endpoint_type)
+
+
+@case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
+def empty_group_id(at: Surroundings) -> None:
+    """An empty group ID is refused with INVALID_GROUP_ID."""
+    topics = [{"name": at.topic().name, "partitions": [{"partition_index": 0}]}]
+    told = at.ask(GROUP_DELETE, {"group_id": "", "topics": topics})
+    at.expect("error code", told.error_code, ErrorCode.invalid_group_id)
+
+
+# Transactions
+
+
+IN_GROUPS = {**OWNED, ADD_OFFSETS: ANY, COMMIT_OFFSETS: (0, 4), ApiKey.DESCRIBE_GROUPS: ANY, CREATE: ANY}
+
+
+@case("transactions/group-offsets/empty-group-id", "KIP-98", IN_GROUPS, since="0.11", level=SHOULD)
+def commit_without_group(at: Surroundings) -> None:
+    """TxnOffsetCommit with an empty group ID: INVALID_GROUP_ID."""
+    topic, producer = at.topic(), Transactional(at).take()
+    code = producer.commit_offset(at.main, "", topic, 1)
+    at.expect("error code", code, ErrorCode.invalid_group_id)
+
+
+@case("transactions/group-offsets/unknown-topic", "KIP-98", IN_GROUPS, since="0.11", level=SHOULD)
+def commit_of_unknown(at: Surroundings) -> None:
+    """TxnOffsetCommit for a topic that does not exist: UNKNOWN_TOPIC_OR_PARTITION."""
+    producer, group_id = Transactional(at).take(), at.group()
+    at.expect("error code of AddOffsetsToTxn", producer.add_offsets(group_id), ErrorCode.none)
+    topic = Topic(at.topic_name(), bytes(16), 1)
+    code = producer.commit_offset(at.coordinator(group_id), group_id, topic, 1)
+    at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("transactions/add/internal", "KIP-98", {**OWNED, ADD: BY_CLIENTS}, since="0.11", level=SHOULD, hostile=True)
+def add_internal(at: Surroundings) -> None:
+    """A client cannot add __consumer_offsets to its transaction: TOPIC_AUTHORIZATION_FAILED."""
+    codes = Transactional(at).take().add({OFFSETS_TOPIC: [0]})
+    at.expect("error code", codes[OFFSETS_TOPIC, 0], ErrorCode.topic_authorization_failed)
+
+
+@case("transactions/end/unknown-id", "KIP-98", {**OWNED, END: ANY}, since="0.11", level=SHOULD)
+def end_of_unknown(at: Surroundings) -> None:
+    """EndTxn of a transactional ID that does not exist: INVALID_PRODUCER_ID_MAPPING."""
+    told = Transactional(at, producer_id=1_000_000, epoch=0).end(commits=True)
+    at.expect("error code", told.error_code, ErrorCode.invalid_producer_id_mapping)
+
+
+@case("transactions/producers/invalid-name", "KIP-664", {ApiKey.DESCRIBE_PRODUCERS: ANY}, since="2.8", level=SHOULD)
+def producers_of_invalid(at: Surroundings) -> None:
+    """DescribeProducers of a name that no topic can have: INVALID_TOPIC_EXCEPTION."""
+    asked = {"topics": [{"name": "no/slash", "partition_indexes": [0]}]}
+    told = single(at.ask(ApiKey.DESCRIBE_PRODUCERS, asked), "topics", "partitions")
+    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+
+
+# Admin
+
+
+def _of_controller(at: Surroundings, api_key: int, values: dict[str, Any]) -> Any:
+    address = at.broker.controller
+    return at.ask(api_key, values, on=at.main if address == at.broker.leader else at.connect(address))
+
+
+@case("admin/create/metadata-topic", "KIP-500", {CREATE: ANY}, since="3.0", level=SHOULD)
+def metadata_topic(at: Surroundings) -> None:
+    """Nobody can make the topic of the metadata log: INVALID_REQUEST."""
+    topics = [{"name": METADATA_TOPIC, "num_partitions": 1, "replication_factor": 1}]
+    told = single(
+        _of_controller(at, CREATE, {"topics": topics, "timeout": TIMEOUT_MS, "validate_only": True}), "topics"
+    )
+    at.expect("error code", told.error_code, ErrorCode.invalid_request)
+
+
+@case("admin/alter/invalid-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)
+def alter_invalid_topic(at: Surroundings) -> None:
+    """Settings of a name that no topic can have cannot be altered: INVALID_TOPIC_EXCEPTION."""
+    configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
+    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": "no/slash", "configs": configs}
+    told = single(at.ask(ALTER, {"resources": [resource], "validate_only": True}), "responses")
+    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+
+
+@case("admin/brokers/unregister-unknown", "KIP-631", {ApiKey.UNREGISTER_BROKER: ANY}, since="2.8", level=SHOULD)
+def unregister_unknown(at: Surroundings) -> None:
+    """A broker that does not exist cannot be unregistered: BROKER_ID_NOT_REGISTERED."""
+    told = _of_controller(at, ApiKey.UNREGISTER_BROKER, {"broker_id": NOBODY})
+    at.expect("error code", told.error_code, ErrorCode.broker_id_not_registered)
+
+
+@case("admin/quorum/other-topic", "KIP-595", {QUORUM: ANY, CREATE: ANY}, since="2.7", level=SHOULD)
+def other_topic(at: Surroundings) -> None:
+    """DescribeQuorum of another topic than the metadata log's: UNKNOWN_TOPIC_OR_PARTITION."""
+    asked = {"topics": [{"topic_name": at.topic().name, "partitions": [{"partition_index": 0}]}]}
+    told = single(_of_controller(at, QUORUM, asked), "topics", "partitions")
+    at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("admin/features/too-high", "KIP-584", {FEATURES: since_version(1)}, since="3.3", level=SHOULD)
+def too_high(at: Surroundings) -> None:
+    """A level that the broker does not support is refused with INVALID_UPDATE_VERSION."""
+    wanted = {"feature": "metadata.version", "max_version_level": 32_000}
+    told = _of_controller(at, FEATURES, {"timeout": TIMEOUT_MS, "feature_updates": [wanted], "validate_only": True})
+    code = int(told.error_code) or next((int(each.error_code) for each in told.results if each.error_code), 0)
+    at.expect("error code", code, ErrorCode.invalid_update_version)
