@@ -23,6 +23,7 @@ from reports.jobs.measurements import (
     latency_heatmap,
     latency_over_time,
     latency_percentiles,
+    losses,
     mirror,
     offered_load,
     recovery,
@@ -89,6 +90,7 @@ class Findings:
     throughput: Sequence[Row] = _rows_of(throughput.transform)
     load: Sequence[Row] = _rows_of(lambda tables: tables.once(offered_load.transform))
     gaps: Sequence[Row] = _rows_of(availability.transform)
+    losses: Sequence[Row] = _rows_of(losses.transform, "runs")
     first_ok: Sequence[Row] = _rows_of(availability.first_ok_after_faults)
     broker: Sequence[Row] = _rows_of(broker_internals.transform)
     transfers: Sequence[Row] = _rows_of(snapshot_transfers.transform)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.collect import Findings, without_presets
+from reports.collect import Findings, Row, without_presets
 from reports.guarantees import GUARANTEES, SeenFrom
 from reports.jobs.shared.judging import Judging, all_judgings
 from reports.manifest import Check, Manifest, canonical_guarantee
@@ -115,7 +115,7 @@ def judged(manifest: Manifest, findings: Findings) -> list[GuaranteeResult]:
     ]
     known = {one.name for one in results}
     results += [
-        _where_played(name, one, not asked or name in asked, manifest.world)
+        _where_played(name, one, not asked or name in asked or _is_always_due(name), manifest.world)
         for name, one in checks.items()
         if name not in known
     ]
@@ -181,6 +181,10 @@ def _unknown(name: str, manifest: Manifest) -> GuaranteeResult:
     return GuaranteeResult(name, _breach(name), "not checked", True, 0, "", 0, reason)
 
 
+def _is_always_due(name: str) -> bool:
+    return name in GUARANTEES and GUARANTEES[name].always
+
+
 def _breach(name: str) -> str:
     return GUARANTEES[name].breach if name in GUARANTEES else "This version knows no guarantee of this name."
 
@@ -228,20 +232,52 @@ def _summary(
         return f"Every guarantee that could be judged held ({holding} of them) over {did}, under {faced}.{planted}"
     if outcome is Outcome.FAILED:
         broken = [one for one in guarantees if one.status == "broken"]
-        total = sum(one.anomalies for one in broken)
-        first = min((e for one in broken for e in one.examples), key=lambda one: one.at_us, default=None)
-        cause = f" The first was at {first.at_us / 1e6:.3f} s{_during(first.fault)}: {first.detail}" if first else ""
         names = _listed([one.name for one in broken]) + (" was" if len(broken) == 1 else " were")
-        return f"{names} broken, {_times(total)} in {did}, under {faced}.{cause}{planted}"
+        total = _times(sum(one.anomalies for one in broken))
+        return f"{_headline(broken, findings)} {names} broken, {total} in {did}, under {faced}.{planted}"
     if outcome is Outcome.INVALID:
         return f"This run proves nothing either way. {invalid[0]}{planted}"
     return f"The run did not come to its end. {manifest.crash}{planted}"
 
 
+LOSSES = ("lost-write", "unseen")
+"""The guarantees that say whether an acknowledged record was lost."""
+
+
+def _headline(broken: Sequence[GuaranteeResult], findings: Findings) -> str:
+    """What happened, in plain words: what was lost, or else the first breach that was seen."""
+    losses = [one for one in broken if one.name in LOSSES and one.examples]
+    if losses and findings.losses:
+        return _lost(losses, findings.losses)
+    first = min(broken, key=lambda one: min((each.at_us for each in one.examples), default=0))
+    meaning = first.meaning.removesuffix(".")
+    if not first.examples:
+        return f"{meaning}."
+    seen = min(first.examples, key=lambda one: one.at_us)
+    return f"{meaning}, first at {seen.at_us / 1e6:.3f} s{_during(seen.fault)}: {seen.detail}"
+
+
+def _lost(broken: Sequence[GuaranteeResult], losses: Sequence[Row]) -> str:
+    first = min((each for one in broken for each in one.examples), key=lambda one: one.at_us)
+    records = sum(row["records"] for row in losses)
+    topics = sorted({str(row["topic"]) for row in losses})
+    where = f"topic{'s' * (len(topics) > 1)} {_listed(topics)}"
+    one = records == 1
+    is_later = " before " in first.fault or first.fault == first.fault_name
+    if all(row["is_gone"] for row in losses):
+        when = f" before {first.fault_name}" if first.fault and is_later else ""
+        exist = "does" if one else "do"
+        told = f"{records:,} record{'s' * (not one)} of {where} acknowledged{when} {exist} not exist any more"
+    else:
+        told = f"{records:,} acknowledged record{'s' * (not one)} of {where} {'is' if one else 'are'} lost"
+        told += f", the first acknowledged at {first.at_us / 1e6:.3f} s{_during(first.fault)}"
+    return f"{told}."
+
+
 def _during(fault: str) -> str:
     if not fault:
         return ""
-    return f", {fault}" if " after " in fault else f", during {fault}"
+    return f", {fault}" if " after " in fault or " before " in fault else f", during {fault}"
 
 
 def _times(count: int) -> str:

@@ -47,7 +47,11 @@ class Guarantee:
 _CLIENTS = (
     Guarantee("inconsistent-offsets", "Two different values were seen at one offset.", keeps_writes=True),
     Guarantee("duplicate", "A value lies at two offsets under one producer ID."),
-    Guarantee("lost-write", "An acknowledged record was overtaken by reads and never read.", keeps_writes=True),
+    Guarantee(
+        "lost-write",
+        "An acknowledged record was overtaken by reads and never read, or is beyond the end of its log.",
+        keeps_writes=True,
+    ),
     Guarantee(
         "unseen",
         "An acknowledged record was not read by the end, though its partition was read to the end.",
@@ -76,7 +80,11 @@ _CLIENTS = (
     Guarantee("aborted-read", "A reader with read_committed saw a value of a transaction that was not committed."),
     Guarantee("precommitted-read", "A reader with read_committed saw a value before anybody asked to commit it."),
     Guarantee("torn-transaction", "A part of a transaction took effect, and a part did not.", keeps_writes=True),
-    Guarantee("lost-transaction", "Nothing of a committed transaction is there.", keeps_writes=True),
+    Guarantee(
+        "lost-transaction",
+        "Nothing of a committed transaction is there, or the coordinator forgot a transactional ID that was in use.",
+        keeps_writes=True,
+    ),
     Guarantee("hanging-transaction", "A transaction held back the last stable offset after it should have ended."),
     Guarantee(
         "hanging-found",
@@ -148,6 +156,12 @@ _INSIDE = (
     _inside("markers-gated", "A transaction marker was committed below the metadata.version that allows it."),
     _inside("bootstrapped", "A node ended without knowing a metadata.version."),
     _inside("quorum-converges", "After the heal the nodes did not come to agree, or one of them ended itself."),
+    Guarantee(
+        "answers-after-heal",
+        "After the heal a node did not come back or did not answer, or a partition could not be read to its end.",
+        SeenFrom.INSIDE,
+        always=True,
+    ),
     _inside("no-false-fencing", "A broker was fenced although no fault had touched it for a whole session."),
     _inside("forged-refused", "A node granted a request in another's name, though it could see that it was forged."),
     _inside(

@@ -135,7 +135,8 @@ class AssignmentRow(Row):
 @table("ends", "history/ends*.parquet")
 @dataclass(slots=True)
 class EndRow(Row):
-    """Each partition once all was quiet. The final read gives the judge the log's bounds."""
+    """Each partition once all was quiet. The final read gives the judge the log's bounds. A partition that does not
+    exist any more has an empty log."""
 
     topic: str
     partition: int
@@ -143,6 +144,7 @@ class EndRow(Row):
     high_watermark: int
     end_us: Annotated[int, Moment("when it was read")]
     last_stable_offset: Annotated[int, Later("as answered together with the high watermark, -1 none")] = -1
+    error: Annotated[str | None, Later("Kafka's error name if the partition does not exist any more, else null")] = None
 
 
 @table("changes", "history/changes*.parquet")

@@ -43,8 +43,13 @@ class Anomaly:
     process: str
     index: int
     at_us: int
-    fault: str  # the fault that was active, or the last one before ("3.2 s after ..."); empty if none
+    fault: str  # that explains it: it was active, or came before ("3.2 s after ...") or next ("0.4 s before ...")
     detail: str
+
+    @property
+    def fault_name(self) -> str:
+        """The fault and the number of its hit, without the time between; empty if there is none."""
+        return self.fault.rsplit(" after ", 1)[-1].rsplit(" before ", 1)[-1]
 
 
 @dataclass(frozen=True, slots=True)

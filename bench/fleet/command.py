@@ -91,13 +91,16 @@ class FleetRun:
     def _look_at_the_end(self) -> None:
         for reader in self.fleet.last_readers:
             self._drive(reader)
+        missed = [reader.missed for reader in self.fleet.last_readers]
         unread = sum(len(each.unread) for each in self.fleet.last_readers)
         undescribed = 0
         if self.fleet.final_describer is not None:
             self._drive(self.fleet.final_describer)
             undescribed = self.fleet.final_describer.undescribed
+            missed.append(self.fleet.final_describer.missed)
         self.recorder.close(clock())
-        say("done", unread_partitions=unread, undescribed_nodes=undescribed, **self.last)
+        missed = list(dict.fromkeys(filter(None, missed)))
+        say("done", unread_partitions=unread, undescribed_nodes=undescribed, missed=missed, **self.last)
 
     def _drive(self, behaviour: Behaviour) -> None:
         BlockingDriver(behaviour, self.recorder.record).run()

@@ -1,7 +1,8 @@
 """fetch-gap: once all is quiet, each fetcher's position in each of its partitions is the high watermark.
 
 A fetcher that was told no offset, and was answered nothing, stands at the log's start. One that asks several nodes at
-once stands where the answer that came last left it (KIP-392).
+once stands where the answer that came last left it (KIP-392). In a partition that does not exist any more nobody stands
+anywhere (lost-write).
 """
 
 from chaos.checks.check import Check, History
@@ -13,7 +14,7 @@ class FetchGap(Check):
     guarantee = "fetch-gap"
 
     def end(self, history: History) -> None:
-        ends = {place(row): row for row in history.ends}
+        ends = {place(row): row for row in history.ends if row.error is None}
         lasting = [row for row in history.assignments if row.until_us == END_OF_RUN_US]
         positions = {(row.process, place(row)): row.from_offset for row in lasting}
         last = {(row.process, place(row)): (row.from_us, -1) for row in lasting}

@@ -1,11 +1,13 @@
-"""lost-write: no acknowledged value is overtaken by reads without ever being read itself.
+"""lost-write: no acknowledged value is overtaken by reads without ever being read itself, and each is there at the end.
 
-This is judged only where the broker promises that acknowledged writes survive (``History.writes_promised``).
+A value is not there if the partition does not exist any more, or if its log ends below the value's offset, whoever may
+have read it before. Deletions and cleaners take records at the start of a log or in its middle, never at its end. This
+is judged only where the broker promises that acknowledged writes survive (``History.writes_promised``).
 """
 
 from chaos.checks.check import Check, History
-from chaos.checks.values import named, place
-from chaos.checks.written import acknowledged, last_read, never_read
+from chaos.checks.values import expanded, named, place
+from chaos.checks.written import acknowledged, is_placed, last_read, never_read
 
 
 class LostWrite(Check):
@@ -13,6 +15,7 @@ class LostWrite(Check):
 
     def end(self, history: History) -> None:
         self.looked_at += acknowledged(history)
+        self._beyond_the_end(history)
         last = last_read(history)
         for run, value in never_read(history):
             overtaken_by = last.get(place(run), -1)
@@ -21,3 +24,14 @@ class LostWrite(Check):
                     history.ended_us(run),
                     f"{named(run, value)} was acknowledged, never read, and overtaken by reads up to {overtaken_by}",
                 )
+
+    def _beyond_the_end(self, history: History) -> None:
+        ends = {place(row): row for row in history.ends}
+        for run in history.runs if history.writes_promised else ():
+            end = ends.get(place(run))
+            if run.kind != "send" or end is None or not is_placed(run, history):
+                continue
+            gone = [value for value in expanded(run) if value.offset >= end.high_watermark]
+            if gone:
+                why = f"does not exist any more ({end.error})" if end.error else f"ends at offset {end.high_watermark}"
+                self.violated(history.ended_us(run), f"{named(run, gone[0])} was acknowledged, and the partition {why}")

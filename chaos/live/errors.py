@@ -15,5 +15,9 @@ class TargetDied(NodeDied):
     failure and not the suite's."""
 
 
+class NotBack(NodeDied):
+    """A node of ours did not get ready again after a fault. That breaks answers-after-heal, and is no crash."""
+
+
 class EndedItself(NodeDied):
     """A node found that it cannot go on with its metadata. That breaks quorum-converges, and is no crash."""

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from chaos.live.errors import EndedItself, NodeDied, SetupError
+from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError
 from chaos.live.node_side.node_process import NOT_YET, NodeSpec
-from chaos.live.processes import Child, EvidencePipe
+from chaos.live.processes import READY_LIMIT_S, Child, EvidencePipe
 
 
 @dataclass(slots=True)
@@ -64,11 +64,16 @@ class LiveNode:
         pipe.close_write_end()
 
     def await_ready(self) -> None:
-        """Waits until the node serves. Raises NodeDied, SetupError."""
+        """Waits until the node serves. Raises NotBack for a node that was started again and does not, NodeDied,
+        SetupError."""
         assert self.child is not None
         if not self.is_ready:
             with self._no_first_start():
-                self.child.await_line("ready")
+                if self.child.said("ready", READY_LIMIT_S) is None:
+                    story = f"within {READY_LIMIT_S:g} s; its log: {self.child.log}"
+                    if self.spec.incarnation == 0:
+                        raise NodeDied(f"{self.name} was not ready {story}")
+                    raise NotBack(f"{self.name} did not come back {story}")
             self.is_ready = True
 
     def look_for_ready(self) -> None:

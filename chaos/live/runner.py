@@ -12,12 +12,12 @@ from chaos.live import identity
 from chaos.live.casting import cast, is_live
 from chaos.live.cluster import ClusterPlan, Member, addresses_of, started
 from chaos.live.crew import Crew
-from chaos.live.errors import EndedItself, NodeDied, SetupError, TargetDied
+from chaos.live.errors import EndedItself, NodeDied, NotBack, SetupError, TargetDied
 from chaos.live.foreign_frames import FAULT, Frames, LinkFrames, has_link_faults
 from chaos.live.foreign_target import REFERENCE
 from chaos.live.links import Links
 from chaos.live.load.client_mutant import reached
-from chaos.live.load.fleet import Fleet, Way
+from chaos.live.load.fleet import ANSWERS, Fleet, Way
 from chaos.live.node_side.evidence import ROLE
 from chaos.live.outside.crew import TargetCrew
 from chaos.live.outside.needs import check_target
@@ -76,6 +76,7 @@ def play(
     folder.make()
     run = LiveRun(scenario, folder, seed, target, mutant, progress, show)
     crash = ended = ""
+    breaks = CONVERGES
     try:
         try:
             run.play()
@@ -83,6 +84,8 @@ def play(
             run.close()
     except (EndedItself, TargetDied) as end:
         ended = str(end)
+    except NotBack as late:
+        ended, breaks = str(late), ANSWERS
     except NodeDied as death:
         crash = str(death)
     except (SetupError, KeyboardInterrupt):
@@ -90,7 +93,7 @@ def play(
         raise
     except Exception as failure:
         crash = f"the suite failed: {type(failure).__name__}: {failure}"
-    if ended and target == REFERENCE and CONVERGES not in scenario.guarantees:
+    if ended and target == REFERENCE and breaks == CONVERGES and CONVERGES not in scenario.guarantees:
         crash = ended
     if crash or ended:
         progress(f"crash: {crash}" if crash else ended)
@@ -98,7 +101,7 @@ def play(
     torn = folder.set_torn_aside()
     if torn and not crash and not ended:
         crash = f"the history is not whole: {', '.join(torn)}"
-    write_manifest(folder.path, run.manifest(command, variant, crash, ended))
+    write_manifest(folder.path, run.manifest(command, variant, crash, ended, breaks))
     return folder
 
 
@@ -234,8 +237,9 @@ class LiveRun:
         self._folder.write_samples(self._sampler.rows)
         self._folder.collect_trace()
 
-    def manifest(self, command: str, variant: str, crash: str, ended: str) -> Manifest:
-        """Returns what the run was. ``ended`` is what a node said that could not go on."""
+    def manifest(self, command: str, variant: str, crash: str, ended: str, breaks: str) -> Manifest:
+        """Returns what the run was. ``ended`` is the story of a node that could not go on, and ``breaks`` the guarantee
+        that this breaks if the node is ours."""
         scenario = self._scenario
         outside = self._outside
         asked = "compare" if variant else "run"
@@ -255,7 +259,7 @@ class LiveRun:
             clauses=scenario.clauses,
             crash=crash,
             config=outside.config if outside else dict(scenario.cluster.config),
-            checks=self._checked(ended if not crash else ""),
+            checks=self._checked(ended if not crash else "", breaks),
             load=identity.load_words(scenario),
             notes=outside.notes() if outside else (),
             expectations=Expectations(
@@ -278,15 +282,18 @@ class LiveRun:
             return reached(self._folder)
         return self._strikes is not None and self._strikes.mutant_reached
 
-    def _checked(self, ended: str) -> tuple[Check, ...]:
+    def _checked(self, ended: str, breaks: str) -> tuple[Check, ...]:
         """Returns what the checks inside the nodes found, or what is known of nodes that are not ours. ``ended`` says
         how a node ended itself."""
+        at_us = self._duration_us
+        answers = () if self._fleet is None else self._fleet.answers(at_us)
         if self._outside is not None:
-            return self._outside.checks(ended, self._duration_us)
+            return (*self._outside.checks(ended, at_us), *answers)
         if self._strikes is None:
             return ()
         inside = self._strikes.findings.judged(self._scenario.guarantees)
-        return (*_self_ended(ended, self._duration_us), *inside, *self._strikes.damage.judged(self._duration_us))
+        of_node = (Check(guarantee=breaks, holds=False, evidence=1, at_us=at_us, detail=ended),) if ended else ()
+        return (*of_node, *answers, *inside, *self._strikes.damage.judged(at_us))
 
     def _start_nodes(self, links: Links) -> Way:
         """Starts the nodes behind their links, or goes to those of a target. Returns how clients reach them."""
@@ -376,7 +383,3 @@ class LiveRun:
         if ROLE in line and self._link_frames is not None:
             self._link_frames.role(node, line[ROLE])
         self._strikes.evidence_line(node, line)
-
-
-def _self_ended(story: str, at_us: int) -> tuple[Check, ...]:
-    return (Check(guarantee=CONVERGES, holds=False, evidence=1, at_us=at_us, detail=story),) if story else ()

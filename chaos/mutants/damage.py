@@ -2,10 +2,12 @@
 
 # ruff: noqa: ARG001 - a replacement takes all parameters of its target.
 
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Any
 
 from chaos.mutants.mutant import Function, mutant
+from reference_broker.quorum.node_files import META_PROPERTIES, METADATA_DIRECTORY
 from reference_broker.records.batch import CRC_FROM, BatchHeader, InvalidRecords, checksum, iterate, read_header
 
 CRC_BYTES = 4
@@ -70,3 +72,52 @@ def metadata_crc_unchecked(original: Function, self: Any, now: Any, data: Any, l
                 CRC_BYTES, "big"
             )
     return int(original(self, now, bytes(believed), leader_epoch))
+
+
+def _emptied(disk: Any, directory: str) -> None:
+    """Leave of a partition's directory only the file that names its topic."""
+    for name in disk.list(directory):
+        if name != "partition.metadata":
+            disk.delete(f"{directory}/{name}")
+
+
+OPENING = "reference_broker.log.partition_log:open_log"
+
+
+@mutant(OPENING)
+def records_forgotten(
+    original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
+) -> Generator[None, None, Any]:
+    """A node comes back without a record of any topic that clients made."""
+    if not directory.rpartition("/")[2].startswith("__"):
+        _emptied(disk, directory)
+    return (yield from original(disk, directory, config, now, clean))
+
+
+@mutant(OPENING)
+def offsets_forgotten(
+    original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
+) -> Generator[None, None, Any]:
+    """A node comes back without a record of ``__consumer_offsets``."""
+    if directory.rpartition("/")[2].startswith("__consumer_offsets-"):
+        _emptied(disk, directory)
+    return (yield from original(disk, directory, config, now, clean))
+
+
+@mutant(OPENING)
+def transactions_forgotten(
+    original: Function, disk: Any, directory: str, config: Any, now: Any, clean: bool
+) -> Generator[None, None, Any]:
+    """A node comes back without a record of ``__transaction_state``."""
+    if directory.rpartition("/")[2].startswith("__transaction_state-"):
+        _emptied(disk, directory)
+    return (yield from original(disk, directory, config, now, clean))
+
+
+@mutant("reference_broker.controller.metadata_replica:MetadataReplica.load")
+def metadata_forgotten(original: Function, self: Any, clean: bool) -> Generator[None, None, None]:
+    """A node comes back without its metadata log and all that says that it has served before."""
+    disk = self._home.disk
+    for path in (METADATA_DIRECTORY, META_PROPERTIES):
+        disk.delete(path)
+    yield from original(self, clean)

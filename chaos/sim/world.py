@@ -7,6 +7,7 @@ from bench.fleet.behaviours.protocol import Behaviour
 from bench.fleet.fleet import Fleet, make_fleet
 from chaos.checks.all_assigned import AllAssigned
 from chaos.checks.all_checks import all_checks
+from chaos.checks.answers_after_heal import AnswersAfterHeal
 from chaos.checks.check import Check, History
 from chaos.checks.closed_segments_stored import ClosedSegmentsStored
 from chaos.checks.quorum_converges import QuorumConverges
@@ -104,6 +105,7 @@ class World:
         self.cluster.nemesis.clients = self._client
         self._converges = _only(QuorumConverges, self.checks)
         self._converges.expected = False
+        self._answers = _only(AnswersAfterHeal, self.checks)
         self._assigned = _only(AllAssigned, self.checks)
         self._replicated = _only(ReplicasConverge, self.checks)
         self._stored = _only(ClosedSegmentsStored, self.checks)
@@ -198,13 +200,10 @@ class World:
     def _last_look(self, fleet: Fleet) -> None:
         for reader in fleet.last_readers:
             self._phase(reader.process, [reader], DRAIN_US)
-            if reader.unread:
-                names = ", ".join(f"{topic}-{partition}" for topic, partition in list(reader.unread)[:5])
-                raise RunStuckError(f"the {reader.process} did not reach the end of {names}")
+            self._answers.looked(self.agenda.now_us, reader.missed)
         if fleet.final_describer is not None:
             self._phase("final describe", [fleet.final_describer], DRAIN_US)
-            if fleet.final_describer.undescribed:
-                raise RunStuckError(f"{fleet.final_describer.undescribed} nodes did not describe their metadata")
+            self._answers.looked(self.agenda.now_us, fleet.final_describer.missed)
 
     def _phase(self, stage: str, behaviours: Sequence[Behaviour], limit_us: int) -> None:
         self.stage = stage

@@ -222,6 +222,8 @@ OPERATIONS: list[HistoryRow] = [
 ]
 ASSIGNMENT = AssignmentRow("f", TOPIC, 0, 20, END_OF_RUN_US, 0)
 END = EndRow(TOPIC, 0, 0, 10, 50)
+GONE = replace(END, high_watermark=0, error="UNKNOWN_TOPIC_OR_PARTITION")
+SHORT = replace(END, high_watermark=9)
 SENDS: list[HistoryRow] = [send(0, 0, 0), send(1, 5, 5)]
 POSITIONS: list[HistoryRow] = [position(0, 0, 5), position(1, 5, 10)]
 READS: list[HistoryRow] = [read(0, 0), read(1, 5)]
@@ -252,6 +254,8 @@ def broken(rows: Sequence[HistoryRow], writes_promised: bool = True, unpromised:
         ([*BASE, *SENDS, *POSITIONS, read(0, 0)], ["unseen"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5)], ["lost-write", "unseen"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0, 4), read(1, 5), *FINAL_READ], ["poll-skip"]),
+        ([*OPERATIONS, ASSIGNMENT, GONE, *SENDS, *POSITIONS, *READS], ["lost-write"]),
+        ([*OPERATIONS, ASSIGNMENT, SHORT, *SENDS, *POSITIONS, *READS], ["fetch-gap", "lost-write"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(1, 4, 6)], ["nonmonotonic-poll"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0, 3), read(0, 4, 6, 1), *FINAL_READ], ["int-poll-skip"]),
         ([*BASE, *SENDS, *POSITIONS, read(0, 0), read(0, 4, 6, 1)], ["int-nonmonotonic-poll"]),

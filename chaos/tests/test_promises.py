@@ -45,7 +45,11 @@ def test_where_the_metadata_epoch_is_switched_off_only_stored_epochs_go_unjudged
 
 def test_where_any_byte_may_be_damaged_only_what_is_promised_or_always_due_is_judged() -> None:
     scenario = loader.find("damaged-bytes")
-    assert {each for each in GUARANTEES if is_judged(scenario, each)} == {"quorum-converges", "corrupt-value"}
+    assert {each for each in GUARANTEES if is_judged(scenario, each)} == {
+        "quorum-converges",
+        "corrupt-value",
+        "answers-after-heal",
+    }
 
 
 @pytest.mark.parametrize("name", ["damaged-bytes", "damaged-frames"])

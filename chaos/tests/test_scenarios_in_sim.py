@@ -43,12 +43,14 @@ SEEN_BY_MANY = {
     *("snapshot_crc_unchecked", "snapshot_without_producers"),
     *("leader_from_outside_the_isr", "sent_data_moves_cached_offset", "other_id_starts_empty"),
     *("epoch_not_raised", "aborted_record_survives", "unsafe_for_ever"),
+    *("records_forgotten", "metadata_forgotten"),
 }
 """One breach that several guarantees speak of. An answer from a session that nobody has is wrong in its session, its
 epoch and its partitions. A log that knows wrong sequences refuses what producers send, and takes their records twice or
 not at all. One lost record is wrong in the replicas, in the high watermark, and in what was read, written
 and sent. A key whose newest value is gone is wrong in the replicas, in views, and in what was read.
-A follower that empties its log without need, and is in sync, loses what is committed."""
+A follower that empties its log without need, and is in sync, loses what is committed. A node that has lost
+all of a kind is wrong in everything that was seen of it."""
 CAUGHT_FIRST = {
     ("07-leader-moves-and-returns", "leader_epoch_not_checked"): 2,
     ("08-killed-while-downloading", "append_after_torn_tail"): 14,
@@ -83,6 +85,10 @@ REPEATED = {
 }
 """One of each kind of cluster: played twice, it breaks the same."""
 CAUGHT_BY: dict[str, str | tuple[str, ...]] = {
+    "records_forgotten": ("lost-write", "inconsistent-offsets"),
+    "offsets_forgotten": "commit-regression",
+    "transactions_forgotten": "lost-transaction",
+    "metadata_forgotten": "lost-metadata",
     "follower_serves_its_log_end": "no-uncommitted-read",
     "prefers_a_replica_out_of_sync": "read-replica-eligible",
     "segment_listed_first": "listed-when-stored",

@@ -4,14 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reports.collect import Findings, Row, without_presets
+from reports.decide import LOSSES
 from reports.page import control_plane, words
 from reports.page.impact import Impact
 from reports.page.struck import FETCH, Struck, sentence, struck
 from reports.strikes import is_strike
 from reports.verdict import Verdict
 
-LOSSES = ("lost-write", "unseen")
-"""The guarantees that say whether an acknowledged record was lost."""
 TRANSACTION_APIS = (22, 24, 25, 26, 27, 28)
 _SLOWS = ("link_delayed", "link_slowed", "link_sliced", "disk_slowed", "clock_stepped")
 _FRAMES = ("request_", "response_")
@@ -63,7 +62,7 @@ def _nothing_lost(verdict: Verdict) -> bool:
 
 
 def _anomalies(verdict: Verdict, fault: str) -> int:
-    named = [one.fault.split(" after ")[-1] for each in verdict.guarantees for one in each.examples]
+    named = [one.fault_name.split(" #")[0] for each in verdict.guarantees for one in each.examples]
     return named.count(fault)
 
 
@@ -142,9 +141,11 @@ def _slowed(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
 
 
 def _outage(_: Findings, __: Row, costs: Sequence[Impact]) -> Figure | None:
-    named = {"produce": "the next acknowledged record", "fetch": "the next answered fetch"}
-    for operation, what in named.items():
+    named = {"produce": ("record", "acknowledged"), "fetch": ("fetch", "answered")}
+    for operation, (what, done) in named.items():
         for one in costs:
+            if one.operation == operation and one.never_ok:
+                return Figure("never", f"again was a {what} {done}")
             if one.operation == operation and one.outage_us:
-                return Figure(words.brief(one.outage_us), f"until {what}")
+                return Figure(words.brief(one.outage_us), f"until the next {done} {what}")
     return None

@@ -41,6 +41,7 @@ class Impact:
     outage_us: int | None  # longest time without a success that touches the fault
     first_ok_us: int | None  # from the (last) end of the fault to the first success, worst hit
     recovery_us: int | None  # from there to RECOVERED of the throughput before
+    never_ok: bool = False  # clients went on trying after a hit, and nothing succeeded any more
 
 
 def impacts(findings: Findings) -> list[Impact]:
@@ -67,6 +68,7 @@ def _impact(findings: Findings, fault: dict[str, Any], kind: str) -> Impact:
         outage_us=_outage(findings, kind, hits),
         first_ok_us=_first_ok(findings, name, kind),
         recovery_us=_recovery(findings, kind, before, fault["until_us"]),
+        never_ok=_never_ok(findings, name, kind),
     )
 
 
@@ -117,6 +119,14 @@ def _first_ok(findings: Findings, fault: str, kind: str) -> int | None:
     if found is None or found["first_ok_us"] is None:
         return None
     return int(found["first_ok_us"] - found["until_us"])
+
+
+def _never_ok(findings: Findings, fault: str, kind: str) -> bool:
+    found = next((row for row in findings.first_ok if row["fault"] == fault and row["f"] == kind), None)
+    if found is None or found["first_ok_us"] is not None:
+        return False
+    tried = (row["second"] for row in findings.throughput if row["f"] == kind and row["type"] != "ok")
+    return any(second > found["until_us"] // 1_000_000 for second in tried)
 
 
 def _recovery(findings: Findings, kind: str, before: Sequence[int], until_us: int) -> int | None:

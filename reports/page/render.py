@@ -136,8 +136,10 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     ]
     faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
-    worst = max((one for one in costs if one.outage_us), key=lambda one: one.outage_us or 0, default=None)
-    if worst is not None:
+    worst = max((one for one in costs if one.outage_us), key=lambda one: (one.never_ok, one.outage_us), default=None)
+    if worst is not None and worst.never_ok:
+        tiles.append(("never", "ended well again", f"{worst.operation}, {worst.fault}"))
+    elif worst is not None:
         tiles.append((words.micros(worst.outage_us), "longest outage", f"{worst.operation}, {worst.fault}"))
     without = [each.without_us for each in control_plane.failovers(findings)]
     if without:

@@ -1,5 +1,6 @@
 """Each anomaly is planted in a history of its own; all are judged at once; exactly its guarantee must break."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,6 +109,21 @@ def _forget(history: History, partition: int, low: int, high: int) -> None:
     history.tables["runs"] = kept
 
 
+def plant_lost_after_it_was_read(history: History) -> None:
+    """Everybody has read a partition, and at the end it does not exist any more."""
+    (end,) = history.rows("ends", partition=1)
+    end.update(high_watermark=0, last_stable_offset=0, error="UNKNOWN_TOPIC_OR_PARTITION")
+    history.tables["runs"] = [
+        row for row in history.tables["runs"] if row["process"] != "final" or row["partition"] != 1
+    ]
+
+
+def plant_log_that_ends_too_early(history: History) -> None:
+    """The last acknowledged record of a partition was read, and at the end the log ends below it."""
+    (end,) = history.rows("ends", partition=1)
+    end["high_watermark"] = int_of(end, "high_watermark") - 1
+
+
 def plant_poll_skip(history: History) -> None:
     row = _only_one_in_its_operation(history, "fetcher-0", 1)
     history.drop("runs", row)
@@ -211,6 +227,8 @@ PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "lost-write": (plant_lost_write, {"lost-write", "unseen"}),
     "part of an unknown send": (plant_lost_part_of_an_unknown_send, {"lost-write", "unseen"}),
     "unseen": (plant_unseen, {"unseen"}),
+    "lost after it was read": (plant_lost_after_it_was_read, {"lost-write"}),
+    "log that ends too early": (plant_log_that_ends_too_early, {"lost-write", "fetch-gap"}),
     "corrupt-value": (plant_corrupt_value, {"corrupt-value"}),
     "poll-skip": (plant_poll_skip, {"poll-skip"}),
     "nonmonotonic-poll": (plant_nonmonotonic_poll, {"nonmonotonic-poll"}),
@@ -275,6 +293,13 @@ def test_exactly_the_planted_guarantee_breaks(verdicts: dict[str, Verdict], name
     others = [one for one in verdict.guarantees if one.name not in (*OF_TRANSACTIONS, "materialized-view")]
     assert {one.status for one in others} <= {"holds", "broken"}
     assert verdict.outcome is (Outcome.FAILED if broken else Outcome.PASSED)
+
+
+def test_total_loss_is_the_first_sentence(verdicts: dict[str, Verdict]) -> None:
+    told = verdicts["lost after it was read"].summary
+    assert re.match(rf"[0-9,]+ records of topic {TOPIC} acknowledged .*do not exist any more\. lost-write was", told), (
+        told
+    )
 
 
 def test_an_anomaly_names_its_place_and_the_fault_before_it(verdicts: dict[str, Verdict]) -> None:

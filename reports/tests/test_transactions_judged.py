@@ -59,6 +59,17 @@ def legal_read_of_an_unknown_transaction_by_nobody(history: History) -> None:
     _hide(history, 10, 12)
 
 
+def plant_forgotten_transactional_id(history: History) -> None:
+    """For its second transaction the writer is another producer, though its ID was in use a moment ago."""
+    history.rows("transactions", process=WRITER)[1].update(producer_id=8, producer_epoch=0)
+
+
+def legal_transactional_id_that_was_idle(history: History) -> None:
+    """It was idle for so long after its first transaction that its coordinator may have forgotten it."""
+    first = history.rows("transactions", process=WRITER)[0]
+    first.update(producer_id=8, from_us=int_of(first, "from_us") - 60_000_000)
+
+
 def plant_precommitted_read(history: History) -> None:
     (told,) = history.rows("transactions", process=WRITER, index=2)
     _read_at(history, int_of(told, "at_us") - 1)
@@ -235,6 +246,8 @@ def legal_left_where_the_answer_was_lost(history: History) -> None:
 
 PLANTED: dict[str, tuple[Callable[[History], None], set[str]]] = {
     "nothing": (lambda _: None, set()),
+    "forgotten ID": (plant_forgotten_transactional_id, {"lost-transaction"}),
+    "idle ID": (legal_transactional_id_that_was_idle, set()),
     "aborted read": (plant_aborted_read, {"aborted-read"}),
     "read of an open one": (plant_read_of_a_transaction_that_nobody_ended, {"aborted-read"}),
     "unknown and aborted": (legal_read_of_an_unknown_transaction_by_nobody, set()),

@@ -10,7 +10,7 @@ from bench.fleet.behaviours.script import Steps
 from bench.fleet.runs import BatchReader, read_row
 from reference_broker.client.aborted import READ_COMMITTED, READ_UNCOMMITTED
 from reference_broker.client.consumer import ConsumerState
-from reference_broker.client.metadata_cache import NodeAddress
+from reference_broker.client.metadata_cache import MetadataUpdate, NodeAddress
 from reference_broker.client.session_handler import FetchSessionHandler, Wanted
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import error_name
@@ -18,6 +18,12 @@ from reference_broker.wire.fetch import FetchResponse, PartitionData
 from reports.rows import EndRow, PositionRow, RunRow
 
 OFFSET_OUT_OF_RANGE: Final = 1
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+UNKNOWN_FOR_US: Final = 15_000_000
+"""A partition that every Metadata response of this time (or of half the limit) calls unknown does not exist any more.
+Brokers that have just started may need some seconds until they know all topics."""
+MOST_NAMED: Final = 5
+"""Number of partitions that a sentence lists."""
 PARTITIONS_PER_FETCH: Final = 50
 MAX_BYTES: Final = 16 << 20
 PARTITION_MAX_BYTES: Final = 2 << 20
@@ -33,7 +39,8 @@ def without_ends(rows: Sequence[HistoryRow]) -> list[HistoryRow]:
 class FinalReader(ClusterScript):
     """Reads each partition from its log's start to its high watermark, outside any session; one EndRow for each.
 
-    It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end.
+    It ends after ``limit_us`` at the latest. ``unread`` then holds the partitions that were not read to their end. One
+    that does not exist any more gets an EndRow with its error: that it cannot be read is evidence, not a lack of it.
     ``operation`` is what the history calls its reads. ``told`` turns the rows of a read into those that are recorded.
 
     With ``read_committed`` it reads on until the last stable offset has reached the high watermark, too. A partition in
@@ -64,21 +71,32 @@ class FinalReader(ClusterScript):
         self._held_back: dict[TopicPartition, EndRow] = {}
         self.unread: dict[TopicPartition, None] = dict.fromkeys(partitions)
         self.consumer = ConsumerState()
+        self._unknown_since_us: dict[TopicPartition, int] = {}
         self._deadline_us = 0
 
     @property
     def gives_up(self) -> bool:
         return self.now.mono_us >= self._deadline_us
 
+    @property
+    def missed(self) -> str:
+        """Return which partitions could not be read to their end, in words; it is empty if all were."""
+        names = [f"{topic}-{partition}" for topic, partition in self.unread]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"{', '.join(names[:MOST_NAMED])}{more} could not be read to the end" if names else ""
+
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self.limit_us
-        if not self.partitions or not (yield from self.find_leaders(self.partitions)):
+        if not self.partitions:
             return
+        if (yield from self.refresh()):
+            self.succeeded()
         while self.unread and not self.gives_up:
             leader = self._next_leader()
             if leader is None or not (yield from self.connect_to_node(leader)):
                 yield from self.back_off()
                 yield from self.refresh()
+                self._end_unknown()
                 continue
             chosen = [each for each in self.unread if self.metadata.leader_of(each) == leader][:PARTITIONS_PER_FETCH]
             if (yield from self._seek_starts(chosen)) and (yield from self._read(leader, chosen)):
@@ -89,6 +107,28 @@ class FinalReader(ClusterScript):
         self.journal.record(*self._held_back.values())
         for where in self._held_back:
             self.unread.pop(where, None)
+
+    def _take_metadata(self, update: MetadataUpdate) -> bool:
+        accepted = super()._take_metadata(update)
+        if accepted:
+            topics = {each.topic: each for each in update.topics}
+            for where in self.unread:
+                topic = topics.get(where.topic)
+                code = 0 if topic is None else topic.error_code
+                fewer = topic is not None and not code and where.partition not in topic.partitions
+                if code == UNKNOWN_TOPIC_OR_PARTITION or fewer:
+                    self._unknown_since_us.setdefault(where, self.now.mono_us)
+                else:
+                    self._unknown_since_us.pop(where, None)
+        return accepted
+
+    def _end_unknown(self) -> None:
+        """Record the end of partitions that do not exist any more."""
+        for where, since_us in list(self._unknown_since_us.items()):
+            if where in self.unread and self.now.mono_us - since_us >= min(UNKNOWN_FOR_US, self.limit_us // 2):
+                del self.unread[where]
+                error = error_name(UNKNOWN_TOPIC_OR_PARTITION)
+                self.journal.record(*self._told([EndRow(*where, 0, 0, self.now.mono_us, 0, error)]))
 
     def _next_leader(self) -> NodeAddress | None:
         for where in self.unread:

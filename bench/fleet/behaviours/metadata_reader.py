@@ -171,6 +171,12 @@ class FinalDescriber(ClusterScript):
     def gives_up(self) -> bool:
         return self.now.mono_us >= self._deadline_us
 
+    @property
+    def missed(self) -> str:
+        """Return how many nodes did not describe their metadata, in words; it is empty if all did."""
+        nodes = "1 node" if self.undescribed == 1 else f"{self.undescribed} nodes"
+        return f"{nodes} did not describe the metadata" if self.undescribed else ""
+
     def run(self) -> Steps[None]:
         self._deadline_us = self.now.mono_us + self.limit_us
         last: dict[int, tuple[Operation, View]] = {}

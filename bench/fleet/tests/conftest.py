@@ -129,6 +129,7 @@ class FakeBroker:
         self.tells = False
         self.nodes = {0}
         self.by_name = False
+        self.unknown: set[str] = set()
 
     def move(self, where: TopicPartition, node: int) -> None:
         self.leaders[where] = node
@@ -173,7 +174,7 @@ class FakeBroker:
             error_code=ErrorCode.none,
             topics=tuple(
                 MetadataResponseTopic(
-                    error_code=ErrorCode.none,
+                    error_code=ErrorCode.unknown_topic_or_partition if name in self.unknown else ErrorCode.none,
                     name=name,
                     topic_id=self.ids[name],
                     is_internal=False,
@@ -188,7 +189,7 @@ class FakeBroker:
                             offline_replicas=(),
                         )
                         for where in self.logs
-                        if where.topic == name
+                        if where.topic == name and name not in self.unknown
                     ),
                     topic_authorized_operations=i32(0),
                 )

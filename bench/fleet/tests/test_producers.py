@@ -243,6 +243,26 @@ def test_the_final_reader_reads_each_partition_to_its_end_and_notes_its_bounds(
     assert {each.f for each in world.rows("operations")} >= {"final_read", "list_offsets"}
 
 
+def test_the_final_reader_notes_a_topic_that_does_not_exist_any_more(
+    world: World, broker: FakeBroker, settings: ClientSettings
+) -> None:
+    """A topic that the first Metadata responses do not know yet does exist."""
+    broker.unknown = {HOT[0].topic, IDLE[0].topic}
+    subject = FinalReader("final-reader", settings, Random(1), (*HOT, *IDLE), BatchReader(), limit_us=8_000_000)
+    world.start(subject)
+    world.run(1)
+    broker.unknown = {IDLE[0].topic}
+    world.run(9)
+    assert (subject.process in world.finished, subject.missed) == (True, "")
+    found = {
+        TopicPartition(each.topic, each.partition): (each.high_watermark, each.error) for each in world.rows("ends")
+    }
+    assert found == {
+        **dict.fromkeys(IDLE, (0, "UNKNOWN_TOPIC_OR_PARTITION")),
+        **{where: (broker.logs[where].end, None) for where in HOT},
+    }
+
+
 def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
     world: World, broker: FakeBroker, settings: ClientSettings
 ) -> None:
@@ -252,4 +272,5 @@ def test_the_final_reader_gives_up_on_a_partition_that_stays_in_error(
     world.run(6)
     assert subject.process in world.finished
     assert list(subject.unread) == [HOT[0]]
+    assert subject.missed == f"{HOT[0].topic}-{HOT[0].partition} could not be read to the end"
     assert len(world.rows("ends")) == 3

@@ -21,12 +21,14 @@ from chaos.live.load.client_mutant import PRELUDE, words_for
 from chaos.live.processes import Child
 from chaos.live.run_folder import RunFolder
 from chaos.seeds import number_for, random_for
+from reports.manifest import Check
 from scenarios.model import Scenario
 
 DRAIN_MS = 30_000
 FINAL_READ_MS = 60_000
 WORKERS = 2
 END_LIMIT_S = 15.0
+ANSWERS = "answers-after-heal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ class Fleet:
     """The fleet of one run, with the writer of idle partitions. ``mutant`` names a mutant of the client, or is empty.
 
     ``events`` says when the fleet told each event first, in microseconds since the run's start. ``report`` is the last
-    one about its progress.
+    one about its progress. ``missed`` says what its last readers could not get, in words.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Fleet:
         self._origin_us = origin_us
         self.events: dict[str, int] = {}
         self.report: dict[str, int] = {}
+        self.missed: list[str] = []
         spec = spec_of(scenario, folder.path, way, origin_us, seed)
         prelude, words = (PRELUDE, words_for(mutant, folder)) if mutant else ("", [])
         spec = msgspec.structs.replace(spec, prelude=prelude, prelude_words=words)
@@ -124,6 +127,13 @@ class Fleet:
             raise NodeDied(f"the writer of idle partitions failed: {self._idle.failure}")
         self._process.order(cmd="final")
 
+    def answers(self, at_us: int) -> tuple[Check, ...]:
+        """Returns whether everybody answered its last readers, or nothing if they did not come to their end."""
+        if "done" not in self.events:
+            return ()
+        told = "; ".join(self.missed)
+        return (Check(guarantee=ANSWERS, holds=not told, evidence=1, at_us=at_us, detail=told),)
+
     def close(self) -> None:
         self._idle.end()
         self._process.terminate(END_LIMIT_S)
@@ -131,6 +141,8 @@ class Fleet:
 
     def _heard(self, event: dict[str, Any]) -> None:
         self.events.setdefault(str(event.get("event")), time.monotonic_ns() // 1000 - self._origin_us)
+        if event.get("event") == "done":
+            self.missed = [str(each) for each in event.get("missed", ())]
         if event.get("event") == "progress":
             self.report = {name: value for name, value in event.items() if name != "event"}
 

@@ -164,7 +164,7 @@ class TargetCrew:
         """Returns for each node that can be killed or paused at a state its process group, as a negative number, or the
         command that kills it."""
         file = self._chosen.file.node
-        struck = () if file is not None and file.one_process else self.nodes
+        struck = () if file is not None and file.one_process and len(self.nodes) > 1 else self.nodes
         return {node.number: _struck_by(node) for node in struck if node.child is not None}
 
 

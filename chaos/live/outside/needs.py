@@ -126,7 +126,7 @@ def _beyond(fault: Fault, wanted: Chosen) -> str:
 def _lacks_files(fault: Fault, wanted: Chosen) -> str:
     """Returns why what a node keeps cannot be changed. It is empty for faults that leave it alone."""
     if wanted.file.node is not None:
-        is_one = fault.kind in OF_FILES and wanted.file.node.one_process
+        is_one = fault.kind in OF_FILES and wanted.file.node.one_process and wanted.nodes > 1
         return "a data directory for each node (all nodes are one process)" if is_one else ""
     if fault.kind in OF_FILES:
         return "the data directory of a node, which is known only if we start it"
@@ -157,7 +157,8 @@ def _lacks_process(kind: str, wanted: Chosen) -> str:
         return ""
     file, words = wanted.file, BY_COMMANDS[kind]
     if file.node is not None:
-        return "one process for each node (all nodes are one process)" if file.node.one_process else ""
+        is_one = file.node.one_process and wanted.nodes > 1
+        return "one process for each node (all nodes are one process)" if is_one else ""
     if file.commands is None:
         return f"process control, to do {kind} (nobody can strike an address; give a target's file)"
     missing = [word for word in words if not getattr(file.commands, word)]

@@ -100,11 +100,13 @@ class TargetNode:
         if self.is_ready or self.child.expected_end:
             return
         if self.child.exit_status is not None:
-            raise self._failed(f"{self.child.how_it_ended()} before it was ready")
+            again = " again" if self._starts > 1 else ""
+            raise self._failed(f"{self.child.how_it_ended()} before it was ready{again}")
         if self.child.state() == "T":
             self._deadline = time.monotonic() + self._ready_limit_s  # It cannot get ready while a fault has stopped it.
         elif time.monotonic() > self._deadline:
-            raise self._failed(f"was not ready within {self._ready_limit_s:g} s")
+            within = f"within {self._ready_limit_s:g} s"
+            raise self._failed(f"did not come back {within}" if self._starts > 1 else f"was not ready {within}")
 
     def await_ready(self) -> None:
         """Raises as ``look_for_ready``."""
@@ -114,8 +116,7 @@ class TargetNode:
 
     def _failed(self, how: str) -> SetupError | NodeDied:
         assert self.child is not None
-        again = " again" if self._starts > 1 else ""
-        story = f"{self.name} {how}{again}: {self.child.last_words()}"
+        story = f"{self.name} {how}: {self.child.last_words()}"
         return SetupError(story) if self._starts == 1 else TargetDied(story)
 
     def load_starts(self, at_us: int) -> None:

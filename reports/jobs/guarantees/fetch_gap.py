@@ -1,7 +1,8 @@
 """fetch-gap: a fetcher's position is not the high watermark once all is quiet (F-20).
 
 Each assignment that lasted to the end of the run is judged against the log's bounds in ENDS. A member that asks several
-nodes at once stands where the answer that came last left it.
+nodes at once stands where the answer that came last left it. In a partition that does not exist any more nobody stands
+anywhere (lost-write).
 """
 
 from pyspark.sql import DataFrame
@@ -22,7 +23,7 @@ def transform(tables: Tables) -> DataFrame:
     since = moves.join(last, READER).where("complete_us >= from_us")
     reached = since.groupBy(*READER).agg(F.max(F.struct("complete_us", "index", "next_offset")).alias("reached"))
     judged = (
-        last.join(tables.ends, PARTITION)
+        last.join(tables.ends.where("error is null"), PARTITION)
         .join(reached.select(*READER, "reached.*"), READER, "left")
         .withColumn("start", F.expr("if(from_offset >= 0, from_offset, log_start_offset)"))
         .withColumn("stands_at", F.coalesce("next_offset", "start"))

@@ -1,4 +1,7 @@
-"""lost-write: nobody read an acknowledged record, although reads went beyond it.
+"""lost-write: nobody read an acknowledged record, although reads went beyond it, or it is beyond the end of its log.
+
+A log whose end is below what was acknowledged has lost it, and so has a partition that does not exist any more, even if
+somebody had read the records before.
 
 Records below a log start that some client was told are not missed, since retention or DeleteRecords may have removed
 them.
@@ -14,12 +17,26 @@ from reports.jobs.shared.anomaly import anomalies, counted, sentence
 from reports.jobs.shared.expressions import PARTITION
 from reports.jobs.shared.judging import LOG, Judging
 from reports.jobs.shared.polls import steps_between_operations, steps_inside_operations, with_log_start
-from reports.jobs.shared.unread import unread
+from reports.jobs.shared.unread import lost, unread
 from reports.read_tables import Tables
 
 
 def transform(tables: Tables) -> DataFrame:
-    return _told(tables.once(unread).where("first_offset <= reach"))
+    found = tables.once(lost)
+    return _told(found.where("not is_gone and first_offset <= reach")).unionByName(_gone(found.where("is_gone")))
+
+
+def _gone(found: DataFrame) -> DataFrame:
+    at_the_end = sentence("the log ended at offset %s in the end", "high_watermark")
+    detail = sentence(
+        "Offset %s (value %s of %s) was acknowledged, and %s. %s",
+        "first_offset",
+        "first_sequence",
+        "writer",
+        F.coalesce(sentence("the partition does not exist any more (%s)", "error"), at_the_end),
+        counted(F.col("last_offset") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."),
+    )
+    return anomalies(found, detail, offset="first_offset")
 
 
 def jumped_over(tables: Tables) -> DataFrame:
@@ -28,13 +45,13 @@ def jumped_over(tables: Tables) -> DataFrame:
     jumps = with_log_start(tables, steps.where("first_offset > expected and isolation = 0"))
     low = F.greatest("expected", "log_start_offset").alias("low")
     jumps = jumps.select(*PARTITION, low, F.col("first_offset").alias("high"))
-    lost = tables.once(unread)
+    missing = tables.once(unread)
     same = [F.col(f"lost.{key}") == F.col(f"jump.{key}") for key in PARTITION]
     over = F.expr("jump.low <= lost.last_offset and jump.high > lost.first_offset")
-    return _told(lost.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
+    return _told(missing.alias("lost").join(jumps.alias("jump"), [*same, over], "left_semi"))
 
 
-def _told(lost: DataFrame) -> DataFrame:
+def _told(found: DataFrame) -> DataFrame:
     detail = sentence(
         "Offset %s (value %s of %s) was acknowledged and never read, though reads went on to offset %s. %s",
         "first_offset",
@@ -45,7 +62,7 @@ def _told(lost: DataFrame) -> DataFrame:
             F.least("last_offset", "reach") - F.col("first_offset") + 1, "One record is lost.", "%s records are lost."
         ),
     )
-    return anomalies(lost, detail, offset="first_offset")
+    return anomalies(found, detail, offset="first_offset")
 
 
 JUDGED = Judging(

@@ -3,6 +3,7 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from reports.guarantees import GUARANTEES
 from reports.jobs.shared.expressions import without_presets
 
 _DOES_NOT_APPLY = {"topic": "", "partition": -1, "offset": -1, "process": "", "index": -1}
@@ -46,24 +47,40 @@ def counted(count: str | Column, one: str, many: str) -> Column:
     return F.when(_column(count) == 1, F.lit(one)).otherwise(sentence(many, count))
 
 
+_LOSES = "mark.kind rlike '^(node_|directory_|files_|rolling_|disk_(error|full|write|bit)|link_(cut|down))'"
+"""Faults that can cost a broker what it holds, or part it from the others. Slow and lost frames cannot."""
+_ACKNOWLEDGED = ("lost-write", "unseen", "lost-transaction")
+"""The time of their breaches is that of the acknowledgement, so what caused the loss came later."""
+_LOSSES = tuple(name for name, one in GUARANTEES.items() if one.keeps_writes)
+
+
 def with_active_fault(found: DataFrame, faults: DataFrame) -> DataFrame:
     """Adds the column ``fault`` by an as-of join.
 
-    Faults that are active come first, then those that hit this very client, then the latest. ``found`` must be small,
-    and it is, because it holds examples only. The faults are broadcast.
+    Faults that are active come first, then those that hit this very client, then the latest. What lost records is
+    named after a fault that can do so, if there is one: for a record that was acknowledged the first one from then on,
+    and else the latest before. ``found`` must be small, and it is, because it holds examples only. The faults are
+    broadcast.
     """
     numbered = found.withColumn("number", F.monotonically_increasing_id()).alias("found")
     marks = F.broadcast(without_presets(faults)).alias("mark")
-    joined = numbered.join(marks, F.expr("mark.run = found.run and mark.at_us <= found.at_us"), "left")
-    active = F.expr("mark.until_us >= found.at_us").alias("active")
+    loses = F.col("found.guarantee").isin(*_LOSSES) & F.expr(_LOSES)
+    later = loses & F.col("found.guarantee").isin(*_ACKNOWLEDGED) & F.expr("mark.until_us >= found.at_us")
+    same_run = F.expr("mark.run = found.run")
+    joined = numbered.join(marks, same_run & (later | F.expr("mark.at_us <= found.at_us")), "left")
+    active = F.expr("mark.until_us >= found.at_us and mark.at_us <= found.at_us").alias("active")
     same_client = F.expr("mark.client_id = found.process and found.process != ''").alias("same_client")
-    score = F.struct(active, same_client, "mark.at_us", "mark.until_us", "mark.name", "mark.hit")
+    rank = F.when(later, 2).when(loses, 1).otherwise(0).alias("rank")
+    order = F.when(later, -F.col("mark.at_us")).otherwise(0).alias("order")
+    score = F.struct(rank, order, active, same_client, "mark.at_us", "mark.until_us", "mark.name", "mark.hit")
     best = F.max(F.when(F.col("mark.name").isNotNull(), score)).alias("best")
     named = sentence("%s #%s", "best.name", "best.hit")
     since_s = F.format_number((F.col("at_us") - F.col("best.until_us")) / 1e6, 1)
+    before_s = F.format_number((F.col("best.at_us") - F.col("at_us")) / 1e6, 1)
     text = (
         F.when(F.col("best").isNull(), "")
         .when(F.col("best.active"), named)
+        .when(F.col("best.at_us") > F.col("at_us"), F.concat(before_s, F.lit(" s before "), named))
         .otherwise(F.concat(since_s, F.lit(" s after "), named))
     )
     ranked = joined.groupBy("number", *(f"found.{name}" for name in found.columns)).agg(best)

@@ -1,4 +1,5 @@
-"""Acknowledged values that no ok operation ever read: the common part of lost-write and unseen.
+"""Acknowledged values that are lost: those that no ok operation ever read, and those beyond the end of their log. They
+are the common part of lost-write and unseen.
 
 As with Jepsen, unseen is all of them, and lost-write those that reads overtook. Values of an operation with unknown end
 count if a part of their run was read, because a batch is written whole or not at all. A record that only the leader of
@@ -51,6 +52,33 @@ def unread(tables: Tables) -> DataFrame:
         .withColumn("first_offset", F.greatest("first_offset", "start_offset"))
         .where("last_offset >= start_offset")
     )
+
+
+def beyond_the_end(tables: Tables) -> DataFrame:
+    """Acknowledged values at or above the high watermark at which the final read found the end of their partition,
+    whoever may have read them before. A partition that does not exist any more ends at 0.
+
+    Columns: as ``unread`` but reach and start_offset, and high_watermark, error (why the partition is not there)."""
+    ends = tables.ends.select(*PARTITION, "high_watermark", "error")
+    sends = durably_acknowledged(tables).select(*_SEND, "last_offset").join(F.broadcast(ends), PARTITION)
+    gone = sends.where("last_offset >= high_watermark")
+    first = F.greatest("first_offset", "high_watermark")
+    return gone.withColumns(
+        {"first_offset": first, "first_sequence": F.col("first_sequence") + first - F.col("first_offset")}
+    ).drop("last_sequence")
+
+
+def lost(tables: Tables) -> DataFrame:
+    """All of them, each once. Columns: those that both have, reach (-1 for values beyond the end), high_watermark
+    (null if the partition was not read to its end), error, is_gone (beyond the end)."""
+    gone = tables.once(beyond_the_end)
+    ends = tables.ends.select(*PARTITION, "high_watermark", "error")
+    others = tables.once(unread).join(gone, [*PARTITION, "process", "index"], "left_anti")
+    others = others.join(F.broadcast(ends), PARTITION, "left")
+    columns = [name for name in gone.columns if name not in ("high_watermark", "error")]
+    told = [*columns, "reach", "high_watermark", "error", "is_gone"]
+    gone = gone.withColumns({"reach": F.lit(-1).cast("long"), "is_gone": F.lit(True)})
+    return gone.select(*told).unionByName(others.withColumn("is_gone", F.lit(False)).select(*told))
 
 
 def written(tables: Tables) -> DataFrame:

@@ -122,7 +122,10 @@ def test_a_started_target_is_killed_at_a_state_restarted_and_paused(tmp_path: Pa
     manifest = read_manifest(folder)
     assert (manifest.crash, manifest.target) == ("", target)
     assert manifest.expectations.faults == ("killed_at_commit_of_nothing", "paused")
-    assert [(one.guarantee, one.holds) for one in manifest.checks] == [("target-stays-up", True)]
+    assert [(one.guarantee, one.holds) for one in manifest.checks] == [
+        ("target-stays-up", True),
+        ("answers-after-heal", True),
+    ]
     assert "A small broker" in manifest.notes[0]
     told = {row["name"]: row["detail"] for row in faults_of(folder)}
     assert "ended by SIGKILL" in told["killed_at_commit_of_nothing"]
@@ -138,7 +141,10 @@ def test_rules_between_nodes_a_bounce_and_an_empty_directory(tmp_path: Path) -> 
     target = target_file(tmp_path, serve, nodes=3, more=prepared, words=("it", "{settings...}"))
     folder = play(load(written(tmp_path, "small", text)), tmp_path / "run", seed=1, target=target).path
     manifest = read_manifest(folder)
-    assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [("target-stays-up", True, "")]
+    assert [(one.guarantee, one.holds, one.detail) for one in manifest.checks] == [
+        ("target-stays-up", True, ""),
+        ("answers-after-heal", True, ""),
+    ]
     struck = [(row["name"], row["target"]) for row in faults_of(folder)]
     assert {name for name, _ in struck} == {"fetch_lost", "answer_late", "bounced", "not_mounted"}
     assert [target for name, target in struck if name == "bounced"] == ["node-0", "node-1", "node-2"]
