@@ -38,6 +38,7 @@ class Broker:
 
     node_id: int
     config: BrokerConfig
+    """As the metadata amends it, set by the core."""
     now: Now
     disk: Disk
     outside: Ports

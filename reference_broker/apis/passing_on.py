@@ -35,12 +35,14 @@ def propose(
     body: object,
     change: Change[OutcomeT],
     answer: Callable[[OutcomeT], object],
+    completed: Callable[[object], object] = lambda response: response,
 ) -> None:
     """Makes the change that the client asks for, if this node is the active controller or knows no other node that is.
     ``answer`` turns the outcome into the response.
 
-    Otherwise the active controller is asked, in the client's version, and its answer goes to the client. If none comes
-    within ``controller.quorum.request.timeout.ms``, the client gets NOT_CONTROLLER.
+    Otherwise the active controller is asked, in the client's version, and its answer goes to the client, after
+    ``completed`` has added what this node found. If none comes within ``controller.quorum.request.timeout.ms``, the
+    client gets NOT_CONTROLLER.
     """
 
     def respond_with(outcome: OutcomeT) -> None:
@@ -60,6 +62,6 @@ def propose(
         call.api_version,
         body,
         broker.config.controller_quorum_request_timeout_ms,
-        call.respond,
+        contained(call, lambda response: call.respond(completed(response))),
         lambda: respond(change.outcome(NOT_CONTROLLER)),
     )

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from reference_broker.configuration.controller_settings import ControllerSettings
 from reference_broker.configuration.coordination_settings import CoordinationSettings
+from reference_broker.configuration.idle_settings import IdleSettings
 from reference_broker.configuration.listeners import ListenerPlan, listener_plan
 from reference_broker.configuration.setting import (
     TOPIC,
@@ -59,9 +60,10 @@ _LOG_FIELDS = tuple(
 
 
 @dataclass(frozen=True)
-class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
-    """The checked settings of one node. ``given`` holds the names of the keys that were set; the others have their
-    defaults."""
+class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings, IdleSettings):
+    """The checked settings of one node. ``given`` holds the names of the keys that were set at its start; the others
+    have their defaults. Where the metadata amends the settings (``metadata.broker_settings``), ``static`` are those of
+    the start."""
 
     add_partitions_to_txn_retry_backoff_max_ms: int = setting(
         100, "A leader asks a busy transaction coordinator again for at most so many ms.", at_least=0
@@ -203,6 +205,7 @@ class BrokerConfig(ControllerSettings, CoordinationSettings, TierSettings):
     socket_request_max_bytes: int = setting(104_857_600, "A request may have so many bytes.", at_least=1)
     unclean_leader_election_enable: bool = default_of("unclean.leader.election.enable")
     given: tuple[str, ...] = ()
+    static: "BrokerConfig | None" = None
 
     @staticmethod
     def parse(pairs: Mapping[str, str]) -> "BrokerConfig":

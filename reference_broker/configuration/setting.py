@@ -155,6 +155,30 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "log.preallocate": _SEGMENTS_GROW,
     "log.segment.delete.delay.ms": _FILES_GO_AT_ONCE,
     "preallocate": _SEGMENTS_GROW,
+    **dict.fromkeys(
+        ("follower.replication.throttled.rate", "leader.replication.throttled.rate"),
+        _NO_QUOTAS,
+    ),
+    **dict.fromkeys(
+        (
+            "background.threads",
+            "log.cleaner.threads",
+            "num.io.threads",
+            "num.network.threads",
+            "num.recovery.threads.per.data.dir",
+            "num.replica.fetchers",
+            "remote.log.manager.expiration.thread.pool.size",
+            "remote.log.reader.threads",
+        ),
+        "one thread does all the work",
+    ),
+    "log.cleaner.io.buffer.load.factor": "the cleaner's map has no load factor",
+    "log.cleaner.io.buffer.size": "the cleaner has no such buffers",
+    "max.connection.creation.rate": "connections are not limited by their rate",
+    "max.connections.per.ip": "connections are not limited by address",
+    "remote.log.manager.copy.max.bytes.per.second": "the remote tier has no quotas",
+    "remote.log.manager.fetch.max.bytes.per.second": "the remote tier has no quotas",
+    "sasl.kerberos.min.time.before.relogin": "there is no SASL",
 }
 """Kafka's settings that change nothing here, and why. Tools copy them from cluster to cluster, so they are taken; the
 log has a line for each that is set."""
@@ -165,6 +189,17 @@ REMOVED = ("leader.imbalance.per.broker.percentage",)
 
 MOST_LIKENED = 100
 """A name of more characters is not compared with known names, which takes time. No setting has such a name."""
+
+
+MOST_VALUE_BYTES = 32_767
+"""The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot tell a longer one."""
+
+
+def check_lengths(pairs: Mapping[str, str]) -> None:
+    """Raises ConfigError for a value of more than MOST_VALUE_BYTES."""
+    for name, text in pairs.items():
+        if len(text) > MOST_VALUE_BYTES or len(text.encode()) > MOST_VALUE_BYTES:
+            raise ConfigError(f"{name} has a value of more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
 
 
 def parse_all(keys: Mapping[str, ConfigKey], pairs: Mapping[str, str], what: str) -> dict[str, Value]:

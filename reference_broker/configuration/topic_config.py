@@ -10,7 +10,16 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from reference_broker.configuration.setting import LONG_MAX, TOPIC, ConfigError, ConfigKey, Kind, Value, parse_all
+from reference_broker.configuration.setting import (
+    LONG_MAX,
+    TOPIC,
+    ConfigError,
+    ConfigKey,
+    Kind,
+    Value,
+    check_lengths,
+    parse_all,
+)
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -227,18 +236,12 @@ def default_of(name: str) -> Any:
     return field(default=key.default, metadata={TOPIC: key})
 
 
-MOST_VALUE_BYTES = 32_767
-"""The longest text of a setting. Versions of DescribeConfigs that are not flexible cannot tell a longer one."""
-
-
 def normalised(pairs: Mapping[str, str]) -> dict[str, str]:
     """The text of each setting as it is kept and told: without blanks around it, numbers in their plain form.
 
-    Raises ConfigError for a value of more than MOST_VALUE_BYTES, and for what ``parse_topic_configs`` refuses.
+    Raises ConfigError for what ``check_lengths`` and ``parse_topic_configs`` refuse.
     """
-    for name, text in pairs.items():
-        if len(text) > MOST_VALUE_BYTES or len(text.encode()) > MOST_VALUE_BYTES:
-            raise ConfigError(f"{name} has a value of more than {MOST_VALUE_BYTES} bytes: give a shorter one.")
+    check_lengths(pairs)
     return {name: TOPIC_KEYS[name].text(value) for name, value in parse_topic_configs(pairs).items()}
 
 

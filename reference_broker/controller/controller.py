@@ -20,6 +20,7 @@ from reference_broker.controller.planning.registration import BrokerRegistration
 from reference_broker.controller.refusal import NOT_CONTROLLER, Refusal
 from reference_broker.controller.reign import Leadership, Reign
 from reference_broker.controller.succession import Succession
+from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.image import MetadataImage
 from reference_broker.metadata.loader import Listener, MetadataLoader
 from reference_broker.ports.chance import RandomSource
@@ -55,12 +56,14 @@ class Controller:
     """The broker in this process. Whoever makes it sets this."""
     on_bug: OnBug = raised
     """For changes that are proposed. The controller's own changes raise their bugs."""
+    live_config: LiveConfig = field(init=False)
     heartbeats: BrokerHeartbeats = field(init=False)
     balance: LeaderBalance = field(init=False)
     broadcast: MetadataBroadcast = field(init=False)
     succession: Succession = field(init=False)
 
     def __post_init__(self) -> None:
+        self.live_config = LiveConfig(self._config, self._surroundings.node_id)
         self.heartbeats = BrokerHeartbeats(self._surroundings, self._config, self)
         self.balance = LeaderBalance(self._surroundings, self._config, self)
         self.broadcast = MetadataBroadcast(self._surroundings, self._config, self)
@@ -170,7 +173,7 @@ class Controller:
         return Situation(
             latest=self._reign.latest,
             published=self.image,
-            config=self._config,
+            config=self.live_config.of(self._reign.latest),
             spend=self._reign.work.spend,
             next_offset=self._loader.end_offset,
             for_topic_ids=self._surroundings.random,

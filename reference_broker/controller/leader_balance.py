@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.broker_changes import cost_of, looks
-from reference_broker.controller.planning.change import ActiveController
+from reference_broker.controller.planning.change import ActiveController, Situation
 from reference_broker.controller.planning.leader_election import Election
 from reference_broker.controller.planning.partition_changes import PartitionChanges, election_of
 from reference_broker.controller.refusal import Refusal
@@ -69,7 +69,7 @@ class LeaderBalance:
             changes = PartitionChanges.of(latest)
             for topic in latest.topics.values():
                 for indexes in looks(topic):
-                    changed = list(self._elections(changes, latest, topic, indexes, leaderless_only))
+                    changed = list(self._elections(changes, situation, topic, indexes, leaderless_only))
                     found.extend(changed)
                     if situation.spend(cost_of(indexes, changed)):
                         yield
@@ -86,9 +86,9 @@ class LeaderBalance:
         self.controller.submit(plan, answered, name="balance leaders", atomic=False)
 
     def _elections(
-        self, changes: PartitionChanges, image: MetadataImage, topic: TopicImage, indexes: range, leaderless_only: bool
+        self, changes: PartitionChanges, situation: Situation, topic: TopicImage, indexes: range, leaderless_only: bool
     ) -> Iterator[PartitionChangeRecord]:
-        allowed = election_of(image, self.config, topic.name)
+        allowed = election_of(situation.latest, situation.config, topic.name)
         for index in indexes:
             partition = topic.partitions[index]
             record = None

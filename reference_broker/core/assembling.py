@@ -43,7 +43,7 @@ def assembled(
         outside, config, replication.leaders, lambda: replica.loader.image, metrics, KeyedRandom(seed, "groups")
     )
     verifier = Verifier(outside, node_id, lambda: replica.loader.image, serve_locally, metrics)
-    groups.commits.verifier = OffsetsVerifier(outside, config, verifier)
+    groups.commits.verifier = OffsetsVerifier(outside, lambda: broker.config, verifier)
     markers = MarkerWriter(outside, partitions, replication.leaders, lambda: replica.loader.image, groups)
     transactions = TransactionCoordinator(
         outside,
@@ -63,7 +63,7 @@ def assembled(
         remote_log = remote_tier(
             outside, node_id, config, seed, replica, replication, partitions, metrics, serve_locally
         )
-    return Broker(
+    broker = Broker(
         node_id=node_id,
         config=config,
         now=Now(0, 0),
@@ -88,3 +88,4 @@ def assembled(
         verifier=verifier,
         remote_log=remote_log,
     )
+    return broker

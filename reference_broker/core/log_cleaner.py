@@ -41,6 +41,13 @@ class CompactedTopics:
             if kind == TOPIC_RESOURCE:
                 self._look(name)
 
+    def default_changed(self, policy: str) -> None:
+        """Takes another policy for the topics that set none."""
+        if policy != self.default_policy:
+            self.default_policy = policy
+            for name in self.image.topics:
+                self._look(name)
+
     def _look(self, name: str) -> None:
         policy = self.image.topic_configs(name).get("cleanup.policy", self.default_policy)
         if name in self.image.topics and "compact" in policy.split(","):

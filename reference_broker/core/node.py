@@ -41,6 +41,7 @@ from reference_broker.core.store import StoreCalls
 from reference_broker.core.syncs import Syncs
 from reference_broker.core.timers import Timers
 from reference_broker.log.partition_log import PartitionLog
+from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, MetadataFault
 from reference_broker.metadata.image import EMPTY_IMAGE, MetadataImage
 from reference_broker.metadata.node_names import client_id_of, is_registered_node
@@ -140,6 +141,7 @@ class Node:
             replica_count=self.metrics.gauge("kafka.server", "ReplicaManager", "PartitionCount"),
         )
         self._housekeeping = Housekeeping(self.broker, self._publisher.resting_logs)
+        self._live_config = LiveConfig(config, node_id)
         self._cleaner = LogCleaner(self.broker, self._publisher.log_of)
         self._requests = {key: _request_counter(self.metrics, key) for key in SERVED}
         self._failed_requests = {key: _failure_counter(self.metrics, key) for key in SERVED}
@@ -245,6 +247,7 @@ class Node:
             return
         replica = self.broker.replica
         replica.loader.subscribe(self._publisher_follows)  # First: what clients are told about must be there.
+        replica.loader.subscribe(self._settings_changed)
         feed_metadata(self.broker)
         replica.loader.subscribe(self.broker.replication.leaders.image_changed)
         replica.loader.subscribe(self.broker.groups.image_changed)
@@ -265,6 +268,15 @@ class Node:
             self._publisher.publish(delta, image)
         else:
             self._publisher.passed(delta)
+
+    def _settings_changed(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        """Logs get their settings from the publisher. Everything else reads ``broker.config``, or is told here."""
+        config = self._live_config.of(image)
+        if config is not self.broker.config:
+            self.broker.config = config
+            self._cleaner.topics.default_changed(config.log_cleanup_policy)
+            if self.broker.remote_log is not None:
+                self.broker.remote_log.settings_changed(config)
 
     def _image_changed(self, image: MetadataImage) -> None:
         """Goes on with the start.

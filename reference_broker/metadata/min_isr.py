@@ -16,12 +16,7 @@ CLUSTER = (BROKER_RESOURCE, "")
 def min_isr_of(image: MetadataImage, topic: str) -> int:
     """The topic's own value, or else the cluster's, which is 1 if there is none."""
     own = image.topic_configs(topic).get(MIN_ISR_KEY)
-    return cluster_min_isr(image, 1) if own is None else int(own)
-
-
-def cluster_min_isr(image: MetadataImage, otherwise: int) -> int:
-    """The cluster's value, or ``otherwise`` if there is none."""
-    return int(image.configs.get(CLUSTER, {}).get(MIN_ISR_KEY, otherwise))
+    return int(image.configs.get(CLUSTER, {}).get(MIN_ISR_KEY, 1) if own is None else own)
 
 
 def cluster_min_isr_record(value: int) -> ConfigRecord:

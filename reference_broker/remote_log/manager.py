@@ -118,6 +118,11 @@ class RemoteLogManager:
             self._deleted.start()
         run_slices(self._ports, self._look_at_all(), self._wait)
 
+    def settings_changed(self, config: BrokerConfig) -> None:
+        """Takes the settings that can change while the broker runs."""
+        self._around.slots.resize(config.remote_log_manager_copier_thread_pool_size)
+        self.reader.resize(config.remote_log_index_file_cache_total_size_bytes)
+
     def image_changed(self, _delta: MetadataDelta, _image: MetadataImage) -> None:
         """A listener of the loader."""
         self.metadata.image_changed()

@@ -16,7 +16,7 @@ unfenced, so that it elects another eligible leader or nobody (``misplaced``).
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.configuration.setting import WITHOUT_EFFECT
@@ -26,10 +26,17 @@ from reference_broker.log.partition_metadata import FILE_NAME as PARTITION_METAD
 from reference_broker.log.partition_metadata import is_damaged_copy, read_partition_metadata
 from reference_broker.log.quarantine import begin_lost, set_all_aside, was_quarantined
 from reference_broker.log.told import note_recovery
+from reference_broker.metadata.broker_settings import LiveConfig
 from reference_broker.metadata.delta import MetadataDelta, TopicChange
 from reference_broker.metadata.directories import directory_of as directory_of_replica
-from reference_broker.metadata.image import NO_LEADER, TOPIC_RESOURCE, MetadataImage, PartitionImage, TopicImage
-from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr
+from reference_broker.metadata.image import (
+    BROKER_RESOURCE,
+    NO_LEADER,
+    TOPIC_RESOURCE,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from reference_broker.metadata.uuids import LOST_DIRECTORY
 from reference_broker.metrics.metrics import Gauge
 from reference_broker.ports.disk import Disk
@@ -90,12 +97,14 @@ class PartitionPublisher:
     _misplaced: list[tuple[tuple[bytes, int], PartitionLog]] = field(default_factory=list)
     """The replicas of whose directory the controller must be told. They were found at the start."""
     _directories: PartitionDirectories = field(init=False)
-    _topic_defaults: LogConfig = field(init=False)
+    _live: LiveConfig = field(init=False)
+    _topic_defaults: tuple[BrokerConfig, LogConfig] = field(init=False)
     _noted_settings: dict[str, None] = field(default_factory=dict)
     """The settings without effect that the log has a line for."""
 
     def __post_init__(self) -> None:
-        self._topic_defaults = self.config.topic_defaults()
+        self._live = LiveConfig(self.config, self.node_id)
+        self._topic_defaults = self.config, self.config.topic_defaults()
         self._directories = PartitionDirectories(self.disk, self.later, self.sync, self.note)
 
     def start(
@@ -205,7 +214,7 @@ class PartitionPublisher:
                 yield from self._update(change, change.after, image, is_reconfigured)
         for kind, name in delta.configs:
             self._note_settings_without_effect((kind, name), image)
-            if (kind, name) == CLUSTER:
+            if kind == BROKER_RESOURCE and name in ("", str(self.node_id)):
                 for topic in image.topics.values():
                     yield from self._reconfigure(topic, image)
             elif kind == TOPIC_RESOURCE and name in image.topics:
@@ -363,13 +372,13 @@ class PartitionPublisher:
         return directory
 
     def _log_config(self, topic: TopicImage, image: MetadataImage) -> LogConfig:
-        """The cluster's min.insync.replicas counts where the topic sets none, and not this node's own."""
+        config = self._live.of(image)
         configs = image.topic_configs(topic.name)
-        found = self.config.log_config(configs) if configs else self._topic_defaults
-        if MIN_ISR_KEY in configs:
-            return found
-        min_isr = cluster_min_isr(image, found.min_insync_replicas)
-        return found if min_isr == found.min_insync_replicas else replace(found, min_insync_replicas=min_isr)
+        if configs:
+            return config.log_config(configs)
+        if config is not self._topic_defaults[0]:
+            self._topic_defaults = config, config.topic_defaults()
+        return self._topic_defaults[1]
 
     def _reconfigure(self, topic: TopicImage, image: MetadataImage) -> Slices:
         log_config = self._log_config(topic, image)

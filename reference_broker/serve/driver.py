@@ -119,7 +119,8 @@ class Driver:
         self._log = log
         self._loop = loop
         self._max_frame_bytes = max_frame_bytes
-        self._max_connections = max_connections
+        self.max_connections: Callable[[], int] = lambda: max_connections
+        """Fixed until the process says otherwise."""
         self._changed = changed
         self._failed = failed
         self._refused = refused
@@ -191,7 +192,7 @@ class Driver:
 
     def opened(self, connection: Connection) -> bool:
         """Gives the connection its number. Returns False if there are too many; it is then closed at once."""
-        if self.has_ended or len(self.connections) >= self._max_connections:
+        if self.has_ended or len(self.connections) >= self.max_connections():
             self._log.limited("warn", "connection_refused", peer=connection.peer, reason="max.connections is reached")
             return False
         self._last_connection += 1

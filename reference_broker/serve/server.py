@@ -248,6 +248,8 @@ class Server:
 
             store, limit_s = opened(config, options.data), config.crucible_remote_store_timeout_ms / 1000
             self._driver.store = StoreThreads(store, loop, self._driver.give, limit_s)
+        possible = self._descriptors.connections
+        self._driver.max_connections = lambda: min(self._node.broker.config.max_connections, possible)
         powers.driver = self._driver
 
     def _max_connections(self) -> int:

@@ -7,12 +7,15 @@ from enum import IntEnum
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigKey
 from reference_broker.configuration.topic_config import TOPIC_KEYS
+from reference_broker.metadata.broker_settings import DYNAMIC, Layers
 
 
 class Source(IntEnum):
-    """Kafka's ConfigEntry.ConfigSource numbers."""
+    """Kafka's ConfigEntry.ConfigSource numbers, in the order in which places win, but for the topic's own."""
 
     TOPIC = 1
+    BROKER = 2
+    """DYNAMIC_BROKER_CONFIG: set for one broker in the metadata."""
     CLUSTER = 3
     """DYNAMIC_DEFAULT_BROKER_CONFIG: set for all brokers in the metadata."""
     STATIC_BROKER = 4
@@ -28,7 +31,8 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRow:
-    """``synonyms`` holds all places that set the value. The first one wins, and gives value and source."""
+    """``synonyms`` holds all places that set the value. The first one wins, and gives value and source. There are none
+    for the default of a setting that only topics have."""
 
     key: ConfigKey
     synonyms: tuple[Synonym, ...]
@@ -36,32 +40,24 @@ class ConfigRow:
 
     @property
     def value(self) -> str:
-        return self.synonyms[0].value
+        return self.synonyms[0].value if self.synonyms else self.key.text(self.key.default)
 
     @property
     def source(self) -> Source:
-        return self.synonyms[0].source
-
-
-NONE_SET: Mapping[str, str] = {}
+        return self.synonyms[0].source if self.synonyms else Source.DEFAULT
 
 
 def topic_rows(
-    config: BrokerConfig,
-    topic_configs: Mapping[str, str],
-    asked: Collection[str] | None = None,
-    cluster: Mapping[str, str] = NONE_SET,
+    config: BrokerConfig, topic_configs: Mapping[str, str], asked: Collection[str] | None, layers: Layers
 ) -> list[ConfigRow]:
-    """All settings of a topic, or those named in ``asked``. ``cluster`` holds those that the metadata sets for all
-    brokers."""
+    """All settings of a topic, or those named in ``asked``. ``layers`` are what the metadata sets for this broker."""
     rows = []
     for name, key in _chosen(TOPIC_KEYS, asked):
         if key.is_internal and name not in topic_configs:
             continue
         own = (Synonym(name, _told(key, topic_configs[name]), Source.TOPIC),) if name in topic_configs else ()
         broker_name = BROKER_SYNONYMS.get(name)
-        default = () if key.is_internal else (Synonym(name, key.text(key.default), Source.DEFAULT),)
-        others = default if broker_name is None else _broker_synonyms(config, broker_name, cluster)
+        others = () if broker_name is None else _broker_synonyms(config, broker_name, layers)
         rows.append(ConfigRow(key, (*own, *others), read_only=False))
     return rows
 
@@ -72,21 +68,18 @@ def _told(key: ConfigKey, text: str) -> str:
     return key.text(key.parse(text))
 
 
-def broker_rows(
-    config: BrokerConfig, asked: Collection[str] | None = None, cluster: Mapping[str, str] = NONE_SET
-) -> list[ConfigRow]:
-    """All settings of this node, or those named in ``asked``. Those that are not the cluster's are fixed at its
-    start."""
+def broker_rows(config: BrokerConfig, asked: Collection[str] | None, layers: Layers) -> list[ConfigRow]:
+    """All settings of this node, or those named in ``asked``."""
     return [
-        ConfigRow(key, _broker_synonyms(config, name, cluster), read_only=True)
+        ConfigRow(key, _broker_synonyms(config, name, layers), read_only=name not in DYNAMIC)
         for name, key in _chosen(BROKER_KEYS, asked)
     ]
 
 
-def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None = None) -> list[ConfigRow]:
+def cluster_rows(cluster: Mapping[str, str], asked: Collection[str] | None) -> list[ConfigRow]:
     """The settings that the metadata sets for all brokers."""
     return [
-        ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=False)
+        ConfigRow(key, (Synonym(name, cluster[name], Source.CLUSTER),), read_only=name not in DYNAMIC)
         for name, key in _chosen(BROKER_KEYS, asked)
         if name in cluster
     ]
@@ -97,9 +90,13 @@ def _chosen(keys: Mapping[str, ConfigKey], asked: Collection[str] | None) -> Ite
     return ((name, key) for name, key in keys.items() if not asked or name in asked)
 
 
-def _broker_synonyms(config: BrokerConfig, name: str, cluster: Mapping[str, str]) -> tuple[Synonym, ...]:
-    key = BROKER_KEYS[name]
-    synonyms = [Synonym(name, cluster[name], Source.CLUSTER)] if name in cluster else []
-    if name in config.given:
-        synonyms.append(Synonym(name, key.text(config.value(name)), Source.STATIC_BROKER))
+def _broker_synonyms(config: BrokerConfig, name: str, layers: Layers) -> tuple[Synonym, ...]:
+    key, static = BROKER_KEYS[name], config.static or config
+    synonyms = [
+        Synonym(name, layer[name], source)
+        for layer, source in ((layers.own, Source.BROKER), (layers.cluster, Source.CLUSTER))
+        if name in layer
+    ]
+    if name in static.given:
+        synonyms.append(Synonym(name, key.text(static.value(name)), Source.STATIC_BROKER))
     return (*synonyms, Synonym(name, key.text(key.default), Source.DEFAULT))

@@ -2,10 +2,12 @@
 
 * The answer holds all settings, or those whose keys the request names.
 * Each setting has its source and type. It has synonyms and documentation if the request asks for them.
-* A resource that is named twice is told once, with the keys that are named first.
-* The empty broker name means dynamic settings of the whole cluster, of which there are none.
-* Unlike Kafka: the settings of a broker are fixed at its start. Broker loggers, client metrics and groups get
-  INVALID_REQUEST.
+* A resource that is named twice is described with the keys of each entry.
+* The empty broker name means the settings that the metadata sets for all brokers. A broker describes only itself.
+* Settings of brokers that cannot change while they run are read-only (``metadata.broker_settings``).
+* Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST. A retention in hours or minutes is shown
+  under the name in milliseconds, and so has no synonyms in other units. A resource that is named again with the same
+  keys is described once, because a small request could ask for gigabytes.
 
 KIPs: 133, 226, 569.
 """
@@ -23,13 +25,15 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
+from reference_broker.apis.configs.altering import strange_broker
 from reference_broker.apis.configs.config_rows import ConfigRow, broker_rows, cluster_rows, topic_rows
 from reference_broker.apis.parts import HasConfig, HasController, HasNodeId, HasOutside
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
 from reference_broker.apis.sliced import Sliced, in_one_go, respond_in_slices
+from reference_broker.controller.planning.config_changes import unknown_kind
 from reference_broker.controller.refusal import UNKNOWN_TOPIC
-from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE
-from reference_broker.metadata.min_isr import CLUSTER
+from reference_broker.metadata.broker_settings import layers_of
+from reference_broker.metadata.image import TOPIC_RESOURCE
 from reference_broker.metadata.topic_names import name_problem
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.errors import ErrorCode
@@ -56,10 +60,10 @@ API = Api.of(DescribeConfigsRequest, handle)
 
 
 def _answered(broker: Needs, body: DescribeConfigsRequest) -> Sliced[DescribeConfigsResponse]:
-    results: dict[tuple[int, str], DescribeConfigsResult] = {}
+    results: dict[tuple[int, str, tuple[str, ...]], DescribeConfigsResult] = {}
     made: dict[ConfigRow, DescribeConfigsResourceResult] = {}
     for number, resource in enumerate(body.resources, 1):
-        key = resource.resource_type, resource.resource_name
+        key = resource.resource_type, resource.resource_name, tuple(resource.configuration_keys or ())
         if key not in results:
             results[key] = _result(broker, body, resource, made)
         if number % RESOURCES_A_SLICE == 0:
@@ -91,23 +95,18 @@ def _result(
 
 def _rows(broker: Needs, resource: DescribeConfigsResource) -> list[ConfigRow] | Refusal:
     name, asked, image = resource.resource_name, resource.configuration_keys, broker.controller.image
-    cluster = image.configs.get(CLUSTER, {})
+    layers = layers_of(image, broker.node_id)
     if resource.resource_type == TOPIC_RESOURCE:
         problem = name_problem(name)
         if problem is not None:
             return Refusal(ErrorCode.invalid_topic_exception, problem)
         if name not in image.topics:
             return UNKNOWN_TOPIC
-        return topic_rows(broker.config, image.topic_configs(name), asked, cluster)
-    if resource.resource_type != BROKER_RESOURCE:
-        return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {resource.resource_type}")
-    if name == "":
-        return cluster_rows(cluster, asked)
-    if name != str(broker.node_id):
-        return Refusal(
-            ErrorCode.invalid_request, f"Unexpected broker id, expected {broker.node_id} or empty string, got {name}"
-        )
-    return broker_rows(broker.config, asked, cluster)
+        return topic_rows(broker.config, image.topic_configs(name), asked, layers)
+    refusal = unknown_kind(resource.resource_type, name) or strange_broker(broker.node_id, name)
+    if refusal is not None:
+        return refusal
+    return broker_rows(broker.config, asked, layers) if name else cluster_rows(layers.cluster, asked)
 
 
 def _row(row: ConfigRow, body: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

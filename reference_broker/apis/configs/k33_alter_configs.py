@@ -1,12 +1,15 @@
-"""AlterConfigs: replaces all settings of topics. IncrementalAlterConfigs is the better way.
+"""AlterConfigs: replaces all settings of topics and brokers. IncrementalAlterConfigs is the better way.
 
 * Settings that the request does not name are removed.
 * All good resources of a request are altered at once.
 * The active controller answers once the change is committed and published there. Others pass the request on.
-* Unlike Kafka: only topics can be altered. The settings of a broker are fixed at its start (INVALID_REQUEST).
+* A broker alters its own settings and those of all brokers (the empty name), as far as they can change while it runs.
+* Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST.
 
-KIPs: 133, 339.
+KIPs: 133, 226, 339.
 """
+
+from collections.abc import Sequence
 
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest
 from kio.schema.alter_configs.v2.request import AlterConfigsResource as Wanted
@@ -15,21 +18,16 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.configs.altering import alter
+from reference_broker.apis.passing_on import PassesOn
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import SET, ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.controller.planning.config_changes import SET, WantedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: PassesOn, call: Call, body: AlterConfigsRequest) -> None:
-    """Answers later, with one result for each resource in the order of the request."""
-
-    def answer(refusals: ConfigOutcomes) -> AlterConfigsResponse:
-        results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
-        return AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results)
-
-    change = ConfigChange([_wanted(one) for one in body.resources], body.validate_only)
-    propose(broker, call, ApiKey.ALTER_CONFIGS, body, change, answer)
+    """Responds later, with one result for each resource in the order of the request."""
+    alter(broker, call, ApiKey.ALTER_CONFIGS, body, _wanted, _result, _response)
 
 
 API = Api.of(AlterConfigsRequest, handle)
@@ -49,3 +47,7 @@ def _result(resource: Wanted, refusal: Refusal | None) -> AlterConfigsResourceRe
         resource_name=resource.resource_name,
         **verdict(refusal),
     )
+
+
+def _response(results: Sequence[AlterConfigsResourceResponse]) -> AlterConfigsResponse:
+    return AlterConfigsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

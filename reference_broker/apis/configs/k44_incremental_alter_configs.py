@@ -1,12 +1,15 @@
-"""IncrementalAlterConfigs: sets, deletes or extends settings of topics.
+"""IncrementalAlterConfigs: sets, deletes or extends settings of topics and brokers.
 
 * The operations are SET and DELETE, for lists also APPEND and SUBTRACT.
 * All good resources of a request are altered at once.
 * The active controller answers once the change is committed and published there. Others pass the request on.
-* Unlike Kafka: only topics can be altered. The settings of a broker are fixed at its start (INVALID_REQUEST).
+* A broker alters its own settings and those of all brokers (the empty name), as far as they can change while it runs.
+* Unlike Kafka: broker loggers, client metrics and groups get INVALID_REQUEST.
 
-KIPs: 339.
+KIPs: 226, 339.
 """
+
+from collections.abc import Sequence
 
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterConfigsResource,
@@ -20,21 +23,16 @@ from kio.static.primitive import i8
 
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
-from reference_broker.apis.passing_on import PassesOn, propose
+from reference_broker.apis.configs.altering import alter
+from reference_broker.apis.passing_on import PassesOn
 from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.controller.planning.config_changes import WantedConfigs
 from reference_broker.wire.apis import ApiKey
 
 
 def handle(broker: PassesOn, call: Call, body: IncrementalAlterConfigsRequest) -> None:
-    """Answers later, with one result for each resource in the order of the request."""
-
-    def answer(refusals: ConfigOutcomes) -> IncrementalAlterConfigsResponse:
-        results = tuple(_result(one, why) for one, why in zip(body.resources, refusals, strict=True))
-        return IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=results)
-
-    change = ConfigChange([_wanted(one) for one in body.resources], body.validate_only)
-    propose(broker, call, ApiKey.INCREMENTAL_ALTER_CONFIGS, body, change, answer)
+    """Responds later, with one result for each resource in the order of the request."""
+    alter(broker, call, ApiKey.INCREMENTAL_ALTER_CONFIGS, body, _wanted, _result, _response)
 
 
 API = Api.of(IncrementalAlterConfigsRequest, handle)
@@ -53,3 +51,7 @@ def _result(resource: AlterConfigsResource, refusal: Refusal | None) -> AlterCon
         resource_name=resource.resource_name,
         **verdict(refusal),
     )
+
+
+def _response(results: Sequence[AlterConfigsResourceResponse]) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

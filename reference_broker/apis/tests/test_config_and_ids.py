@@ -75,6 +75,18 @@ def test_without_keys_all_settings_are_told_and_extras_only_where_asked_for() ->
     assert len(describe(world, 2, "t", ()).configs) == len(result.configs)
 
 
+def test_a_resource_is_described_once_for_each_list_of_keys() -> None:
+    world = AdminWorld()
+    create(world, topic("t"))
+    wanted = (("retention.ms",), ("segment.ms",), ("retention.ms",))
+    resources = tuple(
+        DescribeConfigsResource(resource_type=i8(2), resource_name="t", configuration_keys=keys) for keys in wanted
+    )
+    body = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
+    results = world.ask(k32_describe_configs, body).results
+    assert [[row.name for row in one.configs] for one in results] == [["retention.ms"], ["segment.ms"]]
+
+
 def test_an_internal_setting_is_told_where_a_topic_has_it() -> None:
     world = AdminWorld()
     create(world, topic("t", configs=(("internal.segment.bytes", "2000"),)))

@@ -66,7 +66,9 @@ def test_alter_configs_replaces_all() -> None:
         (("x", [], 32), "invalid_request"),
         (("t", [("nonsense", SET, "1")]), "invalid_config"),
         (("t", [("retention.ms", SET, "soon")]), "invalid_config"),
-        (("t", [("retention.ms", SET, None)]), "invalid_config"),
+        (("t", [("retention.ms", SET, None)]), "invalid_request"),
+        (("", []), "invalid_request"),
+        (("nope", [("nonsense", SET, "1")]), "invalid_config"),
         (("t", [("retention.ms", APPEND, "1")]), "invalid_config"),
         (("t", [("retention.ms", 9, "1")]), "invalid_request"),
         (("t", [("retention.ms", SET, "1"), ("retention.ms", SET, "2")]), "invalid_request"),
@@ -92,7 +94,7 @@ def test_a_resource_twice_and_a_wish_only_to_validate_change_nothing() -> None:
     end = world.metadata.log.end
     assert alter(world, good) == ["none"]
     assert world.metadata.log.end == end, "a setting that stays as it is needs no record"
-    assert replace_all(world, "t", [("flush.ms", None)]) == "invalid_config"
+    assert replace_all(world, "t", [("flush.ms", None)]) == "invalid_request"
     assert replace_all(world, "t", [("flush.ms", "1"), ("flush.ms", "2")]) == "invalid_request"
 
 

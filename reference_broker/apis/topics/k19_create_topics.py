@@ -11,6 +11,7 @@ KIPs: 4, 464, 516, 525, 868.
 """
 
 from functools import lru_cache
+from typing import TypeAlias
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
@@ -30,6 +31,7 @@ from reference_broker.apis.sliced import Sliced, respond_in_slices
 from reference_broker.configuration.broker_config import BrokerConfig
 from reference_broker.controller.planning.new_partitions import too_many_partitions
 from reference_broker.controller.planning.topic_creation import PlannedTopic, TopicCreation, TopicOutcomes, WantedTopic
+from reference_broker.metadata.broker_settings import Layers, layers_of
 from reference_broker.ports.timing import run_slices
 from reference_broker.wire.apis import ApiKey
 
@@ -37,6 +39,10 @@ FEW_TOPICS = 1000
 """So many topics are refused in one event."""
 REMEMBERED_ROWS = 16
 """So many different sets of topic settings are remembered in one process."""
+
+_Texts: TypeAlias = tuple[tuple[str, str], ...]
+_Settings: TypeAlias = tuple[BrokerConfig, _Texts, _Texts]
+"""This broker's settings: as they are, and what the metadata sets for this broker and for all."""
 
 
 def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
@@ -49,7 +55,9 @@ def handle(broker: PassesOn, call: Call, body: CreateTopicsRequest) -> None:
     change = TopicCreation([_wanted(topic) for topic in body.topics], body.validate_only)
 
     def answer(outcomes: TopicOutcomes) -> CreateTopicsResponse:
-        results = tuple(_result(name, outcome, broker.config) for name, outcome in outcomes.items())
+        layers = layers_of(broker.controller.image, broker.node_id)
+        settings = broker.config, tuple(layers.own.items()), tuple(layers.cluster.items())
+        results = tuple(_result(name, outcome, settings) for name, outcome in outcomes.items())
         return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=results)
 
     propose(broker, call, ApiKey.CREATE_TOPICS, body, change, answer)
@@ -79,7 +87,7 @@ def _wanted(topic: CreatableTopic) -> WantedTopic:
     )
 
 
-def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) -> CreatableTopicResult:
+def _result(name: str, outcome: PlannedTopic | Refusal, settings: _Settings) -> CreatableTopicResult:
     if isinstance(outcome, Refusal):
         return CreatableTopicResult(name=TopicName(name), topic_id=None, configs=(), **verdict(outcome))
     return CreatableTopicResult(
@@ -87,14 +95,15 @@ def _result(name: str, outcome: PlannedTopic | Refusal, config: BrokerConfig) ->
         topic_id=as_uuid(outcome.topic_id),
         num_partitions=i32(outcome.partitions),
         replication_factor=i16(outcome.replication_factor),
-        configs=_config_rows(config, tuple(outcome.configs.items())),
+        configs=_config_rows(settings, tuple(outcome.configs.items())),
         **verdict(outcome),
     )
 
 
 @lru_cache(REMEMBERED_ROWS)
-def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> tuple[CreatableTopicConfigs, ...]:
+def _config_rows(settings: _Settings, configs: _Texts) -> tuple[CreatableTopicConfigs, ...]:
     """Is remembered, because most topics have equal settings."""
+    config, own, cluster = settings
     return tuple(
         CreatableTopicConfigs(
             name=row.key.name,
@@ -103,5 +112,5 @@ def _config_rows(config: BrokerConfig, configs: tuple[tuple[str, str], ...]) -> 
             config_source=i8(row.source),
             is_sensitive=False,
         )
-        for row in topic_rows(config, dict(configs))
+        for row in topic_rows(config, dict(configs), None, Layers(dict(own), dict(cluster)))
     )

@@ -1,6 +1,7 @@
-"""Changes settings of topics, all at once (AlterConfigs, KIP-133) or one by one (KIP-339).
+"""Changes settings of topics and of brokers (KIP-226), all at once (AlterConfigs, KIP-133) or one by one (KIP-339).
 
-Where eligible leader replicas are kept, the cluster's min.insync.replicas can be changed, too (E-8).
+The errors and their order are those of Kafka's ConfigAdminManager and ControllerConfigurationValidator: a bad value is
+INVALID_REQUEST for a broker and INVALID_CONFIG for a topic.
 """
 
 from collections import Counter
@@ -9,13 +10,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
-from reference_broker.configuration.broker_config import BROKER_SYNONYMS, BrokerConfig
+from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.setting import ConfigError, Kind
 from reference_broker.configuration.tiering import check_tiering
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.controller.operations import Planning
 from reference_broker.controller.planning.change import UNITS_PER_ENTRY, Change, Situation
 from reference_broker.controller.refusal import Refusal
+from reference_broker.metadata.broker_settings import normalised_broker_settings
 from reference_broker.metadata.features import keeps_eligible_leaders
 from reference_broker.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY
@@ -34,9 +36,8 @@ MIN_ISR_STAYS = Refusal(
 MIN_ISR_OF_BROKER = Refusal(
     ErrorCode.invalid_config, "A broker's own min.insync.replicas cannot be altered while ELR is enabled."
 )
-ONLY_MIN_ISR = Refusal(
-    ErrorCode.invalid_request, "Of the settings of all brokers only min.insync.replicas can be changed while they run."
-)
+RESOURCE_NAMES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
+"""Kafka's ConfigResource.Type, as far as this broker has no settings of it."""
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 """AlterConfigOp.OpType of Kafka."""
@@ -54,15 +55,21 @@ class WantedConfigs:
     def after(self, before: Mapping[str, str], config: BrokerConfig) -> dict[str, str] | Refusal:
         """Returns the settings after the change of ``before``, or the reason why it is not possible."""
         after = {} if self.replaces_all else dict(before)
-        seen: dict[str, None] = {}
         for name, operation, value in self.steps:
-            if name in seen:
-                return Refusal(ErrorCode.invalid_request, f"Setting {name} is given twice.")
-            seen[name] = None
-            problem = _apply(config, name, operation, value, after)
+            problem = _apply(config, self.resource[0], name, operation, value or "", after)
             if problem is not None:
                 return problem
         return after
+
+    def form_problem(self) -> Refusal | None:
+        """What is wrong with the steps, whatever the resource is."""
+        names = [name for name, _, _ in self.steps]
+        if len(dict.fromkeys(names)) < len(names):
+            return Refusal(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        without = [name for name, operation, value in self.steps if value is None and operation != DELETE]
+        if without:
+            return Refusal(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(without)}")
+        return None
 
 
 ConfigOutcomes: TypeAlias = Sequence[Refusal | None]
@@ -98,23 +105,28 @@ class ConfigChange(Change[ConfigOutcomes]):
 def _records(situation: Situation, wanted: WantedConfigs) -> list[ConfigRecord | ClearElrRecord] | Refusal:
     """A new min.insync.replicas clears the eligible leader replicas that were kept by the old one (E-8)."""
     latest = situation.latest
-    problem = _resource_problem(latest, wanted)
+    problem = wanted.form_problem() or unknown_kind(*wanted.resource) or _name_problem(*wanted.resource)
     if problem is not None:
         return problem
     before = latest.configs.get(wanted.resource, {})
     after = wanted.after(before, situation.config)
     if isinstance(after, Refusal):
         return after
-    if wanted.resource == CLUSTER and [*after] != [MIN_ISR_KEY]:
-        return ONLY_MIN_ISR if MIN_ISR_KEY in after else MIN_ISR_STAYS
+    is_topic = wanted.resource[0] == TOPIC_RESOURCE
     try:
-        after = normalised(after)
-        if wanted.resource[0] == TOPIC_RESOURCE:
+        if is_topic:
+            after = normalised(after)
             check_tiering(situation.config, before, after)
+        else:
+            after = normalised_broker_settings(after, of_one_broker=bool(wanted.resource[1]))
     except ConfigError as error:
-        return Refusal(ErrorCode.invalid_config, str(error))
+        return Refusal(ErrorCode.invalid_config if is_topic else ErrorCode.invalid_request, str(error))
+    problem = _existence_problem(latest, wanted.resource[1]) if is_topic else _min_isr_problem(latest, wanted, after)
+    if problem is not None:
+        return problem
     records: list[ConfigRecord | ClearElrRecord] = [*_difference(wanted.resource, before, after)]
-    if keeps_eligible_leaders(latest) and before.get(MIN_ISR_KEY) != after.get(MIN_ISR_KEY):
+    is_of_one_broker = not is_topic and wanted.resource != CLUSTER
+    if keeps_eligible_leaders(latest) and not is_of_one_broker and before.get(MIN_ISR_KEY) != after.get(MIN_ISR_KEY):
         records.append(ClearElrRecord(topic_name=wanted.resource[1]))
     return records
 
@@ -133,45 +145,58 @@ def _difference(resource: Resource, before: Mapping[str, str], after: Mapping[st
     return records
 
 
-def _resource_problem(latest: MetadataImage, wanted: WantedConfigs) -> Refusal | None:
-    kind, name = wanted.resource
-    if kind == BROKER_RESOURCE and keeps_eligible_leaders(latest):
-        if wanted.resource == CLUSTER:
-            return None
-        if any(setting == MIN_ISR_KEY for setting, _, _ in wanted.steps):
-            return MIN_ISR_OF_BROKER
+def unknown_kind(kind: int, name: str) -> Refusal | None:
+    """Why resources of this kind have no settings here."""
+    if kind in (TOPIC_RESOURCE, BROKER_RESOURCE):
+        return None
+    known = RESOURCE_NAMES.get(kind)
+    what = f"Unknown resource type {kind}" if known is None else f"Unsupported resource type {known} of '{name}'"
+    return Refusal(ErrorCode.invalid_request, f"{what}: this broker has settings of topics and brokers only.")
+
+
+def _name_problem(kind: int, name: str) -> Refusal | None:
     if kind == BROKER_RESOURCE:
-        return Refusal(
-            ErrorCode.invalid_request, "The settings of brokers are fixed at their start: change their configuration."
-        )
-    if kind != TOPIC_RESOURCE:
-        return Refusal(ErrorCode.invalid_request, f"Unsupported resource type: {kind}")
+        if not name or (name.isascii() and name.isdecimal()):
+            return None
+        return Refusal(ErrorCode.invalid_request, f"Node id must be an integer of at least 0, but it is: {name}")
+    if not name:
+        return Refusal(ErrorCode.invalid_request, "Default topic resources are not allowed.")
     problem = name_problem(name)
-    if problem is not None:
-        return Refusal(ErrorCode.invalid_topic_exception, problem)
-    if name not in latest.topics:
-        return Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    return None
+    return None if problem is None else Refusal(ErrorCode.invalid_topic_exception, problem)
+
+
+def _existence_problem(latest: MetadataImage, topic: str) -> Refusal | None:
+    if topic in latest.topics:
+        return None
+    return Refusal(ErrorCode.unknown_topic_or_partition, f"The topic '{topic}' does not exist.")
+
+
+def _min_isr_problem(latest: MetadataImage, wanted: WantedConfigs, after: Mapping[str, str]) -> Refusal | None:
+    """Where eligible leader replicas are kept, the whole cluster must have one min.insync.replicas (E-8)."""
+    if not keeps_eligible_leaders(latest):
+        return None
+    if wanted.resource == CLUSTER:
+        return None if MIN_ISR_KEY in after else MIN_ISR_STAYS
+    return MIN_ISR_OF_BROKER if any(name == MIN_ISR_KEY for name, _, _ in wanted.steps) else None
 
 
 def _apply(
-    config: BrokerConfig, name: str, operation: int, value: str | None, settings: dict[str, str]
+    config: BrokerConfig, kind: int, name: str, operation: int, value: str, settings: dict[str, str]
 ) -> Refusal | None:
     """Changes ``settings``, or returns why that is not possible."""
     if operation == DELETE:
         settings.pop(name, None)
         return None
-    if value is None:
-        return Refusal(ErrorCode.invalid_config, f"Null value not supported for : {name}")
     if operation == SET:
         settings[name] = value
         return None
     if operation not in (APPEND, SUBTRACT):
         return Refusal(ErrorCode.invalid_request, f"Unknown operation type {operation} for setting {name}.")
-    key = TOPIC_KEYS.get(name)
+    key = (TOPIC_KEYS if kind == TOPIC_RESOURCE else BROKER_KEYS).get(name)
     if key is None or key.kind is not Kind.LIST:
         return Refusal(ErrorCode.invalid_config, f"Setting {name} is no list: it can only be set or deleted.")
-    current = settings.get(name, key.text(config.value(BROKER_SYNONYMS[name])))
+    of_broker = BROKER_SYNONYMS.get(name, "") if kind == TOPIC_RESOURCE else name
+    current = settings.get(name, key.text(config.value(of_broker) if of_broker else key.default))
     settings[name] = ",".join(_combined(current, value, operation))
     return None
 

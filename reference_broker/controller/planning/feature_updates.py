@@ -1,6 +1,6 @@
 """New levels of the cluster's features (UpdateFeatures, KIP-584, KIP-778, KIP-966)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,9 +13,9 @@ from reference_broker.metadata.features import (
     METADATA_VERSION_FEATURE,
     supported_features,
 )
-from reference_broker.metadata.image import MetadataImage
+from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
 from reference_broker.metadata.min_isr import CLUSTER, MIN_ISR_KEY, cluster_min_isr_record
-from reference_broker.metadata.records import FeatureLevelRecord, MetadataRecord
+from reference_broker.metadata.records import ConfigRecord, FeatureLevelRecord, MetadataRecord
 from reference_broker.wire.errors import ErrorCode
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -65,10 +65,19 @@ class FeatureUpdates(Change[FeatureOutcomes | Refusal]):
         begins = any(one.feature == ELR_FEATURE and one.level for one in self.wanted)
         if begins and MIN_ISR_KEY not in latest.configs.get(CLUSTER, {}):
             records.append(cluster_min_isr_record(situation.config.min_insync_replicas))
+        if begins:
+            records += _without_min_isr_of_brokers(latest)
         return records
 
     def outcome(self, refused: Refusal | None) -> FeatureOutcomes | Refusal:
         return refused or self.problems
+
+
+def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]:
+    """Removes what single brokers have, since the cluster must have one min.insync.replicas (E-8)."""
+    for kind, name in latest.configs:
+        if kind == BROKER_RESOURCE and name and MIN_ISR_KEY in latest.configs[kind, name]:
+            yield ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR_KEY, value=None)
 
 
 def _problem(

@@ -73,17 +73,26 @@ def test_a_new_minimum_of_a_topic_or_of_the_cluster_clears_what_was_eligible_by_
 def test_the_clusters_minimum_cannot_be_removed_nor_a_brokers_own_be_set() -> None:
     for resource, operation, value, name, error in (
         (CLUSTER, DELETE, None, MIN_ISR_KEY, "invalid_config"),
-        (CLUSTER, SET, "0", MIN_ISR_KEY, "invalid_config"),
+        (CLUSTER, SET, "0", MIN_ISR_KEY, "invalid_request"),
         (CLUSTER, SET, "1", "retention.ms", "invalid_request"),
         ((BROKER_RESOURCE, "1"), SET, "1", MIN_ISR_KEY, "invalid_config"),
-        ((BROKER_RESOURCE, "1"), SET, "1", "log.retention.ms", "invalid_request"),
+        ((BROKER_RESOURCE, "1"), SET, "1", "num.partitions", "invalid_request"),
     ):
         records, refusal = altered(cluster(), resource, operation, value, name)
         assert records == []
         assert refusal is not None
         assert refusal.error.name == error
     records, refusal = altered(cluster(elr=0), CLUSTER, SET, "3")
-    assert (records, refusal and refusal.error.name) == ([], "invalid_request"), "only while the feature is on"
+    set_to_three = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=MIN_ISR_KEY, value="3")
+    assert (records, refusal) == ([set_to_three], None), "without the feature nothing is eligible"
+
+
+@pytest.mark.clause("E-8")
+def test_the_feature_takes_the_minimum_of_single_brokers_away() -> None:
+    own = ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="1", name=MIN_ISR_KEY, value="3")
+    change = FeatureUpdates([WantedLevel(ELR_FEATURE, 1, UPGRADE)], False)
+    records = records_of(change, situation(after(cluster(elr=0), [own])))
+    assert replace(own, value=None) in records
 
 
 @pytest.mark.clause(

@@ -13,8 +13,15 @@ class Slots:
 
     def __init__(self, ports: StorePorts, count: int) -> None:
         self._ports = ports
+        self.count = count
         self.free = count
         self._waiting: deque[Callable[[], None]] = deque()
+
+    def resize(self, count: int) -> None:
+        """Those that are taken beyond a smaller number are not given again."""
+        self.free += count - self.count
+        self.count = count
+        self._give()
 
     def take(self, begin: Callable[[], None]) -> None:
         """Calls ``begin`` in an event of its own when a slot is free. Whoever began gives the slot back once."""

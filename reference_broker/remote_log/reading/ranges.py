@@ -152,11 +152,18 @@ class RangeCache:
         if len(data) <= self.limit_bytes:
             self._kept[wanted] = data
             self.size_bytes += len(data)
-            while self.size_bytes > self.limit_bytes:
-                _, dropped = self._kept.popitem(last=False)
-                self.size_bytes -= len(dropped)
+            self._drop_oldest()
         for got, _ in tuple(self._coming.pop(wanted).waiting):
             got(data)
+
+    def resize(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        while self.size_bytes > self.limit_bytes:
+            _, dropped = self._kept.popitem(last=False)
+            self.size_bytes -= len(dropped)
 
     def _failed(self, wanted: Range, failure: StoreFailure) -> None:
         for _, failed in tuple(self._coming.pop(wanted).waiting):

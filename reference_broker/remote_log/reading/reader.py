@@ -50,6 +50,9 @@ class RemoteReader:
         self._readings = Readings(ports, BLOCKS_LIMIT_BYTES, indexes_limit_bytes)
         self._note = ports.note
 
+    def resize(self, indexes_limit_bytes: int) -> None:
+        self._readings.indexes.resize(indexes_limit_bytes)
+
     def read(
         self,
         log: LogView,

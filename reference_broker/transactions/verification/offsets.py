@@ -47,7 +47,7 @@ class OffsetsVerifier:
     """Asks for a partition of ``__consumer_offsets`` that this node leads."""
 
     _ports: Ports
-    _config: BrokerConfig
+    _config: Callable[[], BrokerConfig]
     _verifier: Verifier
 
     def verify(self, led: Partition, transaction: Transaction, verified: Verified) -> None:
@@ -56,7 +56,7 @@ class OffsetsVerifier:
         is to be written is written there. The errors are those of ``Verifier.ask``, and of a log that no longer waits:
         INVALID_TXN_STATE, INVALID_PRODUCER_EPOCH, NOT_LEADER_OR_FOLLOWER."""
         purpose = purpose_of_offset_commit(transaction.api_version)
-        if not (purpose.adds or self._config.transaction_partition_verification_enable):
+        if not (purpose.adds or self._config().transaction_partition_verification_enable):
             verified(ErrorCode.none)
             return
         offsets = _Offsets(transaction.producer_id, transaction.producer_epoch)

@@ -45,7 +45,7 @@ class OffsetsWorld(MarkerWorld):
         verifier = Verifier(ports, 1, lambda: image, self.link.serve_locally, self.metrics)
         self.offsets = self.lead_offsets(3)
         self.offsets.log.config = LogConfig(transaction_verification_enable=demands)
-        self.verifier = OffsetsVerifier(ports, config, verifier)
+        self.verifier = OffsetsVerifier(ports, lambda: config, verifier)
 
     def verify(self, **of: Any) -> list[Error]:
         told: list[Error] = []

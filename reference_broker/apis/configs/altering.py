@@ -1,0 +1,71 @@
+"""What AlterConfigs and IncrementalAlterConfigs share.
+
+The broker that gets the request judges which broker it means, since only that one may be asked to change its own
+settings. The active controller judges everything else, and makes the change.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from reference_broker.apis.call import Call
+from reference_broker.apis.passing_on import PassesOn, comes_from_node, propose
+from reference_broker.apis.proposing import Refusal
+from reference_broker.controller.planning.config_changes import ConfigChange, ConfigOutcomes, WantedConfigs
+from reference_broker.metadata.image import BROKER_RESOURCE
+from reference_broker.wire.errors import ErrorCode
+
+ResultT = TypeVar("ResultT")
+
+
+def strange_broker(node_id: int, name: str) -> Refusal | None:
+    """Why this broker neither describes nor alters the settings of that one. The empty name means all brokers."""
+    if name in ("", str(node_id)):
+        return None
+    return Refusal(
+        ErrorCode.invalid_request, f"Unexpected broker id, expected {node_id} or empty string, but received {name}"
+    )
+
+
+def alter(
+    broker: PassesOn,
+    call: Call,
+    api_key: int,
+    body: Any,
+    wanted: Callable[[Any], WantedConfigs],
+    result: Callable[[Any, Refusal | None], ResultT],
+    response: Callable[[Sequence[ResultT]], Any],
+) -> None:
+    """Responds later, with one result for each resource in the order of the request.
+
+    ``wanted`` turns a resource of the request into a change, ``result`` makes the result of a resource, and
+    ``response`` the whole response. Resources that are refused here are not sent to the active controller.
+    """
+    is_passed_on = comes_from_node(broker, call)
+    refusals = [None if is_passed_on else _refusal(broker.node_id, one) for one in body.resources]
+    rest = tuple(one for one, refusal in zip(body.resources, refusals, strict=True) if refusal is None)
+
+    def merged(answer: Any) -> Any:
+        if len(rest) == len(refusals):
+            return answer
+        others: Iterator[ResultT] = iter(answer.responses)
+        return response(
+            [
+                next(others) if refusal is None else result(one, refusal)
+                for one, refusal in zip(body.resources, refusals, strict=True)
+            ]
+        )
+
+    def answer(outcomes: ConfigOutcomes) -> Any:
+        return merged(response([result(one, why) for one, why in zip(rest, outcomes, strict=True)]))
+
+    if len(rest) == 0 < len(refusals):
+        call.respond(merged(response([])))
+        return
+    change = ConfigChange([wanted(one) for one in rest], body.validate_only)
+    propose(broker, call, api_key, replace(body, resources=rest), change, answer, merged)
+
+
+def _refusal(node_id: int, resource: Any) -> Refusal | None:
+    is_broker = resource.resource_type == BROKER_RESOURCE
+    return strange_broker(node_id, resource.resource_name) if is_broker else None

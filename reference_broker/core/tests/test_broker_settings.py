@@ -1,0 +1,247 @@
+"""Settings of brokers that are changed while they run (KIP-226). The errors are those of a running Kafka 4.1.1."""
+
+from typing import Any
+
+import pytest
+from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.static.primitive import i8
+
+from reference_broker.apis.configs import k33_alter_configs, k44_incremental_alter_configs
+from reference_broker.apis.tests.admin_world import AdminWorld
+from reference_broker.apis.tests.controller_requests import changes
+from reference_broker.configuration.broker_config import BROKER_KEYS, BrokerConfig
+from reference_broker.configuration.idle_settings import IDLE_KEYS
+from reference_broker.configuration.setting import WITHOUT_EFFECT, ConfigError, ConfigKey
+from reference_broker.core.effects import Note
+from reference_broker.core.tests.node_world import NodeWorld, batch
+from reference_broker.metadata.broker_settings import DYNAMIC, NONE_SET, Layers, amended
+from reference_broker.wire.apis import ApiKey
+from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.fetch import NO_TOPIC_ID
+from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+
+BROKER, TOPIC = 4, 2
+SET, DELETE, APPEND = 0, 1, 2
+CLUSTER, OWN = "", "1"
+"""Names of the resource: all brokers, and the broker of the tests."""
+
+
+def alter(
+    world: NodeWorld, name: str, setting: str, value: str | None, operation: int = SET, kind: int = BROKER
+) -> tuple[str, str]:
+    body = changes((name, [(setting, operation, value)], kind))
+    (told,) = world.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body).responses
+    return told.error_code.name, told.error_message or ""
+
+
+def described(world: NodeWorld, kind: int, name: str, *keys: str) -> dict[str, Any]:
+    resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=name, configuration_keys=keys or None)
+    body = DescribeConfigsRequest(resources=(resource,), include_synonyms=True, include_documentation=False)
+    (told,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    assert told.error_code == ErrorCode.none
+    return {row.name: row for row in told.configs}
+
+
+def places(row: Any) -> list[tuple[str, str, int]]:
+    return [(one.name, one.value, one.source) for one in row.synonyms]
+
+
+def test_a_changed_setting_has_its_effect_at_once_and_after_a_restart() -> None:
+    world = NodeWorld()
+    world.create("t")
+    assert alter(world, CLUSTER, "message.max.bytes", "1000")[0] == "none"
+    assert world.produce("t", 0, batch(bytes(2000))).error_code == ErrorCode.message_too_large
+    assert alter(world, OWN, "message.max.bytes", "3000")[0] == "none"
+    assert world.produce("t", 0, batch(bytes(2000))).error_code == ErrorCode.none
+    world.shut_down()
+    world.settle()
+    again = NodeWorld(world.disk)
+    assert again.log("t").config.max_message_bytes == 3000
+    assert alter(again, OWN, "message.max.bytes", None, DELETE)[0] == "none"
+    assert again.produce("t", 0, batch(bytes(2000))).error_code == ErrorCode.message_too_large
+    assert alter(again, CLUSTER, "message.max.bytes", None, DELETE)[0] == "none"
+    assert again.produce("t", 0, batch(bytes(2000))).error_code == ErrorCode.none
+    assert again.node.broker.config == BrokerConfig()
+
+
+def test_a_setting_has_all_its_places_in_the_order_in_which_they_win() -> None:
+    world = NodeWorld(log_retention_ms="4000")
+    alter(world, CLUSTER, "log.retention.ms", "3000")
+    world.create("t", retention_ms="1000")
+    world.create("u")
+    alter(world, OWN, "log.retention.ms", "2000")
+    of_broker = [("log.retention.ms", value, source) for value, source in (("2000", 2), ("3000", 3), ("4000", 4))]
+    of_broker.append(("log.retention.ms", "604800000", 5))
+    row = described(world, BROKER, OWN, "log.retention.ms")["log.retention.ms"]
+    assert (row.value, row.config_source, row.read_only, places(row)) == ("2000", 2, False, of_broker)
+    row = described(world, TOPIC, "t", "retention.ms")["retention.ms"]
+    assert (row.config_source, places(row)) == (1, [("retention.ms", "1000", 1), *of_broker])
+    row = described(world, TOPIC, "u", "retention.ms")["retention.ms"]
+    assert (row.value, row.config_source, places(row)) == ("2000", 2, of_broker)
+    rows = described(world, BROKER, CLUSTER)
+    assert {name: (row.value, row.config_source, row.read_only) for name, row in rows.items()} == {
+        "log.retention.ms": ("3000", 3, False),
+        "min.insync.replicas": ("1", 3, False),
+    }
+    (told,) = [one for one in world.create("v").configs if one.name == "retention.ms"]
+    assert (told.value, told.config_source) == ("2000", 2)
+
+
+def test_a_setting_that_only_topics_have_has_no_other_places() -> None:
+    world = NodeWorld()
+    world.create("t")
+    row = described(world, TOPIC, "t", "remote.storage.enable")["remote.storage.enable"]
+    assert (row.value, row.config_source, places(row)) == ("false", 5, [])
+
+
+def test_what_cannot_change_is_read_only() -> None:
+    rows = described(NodeWorld(), BROKER, OWN)
+    assert {name for name, row in rows.items() if not row.read_only} == DYNAMIC
+    assert rows["num.partitions"].read_only
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "error", "word"),
+    [
+        (OWN, "num.partitions", "3", "invalid_request", "Cannot update these configs dynamically: num.partitions"),
+        (CLUSTER, "log.cleaner.enable", "false", "invalid_request", "Cannot update these configs dynamically"),
+        (CLUSTER, "listeners", "PLAINTEXT://:1", "invalid_request", "Cannot update these configs dynamically"),
+        (OWN, "log.retention.ms", "x", "invalid_request", "log.retention.ms is 'x'"),
+        (OWN, "log.retention.ms", None, "invalid_request", "Null value not supported for : log.retention.ms"),
+        (CLUSTER, "message.max.bytes", "-1", "invalid_request", "message.max.bytes is -1"),
+        (OWN, "producer.id.expiration.ms", "0", "invalid_request", "producer.id.expiration.ms is 0"),
+        (OWN, "compression.type", "x", "invalid_request", "compression.type is 'x'"),
+        (CLUSTER, "unclean.leader.election.enable", "", "invalid_request", "give true or false"),
+        ("2", "log.retention.ms", "1000", "invalid_request", "Unexpected broker id, expected 1"),
+        ("x", "log.retention.ms", "1000", "invalid_request", "Unexpected broker id, expected 1"),
+        (CLUSTER, "sasl.kerberos.min.time.before.relogin", "1", "invalid_request", "broker id must be specified"),
+        (OWN, "min.insync.replicas", "2", "invalid_config", "while ELR is enabled"),
+        (OWN, "log.retention.mss", "2", "invalid_request", "did you mean log.retention.ms?"),
+    ],
+)
+def test_each_bad_change_gets_its_error(name: str, setting: str, value: str | None, error: str, word: str) -> None:
+    told = alter(NodeWorld(), name, setting, value)
+    assert told[0] == error
+    assert word in told[1]
+
+
+def test_only_lists_are_appended_to() -> None:
+    world = NodeWorld()
+    assert alter(world, OWN, "log.retention.ms", "1", APPEND)[0] == "invalid_config"
+    assert alter(world, OWN, "log.cleanup.policy", "compact", APPEND)[0] == "none"
+    assert world.node.broker.config.log_cleanup_policy == "delete,compact"
+    world.create("t")
+    assert alter(world, "t", "leader.replication.throttled.replicas", "0:1", APPEND, TOPIC)[0] == "none"
+    assert alter(world, "t", "leader.replication.throttled.replicas", "0:2", APPEND, TOPIC)[0] == "none"
+    row = described(world, TOPIC, "t", "leader.replication.throttled.replicas")
+    assert row["leader.replication.throttled.replicas"].value == "0:1,0:2"
+
+
+@pytest.mark.parametrize(("kind", "word"), [(8, "BROKER_LOGGER"), (16, "CLIENT_METRICS"), (32, "GROUP"), (3, "3")])
+def test_a_kind_of_resource_without_settings_is_named(kind: int, word: str) -> None:
+    world = NodeWorld()
+    error, message = alter(world, OWN, "x", "1", kind=kind)
+    assert error == "invalid_request"
+    assert word in message
+    resource = DescribeConfigsResource(resource_type=i8(kind), resource_name=OWN, configuration_keys=None)
+    body = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
+    (told,) = world.ask(ApiKey.DESCRIBE_CONFIGS, 4, body).results
+    assert (told.error_code, word in told.error_message) == (ErrorCode.invalid_request, True)
+
+
+def is_another_value(key: ConfigKey, text: str) -> bool:
+    try:
+        return key.parse(text) != key.default
+    except ConfigError:
+        return False
+
+
+@pytest.mark.parametrize("setting", sorted(DYNAMIC - {*IDLE_KEYS, "min.insync.replicas"}))
+def test_every_setting_that_can_change_reaches_the_node_and_its_logs(setting: str) -> None:
+    world = NodeWorld()
+    world.create("t")
+    key = BROKER_KEYS[setting]
+    wanted = next(
+        text for text in (*key.choices, "true", "false", "9", "7", "0.25", "1234567") if is_another_value(key, text)
+    )
+    before = world.log("t").config
+    assert alter(world, CLUSTER, setting, wanted) == ("none", "")
+    changed = world.node.broker.config
+    assert changed.value(setting) == key.parse(wanted) != key.default
+    assert world.log("t").config == changed.log_config({})
+    assert (world.log("t").config != before) == (BrokerConfig().log_config({}) != changed.log_config({}))
+
+
+def test_topics_are_compacted_once_that_is_the_policy_of_all() -> None:
+    world = NodeWorld()
+    world.create("t")
+    world.create("u", cleanup_policy="delete")
+    alter(world, CLUSTER, "log.cleanup.policy", "compact")
+    assert list(world.node._cleaner.topics.names) == ["t"]
+    alter(world, CLUSTER, "log.cleanup.policy", None, DELETE)
+    assert list(world.node._cleaner.topics.names) == []
+
+
+@pytest.mark.clause("ReplicaManagerTest.testTransactionVerificationDynamicDisablement")
+def test_verification_is_switched_off_and_on_while_the_broker_runs() -> None:
+    world = NodeWorld()
+    world.create("t")
+    told = []
+    for enabled, producer_id in (("true", 7), ("false", 8), ("true", 9)):
+        alter(world, OWN, "transaction.partition.verification.enable", enabled)
+        assert world.log("t").verification.is_demanded == (enabled == "true")
+        sent = batch(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        topics = [ProduceTopic("t", NO_TOPIC_ID, [ProducePartition(0, sent)])]
+        body = world.ask(ApiKey.PRODUCE, 9, ProduceRequest(-1, 1000, topics, transactional_id="x"))
+        told.append(body.responses[0].partitions[0].error_code == ErrorCode.none)
+    assert told == [False, True, False]
+
+
+def test_unclean_elections_follow_the_setting_of_all_brokers() -> None:
+    world = NodeWorld()
+    assert not world.node.broker.controller.situation().config.unclean_leader_election_enable
+    alter(world, CLUSTER, "unclean.leader.election.enable", "true")
+    assert world.node.broker.controller.situation().config.unclean_leader_election_enable
+
+
+def test_a_setting_without_effect_is_taken_and_noted_once() -> None:
+    world = NodeWorld()
+    for value in ("2", "4"):
+        assert alter(world, CLUSTER, "log.cleaner.threads", value)[0] == "none"
+    notes = [dict(each.fields) for each in world.effects if isinstance(each, Note)]
+    assert [each["setting"] for each in notes if "setting" in each] == ["log.cleaner.threads"]
+    assert set(IDLE_KEYS) <= set(WITHOUT_EFFECT)
+
+
+def test_what_another_release_wrote_is_ignored() -> None:
+    config = BrokerConfig()
+    layers = Layers({"log.retention.ms": "many", "gone.setting": "1"}, {"num.partitions": "9", "log.roll.ms": "77"})
+    live = amended(config, layers)
+    assert (live.log_retention_ms, live.num_partitions, live.log_roll_ms) == (config.log_retention_ms, 1, 77)
+    assert amended(config, Layers(NONE_SET, NONE_SET)) is config
+
+
+@pytest.mark.parametrize("module", [k33_alter_configs, k44_incremental_alter_configs])
+def test_a_broker_that_is_not_meant_says_so_and_passes_the_rest_on(module: Any) -> None:
+    world = AdminWorld()
+    world.metadata.lose(to=2)
+    if module is k44_incremental_alter_configs:
+        body: Any = changes(*((name, [("log.retention.ms", SET, "5")], BROKER) for name in ("7", "", "1", "x")))
+    else:
+        resources = tuple(
+            AlterConfigsResource(resource_type=i8(BROKER), resource_name=name, configs=())
+            for name in ("7", "", "1", "x")
+        )
+        body = AlterConfigsRequest(resources=resources, validate_only=False)
+    call = world.begin(module, body)
+    ((_, _, _, _, sent, _, replied, _),) = world.outside.sent
+    assert [one.resource_name for one in sent.resources] == ["", "1"]
+    replied(module._response([module._result(one, None) for one in sent.resources]))
+    (answer,) = call.answers
+    assert [(one.resource_name, one.error_code.name) for one in answer.responses] == [
+        ("7", "invalid_request"),
+        ("", "none"),
+        ("1", "none"),
+        ("x", "invalid_request"),
+    ]

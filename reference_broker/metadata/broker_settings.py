@@ -1,0 +1,100 @@
+"""Settings of brokers that change while they run (KIP-226).
+
+The metadata has them as configs of the resource type BROKER: those of all brokers under the empty name (``CLUSTER``),
+and those of one broker under its ID. A broker's own come first, then those of all brokers, then what it was started
+with, then the default. ``LiveConfig.of`` makes one ``BrokerConfig`` of them, from an image.
+
+Unlike Kafka: ``listeners`` and ``listener.security.protocol.map`` are fixed at the start. An unknown name is refused;
+Kafka keeps it, and shows it without its value. Numbers of threads have no effect here, so they may change by any
+factor. ``log.retention.ms`` may be 0 but not below -1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
+from reference_broker.configuration.idle_settings import IDLE_KEYS
+from reference_broker.configuration.setting import ConfigError, check_lengths, parse_all
+from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
+
+PER_BROKER_ONLY = frozenset({"sasl.kerberos.min.time.before.relogin"})
+DYNAMIC = frozenset(
+    {
+        *BROKER_SYNONYMS.values(),
+        *IDLE_KEYS,
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "max.connections",
+        "producer.id.expiration.ms",
+        "remote.fetch.max.wait.ms",
+        "remote.list.offsets.request.timeout.ms",
+        "remote.log.index.file.cache.total.size.bytes",
+        "remote.log.manager.copier.thread.pool.size",
+        "transaction.partition.verification.enable",
+    }
+)
+"""The settings that an Apache Kafka 4.1.1 describes as not read-only, as far as this broker has them."""
+
+NONE_SET: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """What the metadata sets for one broker: ``own`` for this one alone, ``cluster`` for all. Own settings win."""
+
+    own: Mapping[str, str]
+    cluster: Mapping[str, str]
+
+
+def layers_of(image: MetadataImage, node_id: int) -> Layers:
+    configs = image.configs
+    return Layers(configs.get((BROKER_RESOURCE, str(node_id)), NONE_SET), configs.get((BROKER_RESOURCE, ""), NONE_SET))
+
+
+class LiveConfig:
+    """A node's settings as its metadata amends them. The last result is remembered: images share what is unchanged."""
+
+    def __init__(self, config: BrokerConfig, node_id: int) -> None:
+        self._static = config
+        self._node_id = node_id
+        self._layers = Layers(NONE_SET, NONE_SET)
+        self._live = config
+
+    def of(self, image: MetadataImage) -> BrokerConfig:
+        layers = layers_of(image, self._node_id)
+        if layers.own is not self._layers.own or layers.cluster is not self._layers.cluster:
+            self._layers, self._live = layers, amended(self._static, layers)
+        return self._live
+
+
+def amended(config: BrokerConfig, layers: Layers) -> BrokerConfig:
+    """``config`` with what the layers set. What is no dynamic setting, or no value of one, is ignored: it was written
+    by another release."""
+    values: dict[str, Any] = {}
+    for name, text in {**layers.cluster, **layers.own}.items():
+        if name in DYNAMIC:
+            try:
+                value = BROKER_KEYS[name].parse(text)
+            except ConfigError:
+                continue
+            if value != config.value(name):
+                values[name.replace(".", "_")] = value
+    return replace(config, static=config, **values) if values else config
+
+
+def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) -> dict[str, str]:
+    """The text of each setting as it is kept and described. Raises ConfigError for what cannot change, or not for all
+    brokers at once, and for a bad value."""
+    check_lengths(pairs)
+    fixed = [name for name in pairs if name in BROKER_KEYS and name not in DYNAMIC]
+    if fixed:
+        raise ConfigError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
+    values = parse_all({name: BROKER_KEYS[name] for name in DYNAMIC}, pairs, "broker")
+    of_each = [name for name in pairs if name in PER_BROKER_ONLY]
+    if of_each and not of_one_broker:
+        raise ConfigError(
+            "Cannot update these configs at default cluster level, broker id must be specified: " + ", ".join(of_each)
+        )
+    return {name: BROKER_KEYS[name].text(value) for name, value in values.items()}
