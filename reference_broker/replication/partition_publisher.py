@@ -205,16 +205,18 @@ class PartitionPublisher:
         self.on_caught_up()
 
     def _follow(self, delta: MetadataDelta, image: MetadataImage) -> Slices:
+        of_brokers = (BROKER_RESOURCE, ""), (BROKER_RESOURCE, str(self.node_id))
+        concerns_all = any(resource in delta.configs for resource in of_brokers)
         for change in delta.topics:
             if change.after is None:
                 assert change.before is not None, "a topic change has a topic before it or after it"
                 yield from self._close(change.before)
             else:
-                is_reconfigured = CLUSTER in delta.configs or (TOPIC_RESOURCE, change.after.name) in delta.configs
+                is_reconfigured = concerns_all or (TOPIC_RESOURCE, change.after.name) in delta.configs
                 yield from self._update(change, change.after, image, is_reconfigured)
         for kind, name in delta.configs:
             self._note_settings_without_effect((kind, name), image)
-            if kind == BROKER_RESOURCE and name in ("", str(self.node_id)):
+            if (kind, name) in of_brokers:
                 for topic in image.topics.values():
                     yield from self._reconfigure(topic, image)
             elif kind == TOPIC_RESOURCE and name in image.topics:
