@@ -12,7 +12,8 @@ from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
     from kio.schema.api_versions.v4.response import ApiVersionsResponse
-    from kio.schema.metadata.v13.response import MetadataResponse
+
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 ASKED_VERSION: Final = 3
 """Every broker since Kafka 2.4 knows it."""

@@ -65,7 +65,9 @@ class Broker:
     def _metadata(self) -> object:
         from datetime import timedelta
 
-        from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
+        from kio.schema.metadata.v13.response import MetadataResponseBroker
+
+        from reference_broker.wire.retired_fields import MetadataResponse
 
         broker = MetadataResponseBroker(
             node_id=BrokerId(max(self.controller, 1)),

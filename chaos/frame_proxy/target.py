@@ -12,7 +12,7 @@ from reference_broker.blocking.transport import Connection, TransportError
 from reference_broker.wire.apis import ApiKey
 
 if TYPE_CHECKING:
-    from kio.schema.metadata.v13.response import MetadataResponse
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 CLIENT_ID = "crucible-proxy"
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
@@ -13,6 +13,7 @@ from reference_broker.client.group_requests import error_of
 from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error
+from reference_broker.wire.retired_fields import MetadataRequest
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10.response import ListOffsetsResponse

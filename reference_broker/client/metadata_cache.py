@@ -23,9 +23,8 @@ from reference_broker.client.partitions import TopicPartition
 from reference_broker.wire.fetch import NO_TOPIC_ID
 
 if TYPE_CHECKING:
-    from kio.schema.metadata.v13.response import MetadataResponse
-
     from reference_broker.wire.drafts.metadata import MetadataResponse1001
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 UNKNOWN_EPOCH: Final = -1
 NO_METADATA_EPOCH: Final = -1

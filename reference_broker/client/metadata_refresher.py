@@ -24,7 +24,7 @@ from reference_broker.client.group_requests import DRAFT_VERSION, GroupRequest
 from reference_broker.client.metadata_cache import NO_METADATA_EPOCH, MetadataCache, MetadataUpdate, NodeAddress
 
 if TYPE_CHECKING:
-    from kio.schema.metadata.v13.response import MetadataResponse
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 
 MetadataSource: TypeAlias = Callable[[tuple[NodeAddress, ...], tuple[NodeAddress, ...]], NodeAddress]

@@ -32,7 +32,7 @@ from reference_broker.wire.drafts.offsets import (
     OffsetFetchRequestTopic1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
-from reference_broker.wire.offset_commit import OffsetCommitRequest
+from reference_broker.wire.retired_fields import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kio.schema.offset_commit.v9.response import OffsetCommitResponse

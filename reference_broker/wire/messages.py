@@ -65,8 +65,11 @@ over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
+_RETIRED: Final = "reference_broker.wire.retired_fields"
 _OWN_BODIES: Final[dict[tuple[int, Direction], str]] = {
-    (int(ApiKey.OFFSET_COMMIT), "request"): "reference_broker.wire.offset_commit"
+    (int(ApiKey.METADATA), "request"): _RETIRED,
+    (int(ApiKey.METADATA), "response"): _RETIRED,
+    (int(ApiKey.OFFSET_COMMIT), "request"): _RETIRED,
 }
 """The modules of our own classes, where the highest version dropped a field that a handler reads."""
 _LENGTH: Final = Struct(">i")

@@ -15,12 +15,13 @@ from kio.schema.incremental_alter_configs.v1.request import (
 )
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.list_offsets.v10.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from bench.fleet.behaviours.protocol import TopicPartition
+from reference_broker.wire.retired_fields import MetadataRequest
 
 TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4

@@ -28,7 +28,8 @@ from reports.rows import MetadataEpochRow
 
 if TYPE_CHECKING:
     from kio.schema.list_offsets.v10.response import ListOffsetsResponse
-    from kio.schema.metadata.v13.response import MetadataResponse
+
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 METADATA_DRAFT: Final = WITH_LEADER_EPOCHS
 PATIENT_FAILURES: Final = 2

@@ -21,7 +21,8 @@ from reports.rows import MetadataReadRow
 
 if TYPE_CHECKING:
     from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
-    from kio.schema.metadata.v13.response import MetadataResponse
+
+    from reference_broker.wire.retired_fields import MetadataResponse
 
 POLLS_PER_VISIT: Final = 16
 """The number of polls of one node before the reader moves to the next, unless the node goes away earlier."""

@@ -21,13 +21,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
-from kio.schema.metadata.v13.request import MetadataRequest
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 from kio.schema.update_features.v2.response import UpdateFeaturesResponse
@@ -38,6 +32,7 @@ from bench.fleet.behaviours.protocol import Address, Behaviour, Disconnected, Re
 from bench.fleet.tests.conftest import TICK_US, World
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
 
 ADDRESSES = tuple(Address(f"node-{number}", 9092) for number in range(3))
 NO_WAIT = bodies.milliseconds(0)

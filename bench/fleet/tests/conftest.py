@@ -19,13 +19,7 @@ from kio.schema.list_offsets.v10.response import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from kio.schema.metadata.v13.request import MetadataRequest
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, ProducerId
 from kio.static.primitive import i16, i32, i64
 
@@ -72,6 +66,7 @@ from reference_broker.wire.produce import (
     ProduceResponse,
     ProduceTopicResponse,
 )
+from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
 
 ADDRESS = Address("node-0", 9092)
 NOT_LEADER = 6

@@ -11,7 +11,6 @@ from datetime import timedelta
 
 from kio.schema.create_topics.v7.request import CreatableReplicaAssignment, CreatableTopic
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
@@ -31,6 +30,7 @@ from reference_broker.wire.fetch import (
     ForgottenTopic,
 )
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
+from reference_broker.wire.retired_fields import MetadataRequest
 
 UNKNOWN = "unknown"
 UNKNOWN_ID = bytes(range(1, 17))

@@ -7,7 +7,7 @@ import pytest
 from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
-from kio.schema.metadata.v13.response import MetadataResponse, MetadataResponseBroker
+from kio.schema.metadata.v13.response import MetadataResponseBroker
 
 from chaos.frame_proxy.tests.talk import SHOWN_PORT, Talk
 from reference_broker.wire.apis import VERSIONS, ApiKey
@@ -15,6 +15,7 @@ from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse, NodeEndpoint, PartitionData
 from reference_broker.wire.messages import decode_response, encode_response
 from reference_broker.wire.produce import ProducePartitionResponse, ProduceResponse, ProduceTopicResponse
+from reference_broker.wire.retired_fields import MetadataResponse
 
 make: Any = {each.__name__: each for each in (MetadataResponse, MetadataResponseBroker, FindCoordinatorResponse)}
 make |= {each.__name__: each for each in (Coordinator, DescribeClusterResponse, DescribeClusterBroker)}

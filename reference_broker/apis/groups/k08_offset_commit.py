@@ -40,7 +40,7 @@ from reference_broker.wire.drafts.offsets import (
     OffsetCommitResponseTopic1000,
 )
 from reference_broker.wire.errors import Error
-from reference_broker.wire.offset_commit import OffsetCommitRequest
+from reference_broker.wire.retired_fields import OffsetCommitRequest
 
 GROUP_NOT_FOUND_FROM = 9
 MILLISECOND = timedelta(milliseconds=1)

@@ -7,11 +7,12 @@
 
 Version notes:
 * v0: the empty list means all topics. Replicas that are not live are left out, and are an error.
+* v8: the operations that a client may use on topics and, until v10, on the cluster: all, since there is no authorizer.
 * v12: topics may be asked for by ID.
 * v1000: the answer has a metadata epoch. It stands still while the feature is switched off.
 * v1001: as v1000, with topic IDs and leader epochs.
 
-KIPs: 4, 232, 320, 430, 516, 526.
+KIPs: 4, 232, 320, 430, 516, 526, 700.
 """
 
 from collections.abc import Generator, Sequence
@@ -20,13 +21,8 @@ from functools import partial
 from typing import Protocol, TypeAlias, cast
 from uuid import UUID
 
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v13.request import MetadataRequestTopic
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32
 
@@ -40,6 +36,7 @@ from reference_broker.apis.coordinator_topics import (
 from reference_broker.apis.metadata.topic_answers import Draft, TopicAnswers, missing_error
 from reference_broker.apis.parts import HasMetadata, HasOutside
 from reference_broker.apis.proposing import (
+    CLUSTER_OPERATIONS,
     NO_THROTTLE,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
@@ -59,6 +56,7 @@ from reference_broker.wire.drafts.metadata import (
     MetadataTopic1001,
 )
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.retired_fields import MetadataRequest, MetadataResponse
 
 TOPIC_IDS_FROM = 12
 OFFLINE_REPLICAS_FROM = 1
@@ -115,6 +113,9 @@ def _answered(
         controller_id=BrokerId(cache.controller_id),
         topics=tuple(topics),
         error_code=ErrorCode.none,
+        cluster_authorized_operations=i32(
+            CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
+        ),
     )
 
 

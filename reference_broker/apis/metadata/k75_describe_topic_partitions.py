@@ -1,7 +1,8 @@
 """DescribeTopicPartitions: describes partitions page by page. Kafka's Java admin client uses it.
 
 * The request names topics, or none for all topics.
-* The request limits the partitions of an answer. A cursor says where more remain.
+* The request limits the partitions of an answer. A cursor says where more remain. If it has a negative partition, or a
+  topic that is not named, each topic of the request is INVALID_REQUEST.
 * It tells the eligible leader replicas and the last known leader. These lists are never null, because some clients fail
   on null.
 * They are not part of what the metadata epoch (KIP-232) carries. Where it is on, they come from the node's own image if
@@ -29,7 +30,7 @@ from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.metadata.topic_answers import described, missing_error
 from reference_broker.apis.parts import HasConfig, HasLoader, HasMetadata, HasOutside
-from reference_broker.apis.proposing import NO_THROTTLE, TOPIC_OPERATIONS, as_uuid
+from reference_broker.apis.proposing import NO_THROTTLE, OPERATIONS_NOT_ASKED, TOPIC_OPERATIONS, as_uuid
 from reference_broker.apis.sliced import Sliced, answer_in_slices
 from reference_broker.log.lookup import Work
 from reference_broker.metadata.cache import MetadataCache
@@ -59,20 +60,24 @@ def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[Des
     first, start = 0, 0
     if body.cursor is not None:
         start = bisect_left(names, body.cursor.topic_name)
-        first = body.cursor.partition_index if names[start : start + 1] == [body.cursor.topic_name] else 0
+        is_there = names[start : start + 1] == [body.cursor.topic_name]
+        if body.cursor.partition_index < 0 or (body.topics and not is_there):
+            refused = tuple(_refused(topic.name) for topic in body.topics)
+            return DescribeTopicPartitionsResponse(throttle_time=NO_THROTTLE, topics=refused, next_cursor=None)
+        first = body.cursor.partition_index if is_there else 0
     left = min(max(body.response_partition_limit, 1), broker.config.max_request_partition_size_limit)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     cursor = None
     for name in islice(names, start, None):
         if work.spend(UNITS_PER_TOPIC):
             yield
+        if left == 0:
+            cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first))
+            break
         topic = cache.topics.get(name)
         if topic is None:
             topics.append(_missing(name))
             continue
-        if left == 0:
-            cursor = Cursor(topic_name=TopicName(name), partition_index=i32(first))
-            break
         own = image.topic_by_id(topic.topic_id)
         page: list[DescribeTopicPartitionsResponsePartition] = []
         for partition in islice(_partitions(cache, topic, own, first), left):
@@ -89,6 +94,17 @@ def _answered(broker: Needs, body: DescribeTopicPartitionsRequest) -> Sliced[Des
 
 
 API = Api.of(DescribeTopicPartitionsRequest, handle)
+
+
+def _refused(name: TopicName) -> DescribeTopicPartitionsResponseTopic:
+    """What Kafka responds for each topic of a request whose cursor is wrong."""
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.invalid_request,
+        name=name,
+        topic_id=None,
+        partitions=(),
+        topic_authorized_operations=i32(OPERATIONS_NOT_ASKED),
+    )
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:

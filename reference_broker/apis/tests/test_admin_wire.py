@@ -10,7 +10,7 @@ from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, Descr
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i64
 
@@ -25,6 +25,7 @@ from reference_broker.apis.tests.test_topic_admin import create, growth_of, name
 from reference_broker.apis.topics import k19_create_topics, k20_delete_topics, k37_create_partitions
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.retired_fields import MetadataRequest
 
 BODIES = {
     k03_metadata: MetadataRequest(

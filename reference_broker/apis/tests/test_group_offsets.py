@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.offset_commit.v9.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -58,8 +58,8 @@ from reference_broker.wire.errors import DraftError, Error, ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
-from reference_broker.wire.offset_commit import OffsetCommitRequest
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.retired_fields import MetadataRequest, OffsetCommitRequest
 
 NOTHING = [(0, -1, -1, "", 0)]
 

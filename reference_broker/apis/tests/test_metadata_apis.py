@@ -13,7 +13,7 @@ from kio.schema.describe_topic_partitions.v0.request import (
     TopicRequest,
 )
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32
 
@@ -25,8 +25,12 @@ from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
 from reference_broker.apis.tests.test_topic_admin import create, delete, grow, named, topic
 from reference_broker.apis.topics import k19_create_topics
 from reference_broker.metadata.cache import MetadataCache
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.metadata import MetadataTopic1000
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.headers import read_request_header
+from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.retired_fields import MetadataRequest
 
 ALL = object()
 
@@ -134,6 +138,23 @@ def test_allowed_operations_only_where_asked_for() -> None:
     assert metadata(world, operations=True).topics[0].topic_authorized_operations == 3576
 
 
+@pytest.mark.parametrize(("version", "bits"), [(7, -(2**31)), (8, 8096), (9, 8096), (10, 8096), (11, -(2**31))])
+def test_versions_8_to_10_tell_what_is_allowed_on_the_cluster(version: int, bits: int) -> None:
+    world = AdminWorld()
+    for wanted, told_bits in ((False, -(2**31)), (True, bits)):
+        sent = MetadataRequest(
+            topics=(),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+            include_cluster_authorized_operations=wanted,
+        )
+        frame = b"".join(encode_request(ApiKey.METADATA, version, 7, "c", sent))[4:]
+        body = decode_request(ApiKey.METADATA, version, memoryview(frame), read_request_header(memoryview(frame))[1])
+        answer = b"".join(encode_response(ApiKey.METADATA, version, 7, world.ask(k03_metadata, body, version)))[4:]
+        response: Any = decode_response(ApiKey.METADATA, version, memoryview(answer))[1]
+        assert response.cluster_authorized_operations == told_bits
+
+
 def test_allowed_operations_are_told_of_topics_that_do_not_exist() -> None:
     world = AdminWorld()
     names = ("none", "__cluster_metadata", "..")
@@ -234,6 +255,29 @@ def test_pages_of_partitions_follow_the_cursor() -> None:
             break
         cursor = Cursor(topic_name=page.next_cursor.topic_name, partition_index=page.next_cursor.partition_index)
     assert (seen, pages) == ([(name, index) for name in "ab" for index in range(3)], 3)
+
+
+def test_a_cursor_names_a_topic_of_the_request_and_no_negative_partition() -> None:
+    world = AdminWorld()
+    create(world, topic("a", 3), topic("b", 3))
+
+    def page(cursor: Cursor, *names: str, limit: int = 2000) -> Any:
+        topics = tuple(TopicRequest(name=TopicName(name)) for name in names)
+        body = DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=i32(limit), cursor=cursor)
+        return world.ask(k75_describe_topic_partitions, body)
+
+    def at(name: str, index: int) -> Cursor:
+        return Cursor(topic_name=TopicName(name), partition_index=i32(index))
+
+    refused = page(at("a", -1), "b", "a")
+    assert told(refused) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
+    assert told(page(at("c", 0), "a", "b")) == [("a", "invalid_request", 0), ("b", "invalid_request", 0)]
+    assert told(page(at("aa", 0), "b", "a")) == [("b", "invalid_request", 0), ("a", "invalid_request", 0)]
+    assert told(page(at("a", -1))) == []
+    assert told(page(at("aa", 0))) == [("b", "none", 3)], "all topics: the cursor's one may be deleted meanwhile"
+    left = page(at("a", 1), "a", "none", limit=2)
+    assert told(left) == [("a", "none", 2)]
+    assert (left.next_cursor.topic_name, left.next_cursor.partition_index) == ("none", 0), "a missing one counts, too"
 
 
 def test_described_partitions_have_empty_lists_and_never_null() -> None:

@@ -14,7 +14,7 @@ from kio.schema.assign_replicas_to_dirs.v0.request import AssignReplicasToDirsRe
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import BrokerId, ProducerId, TopicName
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.static.primitive import i8, i32, i64
@@ -42,6 +42,7 @@ from reference_broker.ports.channels import Channel
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.headers import read_request_header
 from reference_broker.wire.messages import decode_request, decode_response, encode_request, encode_response
+from reference_broker.wire.retired_fields import MetadataRequest
 
 ELSEWHERE: dict[ModuleType, tuple[Any, Callable[[Any], Any]]] = {
     k19_create_topics: (CreateTopicsRequest(topics=(topic("n"),), timeout=NO_WAIT), lambda a: a.topics[0]),

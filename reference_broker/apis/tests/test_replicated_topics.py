@@ -11,7 +11,7 @@ from kio.schema.broker_heartbeat.v2.request import BrokerHeartbeatRequest
 from kio.schema.broker_registration.v4.request import BrokerRegistrationRequest, Feature, Listener
 from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.schema.unregister_broker.v0.request import UnregisterBrokerRequest
 from kio.static.primitive import i8, i16, i32, i64, u16
@@ -28,6 +28,7 @@ from reference_broker.apis.tests.test_topic_admin import create, grow, topic
 from reference_broker.apis.topics import k43_elect_leaders
 from reference_broker.metadata.image import PartitionImage
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.retired_fields import MetadataRequest
 
 
 class Cluster(AdminWorld):

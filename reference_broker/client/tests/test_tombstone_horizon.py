@@ -7,12 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i32Timedelta
 
@@ -23,6 +18,7 @@ from reference_broker.client.tests.test_group_consumer import SEED, T0, Driver, 
 from reference_broker.client.tombstone_horizon import remembered_after
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse, FetchTopicResponse
+from reference_broker.wire.retired_fields import MetadataResponse
 
 TOPIC_ID = b"t" * 16
 

@@ -17,7 +17,7 @@ from reference_broker.core.tests.cluster_world import ClusterWorld
 from reference_broker.metadata.topic_names import OFFSETS_TOPIC
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import Error, ErrorCode, known_error
-from reference_broker.wire.offset_commit import OffsetCommitRequest
+from reference_broker.wire.retired_fields import OffsetCommitRequest
 
 PARTITIONS = 4
 

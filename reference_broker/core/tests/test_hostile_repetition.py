@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from reference_broker.apis.groups.k15_describe_groups import MOST_MEMBER_BYTES
@@ -19,6 +19,7 @@ from reference_broker.records.record import Record
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
+from reference_broker.wire.retired_fields import MetadataRequest
 
 ASSIGNMENT_BYTES = 900_000
 LONGEST_MS = 40

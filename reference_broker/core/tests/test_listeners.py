@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
-from kio.schema.metadata.v13.request import MetadataRequest
 
 from reference_broker.apis.listener_scopes import CONTROLLERS_ONLY, CONTROLLERS_TOO
 from reference_broker.apis.registry import SERVED
@@ -21,6 +20,7 @@ from reference_broker.quorum.fetch_messages import fetch
 from reference_broker.quorum.messages import Vote, begin_epoch, end_epoch, vote
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch, Provenance
 from reference_broker.wire.apis import DRAFTS, ApiKey
+from reference_broker.wire.retired_fields import MetadataRequest
 
 NAMES = {"CLIENTS": 1, "REPLICATION": 2, "CONTROLLER": 3}
 """The listeners, each with the number of a connection that it accepted."""

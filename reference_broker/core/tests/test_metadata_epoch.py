@@ -4,7 +4,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kio.schema.metadata.v13.request import MetadataRequest
 from kio.schema.update_features.v2.request import FeatureUpdateKey, UpdateFeaturesRequest
 from kio.static.primitive import i8, i16, i32Timedelta
 
@@ -19,6 +18,7 @@ from reference_broker.ports.channels import Channel
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.metadata import MetadataResponse1000
 from reference_broker.wire.drafts.updates import FULL_UPDATE
+from reference_broker.wire.retired_fields import MetadataRequest
 
 
 def cluster(level: int = 1, **config: str) -> ClusterWorld:

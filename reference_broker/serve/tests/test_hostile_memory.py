@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import TopicName
 
 from reference_broker.records.builder import build
@@ -19,6 +19,7 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 from reference_broker.wire.messages import decode_response, encode_request
 from reference_broker.wire.produce import ProducePartition, ProduceRequest, ProduceTopic
+from reference_broker.wire.retired_fields import MetadataRequest
 
 if TYPE_CHECKING:
     from reference_broker.serve.tests.conftest import Broker

@@ -12,7 +12,7 @@ from weakref import ref
 import pytest
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v13.request import MetadataRequestTopic
 from kio.schema.types import GroupId, TopicName
 
 from reference_broker.apis.registry import SERVED
@@ -31,6 +31,7 @@ from reference_broker.wire.errors import ErrorCode, ProtocolError
 from reference_broker.wire.headers import RequestHeader, write_request_header
 from reference_broker.wire.items import ITEM_BYTES, MOST_ITEMS, MOST_ITEMS_OF_MOST
 from reference_broker.wire.messages import decode_response, empty_response, encode_request
+from reference_broker.wire.retired_fields import MetadataRequest
 from reference_broker.wire.tags import Tag
 
 LONG_NAME = "x" * 40_000

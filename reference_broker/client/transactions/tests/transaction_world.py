@@ -21,12 +21,7 @@ from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse,
 from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from kio.schema.metadata.v13.response import MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
@@ -53,6 +48,7 @@ from reference_broker.wire.produce import (
     ProduceResponse,
     ProduceTopicResponse,
 )
+from reference_broker.wire.retired_fields import MetadataResponse
 
 NODE = NodeAddress(1, "one", 9092)
 FOO0, FOO1, BAR0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
