@@ -161,7 +161,8 @@ class SimDisk:
             file.sync_failed(min(size, file.cut, len(file.content)))
 
     def process_ended(self) -> Sequence[str]:
-        """The driver gives back the pages that could not be written, so that the next process reads what the disk has.
+        """The driver gives back the pages that could not be written, at its end or when the next process starts
+        (``FileDisk.distrust_cache``), so that this one reads what the disk has.
         Returns the files that have other content now."""
         lost = []
         for path, file in sorted(self._names.files.items()):

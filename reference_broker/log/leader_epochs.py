@@ -1,11 +1,11 @@
 """The leader epochs of a log and the offsets at which they began (KIP-101).
 
-They are kept in Kafka's ``leader-epoch-checkpoint`` file. After a power loss the file may lag behind the log. That is
-harmless: the batches carry their epochs, so recovery adds what is missing.
+They are kept in Kafka's ``leader-epoch-checkpoint`` file, which becomes durable with the next sync of the log. After a
+power loss the file may lag behind the log. The batches carry their epochs, so recovery adds what is missing.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from reference_broker.log.checkpoint import Checkpoint
@@ -19,10 +19,12 @@ class LeaderEpochs:
     """The epoch ``epochs[i]`` began at offset ``starts[i]``. Both lists rise strictly. ``saved`` says that the file has
     the same content."""
 
-    __slots__ = ("checkpoint", "epochs", "saved", "starts")
+    __slots__ = ("changed", "checkpoint", "epochs", "saved", "starts")
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
+    def __init__(self, checkpoint: Checkpoint, changed: Callable[[str], None] = lambda _: None) -> None:
         self.checkpoint = checkpoint
+        self.changed = changed
+        """Is called with the path of the file that must be synced."""
         self.epochs: list[int] = []
         self.starts: list[int] = []
         self.saved = True
@@ -158,6 +160,7 @@ class LeaderEpochs:
 
     def write(self) -> None:
         self.checkpoint.overwrite([f"{epoch} {start}" for epoch, start in zip(self.epochs, self.starts, strict=True)])
+        self.changed(self.checkpoint.path)
         self.saved = True
 
     def load(self, rows: list[str] | None) -> bool:

@@ -3,6 +3,7 @@
 The README of this room says how a start walks through.
 """
 
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from reference_broker.log.durability import Durability
 from reference_broker.log.leader_epochs import FILE_NAME as LEADER_EPOCH_FILE
 from reference_broker.log.leader_epochs import LeaderEpochs
 from reference_broker.log.offset_checkpoints import OffsetCheckpoints
-from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded
+from reference_broker.log.producer_snapshots import SnapshotDamaged, decoded, offset_of
 from reference_broker.log.producer_state import ProducerStates
 from reference_broker.log.quarantine import Damage, LogDamaged, Quarantine, is_segment, read_quarantine
 from reference_broker.log.replay import index_again, replayed
@@ -101,7 +102,7 @@ class Recovery:
         self.report = RecoveryReport()
         self.durability = Durability()
         self.segments = Segments(disk, directory, self.durability)
-        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"))
+        self.epochs = LeaderEpochs(Checkpoint(disk, f"{directory}/{LEADER_EPOCH_FILE}"), self.durability.changed)
         self.checkpoints = OffsetCheckpoints(disk, directory)
         self.horizon = TombstoneHorizon(disk, directory)
         self.producers = ProducerStates.of(config, now.wall_ms)
@@ -111,6 +112,8 @@ class Recovery:
         self.first_epoch: int | None = None
         self.last_epoch = -1
         self.next_base = MAX_OFFSET
+        self.boundaries: list[int] = []
+        """Offsets that no batch spans, in ascending order: what was synced, and where snapshots of producers are."""
         self.has_markers = False
         self.open: dict[int, int] = {}
         """Where the open transaction of each producer began, while segments are scanned."""
@@ -191,6 +194,10 @@ class Recovery:
 
     def _load_segments(self, names: Sequence[str]) -> Generator[None, None, None]:
         self.names = names
+        snapshots = (offset_of(name) for name in names)
+        self.boundaries = sorted(
+            {self.checkpoints.recovery_point, self.checkpoints.durable_end, *(at for at in snapshots if at is not None)}
+        )
         bases = sorted(int(name[:NAME_DIGITS]) for name in names if is_segment(name))
         self._delete_retired(bases)
         self._delete_stray_indexes(names, bases)
@@ -333,7 +340,7 @@ class Recovery:
         batches = _verified(disk, segment.path, size) if verify else headers(disk, segment.path, 0, size)
         try:
             for position, header in batches:
-                why = _disorder(segment, header, self.next_base)
+                why = _disorder(segment, header, self.next_base, self.boundaries)
                 if why is not None:
                     return Flaw(why)
                 if indexed and segment.offsets.has_entry(entries, position):
@@ -408,15 +415,19 @@ class Recovery:
             self.checkpoints.write_cleaned(self.cleaned_offset)
 
 
-def _disorder(segment: Segment, header: BatchHeader, next_base: int) -> str | None:
-    """Why the batch cannot follow on those before it. Offsets and leader epochs never go back in a log, and a gap does
-    not lead beyond the segment, nor beyond what an index can hold. The CRC covers neither."""
+def _disorder(segment: Segment, header: BatchHeader, next_base: int, boundaries: Sequence[int]) -> str | None:
+    """Why the batch cannot follow on those before it. Offsets and leader epochs never go back in a log, a gap does not
+    lead beyond the segment, nor beyond what an index can hold, and no batch spans one of the ``boundaries``. The CRC
+    covers neither."""
     if header.base_offset < segment.next_offset or header.last_offset_delta < 0:
         return (
             f"a batch of offsets {header.base_offset} to {header.last_offset} stands where {segment.next_offset} is due"
         )
     if segment.next_offset < header.base_offset >= next_base:
         return f"a batch of offset {header.base_offset} stands before the segment of {next_base}"
+    at = bisect_right(boundaries, header.base_offset)
+    if at < len(boundaries) and boundaries[at] <= header.last_offset:
+        return f"a batch of offsets {header.base_offset} to {header.last_offset} spans {boundaries[at]}"
     if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
         return f"a batch of offsets up to {header.last_offset} stands in the segment of {segment.base_offset}"
     if 0 <= header.leader_epoch < segment.last_epoch:

@@ -8,8 +8,13 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
+from reference_broker.log.checkpoint import decoded_rows
+from reference_broker.log.offset_checkpoints import RECOVERY_POINT_FILE
+from reference_broker.log.quarantine import is_segment
+from reference_broker.log.segment import NAME_DIGITS
 from reference_broker.ports.disk import Buffer, DiskError, UndoFailed
 from reference_broker.serve.folder_syncs import FolderSync, FolderSyncs
 from reference_broker.serve.open_files import OpenFile, OpenFiles
@@ -208,6 +213,18 @@ class FileDisk:
         """Closes files that nobody uses right now. They are opened again when they are needed."""
         self._files.close()
 
+    def distrust_cache(self) -> None:
+        """Drops the pages of all files that the process before may not have synced, so that a start reads what the disk
+        has. Pages that are still to be written stay. A process that was killed right after a failed sync did not drop
+        them itself (``close``).
+        """
+        for folder, _, names in os.walk(self._root):
+            bases = sorted(name for name in names if is_segment(name))
+            synced = _synced_segments(f"{folder}/{RECOVERY_POINT_FILE}", bases)
+            for name in sorted({*names}.difference(synced, (LOCK_NAME,))):
+                with suppress(OSError):
+                    _drop_pages(f"{folder}/{name}")
+
     def close(self) -> None:
         """Closes the files.
 
@@ -294,6 +311,16 @@ def _read_rest(file: OpenFile, data: bytes, position: int, length: int) -> bytes
         parts.append(os.pread(file.descriptor, length - have, position + have))
         have += len(parts[-1])
     return b"".join(parts)
+
+
+def _synced_segments(checkpoint: str, names: Sequence[str]) -> Sequence[str]:
+    """Returns those of a log's segments that end at or before its recovery point."""
+    try:
+        rows = decoded_rows(Path(checkpoint).read_bytes()) or ["0"]
+    except OSError:
+        return ()
+    point = int(rows[0]) if rows[0].isdecimal() else 0
+    return [name for name, behind in pairwise(names) if int(behind[:NAME_DIGITS]) <= point]
 
 
 def _drop_pages(path: str) -> None:

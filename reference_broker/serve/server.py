@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from reference_broker.core.hooks import Hooks
 from reference_broker.ports.disk import Disk, DiskError
+from reference_broker.quorum.node_files import CLEAN_SHUTDOWN_FILE
 from reference_broker.serve.addresses import (
     bound_port,
     listening_socket,
@@ -169,6 +170,8 @@ class Server:
         config = self._options.config
         self._descriptors = plan_descriptors(raise_open_files_limit(), config.crucible_max_open_files)
         disk = FileDisk(self._options.data, self._descriptors.files)
+        if not disk.exists(CLEAN_SHUTDOWN_FILE):
+            disk.distrust_cache()
         if self._started is not None:
             self._started()
         try:

@@ -17,6 +17,7 @@ from reference_broker.log.tests.log_world import (
 )
 from reference_broker.log.tests.recovery_world import FIRST_FILE, SMALL, filled, headers_moved, stopped
 from reference_broker.ports.memory_disk import MemoryDisk
+from reference_broker.records.batch import iterate
 
 
 def test_damage_after_a_clean_stop_is_kept_aside_with_all_behind_it() -> None:
@@ -172,3 +173,26 @@ def test_an_epoch_that_goes_back_is_refused() -> None:
     assert f"byte {size} (offset {end}: its leader epoch goes back from 2 to 1)" in closed.quarantine.why
     torn = opened(disk, clean=False)
     assert (torn.log_end_offset, torn.latest_epoch, torn.recovered.cut_bytes) == (end, 2, log.size_bytes - size)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", range(12))
+def test_a_batch_whose_base_offset_is_damaged_never_ends_the_node(number: int, clean: bool) -> None:
+    """No CRC covers it. A snapshot of producers tells where no batch can lie."""
+    for bit in range(64):
+        disk = MemoryDisk()
+        log = opened(disk, SMALL)
+        for sequence in range(0, 24, 2):
+            sent(log, 7, sequence, 2)
+            log.mark_synced(log.sync_point())
+        if clean:
+            stopped(log)
+        path = next(each.path for each in reversed(log.segments) if each.base_offset <= 2 * number)
+        position = {header.base_offset: at for at, header in iterate(disk.files[path])}[2 * number]
+        disk.files[path][position + 7 - bit // 8] ^= 1 << bit % 8
+        again = opened(disk, SMALL, clean=clean)
+        assert again.quarantine is not None or again.log_end_offset >= 24 or not clean
+        if bit == 0 and clean and 2 * number + 2 in (*log.bases, 24):  # It ends one beyond the snapshot there.
+            assert again.quarantine is not None
+            assert f"spans {2 * number + 2}" in again.quarantine.why
+        sent(again, 8, 0)

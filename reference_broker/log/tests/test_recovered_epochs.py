@@ -4,6 +4,8 @@ import pytest
 
 from reference_broker.log.tests.log_world import (
     DIRECTORY,
+    appended,
+    batch_of,
     opened,
 )
 from reference_broker.log.tests.recovery_world import SMALL, filled, same
@@ -60,3 +62,17 @@ def test_the_epoch_file_has_kafkas_format() -> None:
     disk = MemoryDisk()
     filled(disk)
     assert disk.files[f"{DIRECTORY}/leader-epoch-checkpoint"] == b"0\n3\n0 0\n1 10\n2 20\n"
+
+
+def test_epochs_are_synced_with_the_first_records_of_each() -> None:
+    disk, path = MemoryDisk(), f"{DIRECTORY}/leader-epoch-checkpoint"
+    log = filled(disk, batches=1)
+    assert path in log.sync_point().paths
+    log.mark_synced(log.sync_point())
+    appended(log, batch_of(1), epoch=0)
+    assert path not in log.sync_point().paths
+    appended(log, batch_of(1), epoch=1)
+    assert path in log.sync_point().paths
+    log.mark_synced(log.sync_point())
+    log.truncate_to(2)
+    assert path in log.sync_point().paths

@@ -298,6 +298,25 @@ def test_pages_that_a_sync_could_not_write_are_dropped_before_the_next_start(
     assert dropped == [str(tmp_path / "t-0/lost")]
 
 
+def test_a_start_after_a_kill_drops_the_pages_of_all_that_may_not_be_synced(
+    disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[str] = []
+    monkeypatch.setattr(
+        os, "posix_fadvise", lambda descriptor, *_: dropped.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    for base in (0, 10, 20):
+        disk.append(f"t-0/{base:020d}.log", [b"1"])
+        disk.append(f"u-0/{base:020d}.log", [b"1"])
+    disk.write("t-0/recovery-point-offset-checkpoint", b"0\n1\n10\n")
+    FileDisk(tmp_path, 8).distrust_cache()
+    assert sorted(path.removeprefix(f"{tmp_path}/") for path in dropped) == [
+        *(f"t-0/{base:020d}.log" for base in (10, 20)),
+        "t-0/recovery-point-offset-checkpoint",
+        *(f"u-0/{base:020d}.log" for base in (0, 10, 20)),
+    ]
+
+
 def test_slow_syncs_of_folders_slow_only_the_syncs_of_new_names(disk: FileDisk) -> None:
     disk.append("a", [b"1"])
     disk.folder_delay_s = 0.05
