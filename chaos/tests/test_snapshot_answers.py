@@ -39,7 +39,8 @@ def story(asked: SnapshotRequest, piece: Piece, *, leads: bool = True, version: 
     topics = (replace(body.topics[0], name=TopicName(asked.topic)),)
     tag = Tag(KEY, version, "node-3")
     request = Request(1, 1, KEY, version, "node-3", replace(body, topics=topics), tag)
-    answer = draft_response_of(asked.topic, 0, piece) if version == DRAFT else response_of(asked.topic, 0, piece, None)
+    answered = [(replace(asked, partition=0), piece)]
+    answer = draft_response_of(answered) if version == DRAFT else response_of(answered, None)
     check = SnapshotAnswers(around())
     check.acted(0, node, request, [Reply(1, 1, KEY, version, answer, tag)])
     return "; ".join(each.story.partition(", answered ")[2] for each in check.violations)

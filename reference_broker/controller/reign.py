@@ -254,7 +254,9 @@ class Reign:
             self._quorum.resign(f"the abort of a transaction could not be written: {failure}")
 
     def _write_separately(self, operation: Operation, batches: Cut) -> Steps:
-        """Writes each batch as a change of its own. The answer follows when the last one is published."""
+        """Writes each batch as a change of its own, where the metadata.version has no transactions (T-2). Only changes
+        that need not be atomic come here: what brokers and timers cause, where each record is right by itself and what
+        a lost leadership leaves undone is caused again. The response follows when the last batch is published."""
         last_offset = -1
         for batch in batches.batches:
             delta = MetadataDelta(self.latest)

@@ -1,9 +1,12 @@
 """FetchSnapshot: tells bytes of a snapshot of the metadata log, from its leader.
 
 * Errors come in Kafka's order: cluster ID, number of partitions, partition, epoch, leader, leaving, snapshot, position.
+* Each partition is served or refused by itself. Only the metadata partition has snapshots, and a request that names it
+  again gets INVALID_REQUEST for that entry.
 * One answer has at most 8 MiB.
 * The whole snapshot is checked when a download begins. A damaged one is KAFKA_STORAGE_ERROR, and a new one is made.
-* Unlike Kafka: there are no directory IDs. A request for no topic is INVALID_REQUEST, where Kafka fails.
+* Unlike Kafka: there are no directory IDs. A request for no topic is INVALID_REQUEST, where Kafka fails. Kafka
+  answers one partition of a request, whatever else it names.
 
 Version notes:
 * v1000: an earlier layout of KIP-630. It says whether more remains instead of the size, and of what kind the bytes are.
@@ -11,6 +14,7 @@ Version notes:
 KIPs: 595, 630, 853.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from kio.schema.fetch_snapshot.v1.request import FetchSnapshotRequest
@@ -24,7 +28,7 @@ from reference_broker.quorum.snapshots.messages import (
     SnapshotRequest,
     draft_refused,
     draft_response_of,
-    read_request,
+    read_requests,
     refused,
     response_of,
 )
@@ -36,24 +40,31 @@ class Needs(HasQuorum, HasSnapshots, HasNow, HasLoader, Protocol):
     """What this API uses of its broker."""
 
 
+MOST_PARTITIONS = 1000
+"""A request for more partitions is INVALID_REQUEST. This bounds the work of one event; a follower names one."""
+
+
 def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | None:
     """Answers with a FetchSnapshotResponse, or a FetchSnapshotResponse1000 for the draft. Bytes are sent once the
     snapshot is checked."""
     is_draft = call.api_version == DRAFT_VERSION
-    request = read_request(body)
-    if request is None:
-        error = broker.quorum.leader_check(body.cluster_id, broker.quorum.epoch)
-        if error is not ErrorCode.inconsistent_cluster_id:
-            error = ErrorCode.invalid_request
-        return draft_refused(error) if is_draft else refused(error)
-    error_piece = refusal(request, broker.snapshots, broker.quorum, is_draft)
-    if error_piece is not None:
-        return _answer(broker, request, error_piece, is_draft)
+    requests = read_requests(body)
+    whole = broker.quorum.leader_check(body.cluster_id, broker.quorum.epoch)
+    if whole is not ErrorCode.inconsistent_cluster_id and not 0 < len(requests) <= MOST_PARTITIONS:
+        whole = ErrorCode.invalid_request
+    if whole in (ErrorCode.inconsistent_cluster_id, ErrorCode.invalid_request):
+        return draft_refused(whole) if is_draft else refused(whole)
+    pieces = [refusal(each, broker.snapshots, broker.quorum, is_draft) for each in requests]
+    if None not in pieces:
+        return _answer(broker, requests, pieces, is_draft)
+    served = pieces.index(None)
+    pieces = [piece or Piece(ErrorCode.invalid_request) for piece in pieces]
 
     def respond() -> None:
-        piece = serve(request, broker.snapshots, broker.quorum, broker.now.mono_us, is_draft)
-        call.respond(_answer(broker, request, piece, is_draft))
+        pieces[served] = serve(requests[served], broker.snapshots, broker.quorum, broker.now.mono_us, is_draft)
+        call.respond(_answer(broker, requests, pieces, is_draft))
 
+    request = requests[served]
     broker.snapshot_checks.before_serving(request.id, request.position, contained(call, respond))
     return None
 
@@ -61,12 +72,15 @@ def handle(broker: Needs, call: Call, body: FetchSnapshotRequest) -> object | No
 API = Api.of(FetchSnapshotRequest, handle)
 
 
-def _answer(broker: Needs, request: SnapshotRequest, piece: Piece, is_draft: bool) -> object:
-    if piece.error is ErrorCode.inconsistent_cluster_id:
-        return draft_refused(piece.error) if is_draft else refused(piece.error)
+def _answer(
+    broker: Needs, requests: Sequence[SnapshotRequest], pieces: Sequence[Piece | None], is_draft: bool
+) -> object:
+    answered = [(request, piece) for request, piece in zip(requests, pieces, strict=True) if piece is not None]
+    if any(piece.error is ErrorCode.inconsistent_cluster_id for _, piece in answered):
+        return (draft_refused if is_draft else refused)(ErrorCode.inconsistent_cluster_id)
     if is_draft:
-        return draft_response_of(request.topic, request.partition, piece)
-    return response_of(request.topic, request.partition, piece, _address(broker, piece.leader_id))
+        return draft_response_of(answered)
+    return response_of(answered, _address(broker, answered[0][1].leader_id))
 
 
 def _address(broker: Needs, leader_id: int) -> tuple[str, int] | None:

@@ -1,7 +1,9 @@
 """FetchSnapshot as small values (FetchSnapshotRequest.json, FetchSnapshotResponse.json, KIP-630 and its draft)."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from kio.schema.types import BrokerId, TopicName
@@ -79,21 +81,22 @@ def request_for(
     )
 
 
-def read_request(body: "request_schema.FetchSnapshotRequest") -> SnapshotRequest | None:
-    """Returns None for a request that does not name exactly one partition."""
-    if len(body.topics) != 1 or len(body.topics[0].partitions) != 1:
-        return None
-    one = body.topics[0].partitions[0]
-    return SnapshotRequest(
-        cluster_id=body.cluster_id,
-        replica_id=body.replica_id,
-        topic=body.topics[0].name,
-        partition=one.partition,
-        leader_epoch=one.current_leader_epoch,
-        id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
-        position=one.position,
-        max_bytes=body.max_bytes,
-    )
+def read_requests(body: "request_schema.FetchSnapshotRequest") -> list[SnapshotRequest]:
+    """Returns one request for each partition that the body names, in its order."""
+    return [
+        SnapshotRequest(
+            cluster_id=body.cluster_id,
+            replica_id=body.replica_id,
+            topic=topic.name,
+            partition=one.partition,
+            leader_epoch=one.current_leader_epoch,
+            id=OffsetAndEpoch(one.snapshot_id.end_offset, one.snapshot_id.epoch),
+            position=one.position,
+            max_bytes=body.max_bytes,
+        )
+        for topic in body.topics
+        for one in topic.partitions
+    ]
 
 
 def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
@@ -104,12 +107,35 @@ def refused(error: Error) -> "response_schema.FetchSnapshotResponse":
 
 
 def response_of(
-    topic: str, partition: int, piece: Piece, leader_address: tuple[str, int] | None
+    answered: Sequence[tuple[SnapshotRequest, Piece]], leader_address: tuple[str, int] | None
 ) -> "response_schema.FetchSnapshotResponse":
     """``leader_address`` is where clients reach the leader, if known."""
+    endpoints: tuple[response_schema.NodeEndpoint, ...] = ()
+    if leader_address is not None:
+        host, port = leader_address
+        leader_id = BrokerId(answered[0][1].leader_id)
+        endpoints = (response_schema.NodeEndpoint(node_id=leader_id, host=host, port=u16(port)),)
+    return response_schema.FetchSnapshotResponse(
+        throttle_time=i32Timedelta.parse(timedelta(0)),
+        error_code=ErrorCode.none,
+        topics=tuple(
+            response_schema.TopicSnapshot(name=TopicName(name), partitions=tuple(_partition(*each) for each in pairs))
+            for name, pairs in _by_topic(answered)
+        ),
+        node_endpoints=endpoints,
+    )
+
+
+def _by_topic(
+    answered: Sequence[tuple[SnapshotRequest, Piece]],
+) -> Iterator[tuple[str, Iterator[tuple[SnapshotRequest, Piece]]]]:
+    return groupby(answered, lambda pair: pair[0].topic)
+
+
+def _partition(request: SnapshotRequest, piece: Piece) -> "response_schema.PartitionSnapshot":
     snapshot = piece.id or NO_SNAPSHOT
-    one = response_schema.PartitionSnapshot(
-        index=i32(partition),
+    return response_schema.PartitionSnapshot(
+        index=i32(request.partition),
         error_code=ErrorCode(int(piece.error)),
         snapshot_id=response_schema.SnapshotId(end_offset=i64(snapshot.offset), epoch=i32(snapshot.epoch)),
         current_leader=response_schema.LeaderIdAndEpoch(
@@ -119,32 +145,30 @@ def response_of(
         position=i64(piece.position),
         unaligned_records=Records(bytes(piece.data)),
     )
-    endpoints: tuple[response_schema.NodeEndpoint, ...] = ()
-    if leader_address is not None:
-        host, port = leader_address
-        endpoints = (response_schema.NodeEndpoint(node_id=BrokerId(piece.leader_id), host=host, port=u16(port)),)
-    return response_schema.FetchSnapshotResponse(
-        throttle_time=i32Timedelta.parse(timedelta(0)),
-        error_code=ErrorCode.none,
-        topics=(response_schema.TopicSnapshot(name=TopicName(topic), partitions=(one,)),),
-        node_endpoints=endpoints,
-    )
 
 
 def draft_refused(error: Error) -> FetchSnapshotResponse1000:
     return FetchSnapshotResponse1000(error_code=int(error), topics=())
 
 
-def draft_response_of(topic: str, partition: int, piece: Piece) -> FetchSnapshotResponse1000:
-    one = PartitionSnapshots(
-        partition_index=partition,
+def draft_response_of(answered: Sequence[tuple[SnapshotRequest, Piece]]) -> FetchSnapshotResponse1000:
+    return FetchSnapshotResponse1000(
+        topics=tuple(
+            TopicSnapshots(name=name, partitions=tuple(_draft_partition(*each) for each in pairs))
+            for name, pairs in _by_topic(answered)
+        )
+    )
+
+
+def _draft_partition(request: SnapshotRequest, piece: Piece) -> PartitionSnapshots:
+    return PartitionSnapshots(
+        partition_index=request.partition,
         error_code=int(piece.error),
         media_type=piece.media_type,
         more=piece.error is ErrorCode.none and not piece.is_last,
         position=piece.position,
         data=bytes(piece.data),
     )
-    return FetchSnapshotResponse1000(topics=(TopicSnapshots(name=topic, partitions=(one,)),))
 
 
 def read_response(body: object) -> Piece:

@@ -30,7 +30,7 @@ from reference_broker.quorum.snapshots.file_names import made_path
 from reference_broker.quorum.snapshots.messages import (
     DRAFT_VERSION,
     draft_response_of,
-    read_request,
+    read_requests,
     response_of,
 )
 from reference_broker.quorum.snapshots.serving import serve
@@ -282,14 +282,13 @@ class Transfer:
     def answer(self) -> Any:
         """What the leader says to the oldest question, which stays unanswered."""
         body, version, _, _ = self.follower.ports.sent[0]
-        request = read_request(body)
-        assert request is not None
+        (request,) = read_requests(body)
         is_draft = version == DRAFT_VERSION
         piece = serve(request, self.leader.store, self.leadership, self.leader.ports.now_us, is_draft)
         self.bytes_sent += len(piece.data)
         if is_draft:
-            return draft_response_of(request.topic, request.partition, piece)
-        return response_of(request.topic, request.partition, piece, None)
+            return draft_response_of([(request, piece)])
+        return response_of([(request, piece)], None)
 
     def deliver(self, body: object | None = None) -> None:
         """The answer (or another body) arrives."""

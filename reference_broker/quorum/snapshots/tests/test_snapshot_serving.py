@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from kio.schema.types import TopicName
+from kio.static.primitive import i32
 
 from reference_broker.apis.quorum import k59_fetch_snapshot
+from reference_broker.apis.quorum.k59_fetch_snapshot import MOST_PARTITIONS
 from reference_broker.ports.now import Now
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.snapshots.checking import SnapshotChecks
@@ -15,7 +17,7 @@ from reference_broker.quorum.snapshots.messages import (
     MEDIA_TYPE,
     Piece,
     SnapshotRequest,
-    read_request,
+    read_requests,
     read_response,
     request_for,
 )
@@ -175,15 +177,15 @@ def test_the_draft_says_what_remains_and_of_what_kind(served: Served) -> None:
 
 @pytest.mark.clause("KafkaRaftClientSnapshotTest.testFetchSnapshotRequestClusterIdValidation")
 @pytest.mark.clause("S-4", "S-13")
-def test_the_api_answers_one_partition_of_one_topic(served: Served) -> None:
+def test_the_api_answers_the_metadata_partition(served: Served) -> None:
     good = request_for("c", 2, 3, served.id, 0, 10)
     one = served.handle(good).topics[0].partitions[0]
     assert (one.size, one.position, bytes(one.unaligned_records)) == (len(served.data), 0, served.data[:10])
     assert (one.snapshot_id.end_offset, one.snapshot_id.epoch) == served.id
     assert (one.current_leader.leader_id, one.current_leader.leader_epoch) == (1, 3)
     assert [each.node_id for each in served.handle(good).node_endpoints] == [1]
-    none, twice = replace(good, topics=()), replace(good, topics=good.topics * 2)
-    assert [served.handle(body).error_code for body in (none, twice)] == [ErrorCode.invalid_request] * 2
+    none, many = replace(good, topics=()), replace(good, topics=good.topics * (MOST_PARTITIONS + 1))
+    assert [served.handle(body).error_code for body in (none, many)] == [ErrorCode.invalid_request] * 2
     assert served.handle(none, 1000).error_code == ErrorCode.invalid_request
     foreign = replace(none, cluster_id="x")
     assert served.handle(foreign).error_code == ErrorCode.inconsistent_cluster_id
@@ -191,6 +193,25 @@ def test_the_api_answers_one_partition_of_one_topic(served: Served) -> None:
     other = replace(good, topics=(replace(good.topics[0], name=TopicName("t0")),))
     found = served.handle(other).topics[0]
     assert (found.name, found.partitions[0].error_code) == ("t0", ErrorCode.unknown_topic_or_partition)
+
+
+@pytest.mark.clause("S-1")
+@pytest.mark.parametrize("version", [1, 1000])
+def test_each_partition_is_served_or_refused_by_itself(served: Served, version: int) -> None:
+    good = request_for("c", 2, 3, served.id, 0, 10)
+    (metadata,) = good.topics
+    (one,) = metadata.partitions
+    foreign = replace(metadata, name=TopicName("t0"))
+    stale = replace(metadata, partitions=(replace(one, partition=i32(1)), one))
+    found = served.handle(replace(good, topics=(foreign, stale, metadata)), version)
+    assert found.error_code == ErrorCode.none
+    told = [(str(topic.name), each.error_code) for topic in found.topics for each in topic.partitions]
+    unknown, name = ErrorCode.unknown_topic_or_partition, str(metadata.name)
+    assert told == [("t0", unknown), (name, unknown), (name, ErrorCode.none), (name, ErrorCode.invalid_request)]
+    data = found.topics[1].partitions[1]
+    assert bytes(data.data if version == 1000 else data.unaligned_records) == served.data[:10]
+    refused = served.handle(replace(good, topics=(foreign, stale, metadata), cluster_id="x"), version)
+    assert (refused.error_code, refused.topics) == (ErrorCode.inconsistent_cluster_id, ())
 
 
 @pytest.mark.clause("S-1", "S-4", "S-17")
@@ -202,7 +223,7 @@ def test_over_the_wire(served: Served, version: int) -> None:
     frame = b"".join(encode_request(key, version, 7, "node-2", asked))[4:]
     _, offset = read_request_header(frame)
     seen: Any = decode_request(key, version, frame, offset)
-    assert read_request(seen) == read_request(replace(asked, cluster_id=None) if version == 1000 else asked)
+    assert read_requests(seen) == read_requests(replace(asked, cluster_id=None) if version == 1000 else asked)
     said = served.handle(seen, version)
     correlation_id, heard = decode_response(key, version, b"".join(encode_response(key, version, 7, said))[4:])
     piece = read_response(heard)

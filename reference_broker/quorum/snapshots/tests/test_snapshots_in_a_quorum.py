@@ -20,7 +20,7 @@ from reference_broker.quorum.metadata_log import open_metadata_log
 from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.quorum.quorum import Quorum
 from reference_broker.quorum.snapshots.download import SnapshotDownload
-from reference_broker.quorum.snapshots.messages import read_request, response_of
+from reference_broker.quorum.snapshots.messages import read_requests, response_of
 from reference_broker.quorum.snapshots.serving import serve
 from reference_broker.quorum.snapshots.store import SnapshotStore
 from reference_broker.quorum.snapshots.tests.snapshot_world import content, run, setting
@@ -72,10 +72,9 @@ class Node(Process):
             super().serve(asked, answer)
             return
         body: Any = asked.body
-        request = read_request(body)
-        assert request is not None
+        (request,) = read_requests(body)
         piece = serve(request, self.snapshots, self.quorum, self.now().mono_us, False)
-        answer(response_of(request.topic, request.partition, piece, None))
+        answer(response_of([(request, piece)], None))
 
     def high_watermark_advanced(self, high_watermark: int) -> None:
         super().high_watermark_advanced(high_watermark)
