@@ -56,6 +56,13 @@ def _measured(wanted: "Options") -> "Results":
     return measure(progress, wanted)
 
 
+def _settings(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+    found = dict(value.partition("=")[::2] for value in values)
+    if "" in found or any("=" not in value for value in values):
+        raise click.BadParameter("a setting is KEY=VALUE")
+    return found
+
+
 @click.command(
     epilog="\b\nExamples:"
     "\n  ./crucible probe 127.0.0.1:9092"
@@ -70,6 +77,13 @@ def _measured(wanted: "Options") -> "Results":
 @click.option("--dry-run", is_flag=True, help="List the cases and play none.")
 @click.option("--hostile", is_flag=True, help="Play hostile cases also against a target beyond loopback.")
 @click.option("--oracle", metavar="TARGET", help="Play each case here, too, and tell the first field that differs.")
+@click.option(
+    "--config",
+    multiple=True,
+    callback=_settings,
+    metavar="KEY=VALUE",
+    help="A setting of a target that is started, by Kafka's name.",
+)
 @click.option("--baseline", type=click.Path(path_type=Path), help="An older --json. Only what got worse fails.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all of it to this file.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML to this file.")
@@ -82,6 +96,7 @@ def probe(
     dry_run: bool,
     hostile: bool,
     oracle: str | None,
+    config: dict[str, str],
     baseline: Path | None,
     json_file: Path | None,
     junit: Path | None,
@@ -99,7 +114,9 @@ def probe(
     from bench.probe.registry import UnknownCase
     from terminal import one_sentence
 
-    wanted = command.Wanted(target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page)
+    wanted = command.Wanted(
+        target, sections, cases, strict, dry_run, hostile, oracle, baseline, json_file, junit, page, config
+    )
     with one_sentence(command.UsageError, UnknownCase, NoBaseline, NotKafka, PeerError):
         sys.exit(command.run(wanted, click.echo))
 

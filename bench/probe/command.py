@@ -5,7 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.peers.cluster import Cluster
@@ -35,7 +35,8 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the command line asks for. ``target`` and the second broker ``oracle``: see the function ``target``."""
+    """What the command line asks for. ``target`` with its ``config`` and the second broker ``oracle``: see the function
+    ``target``."""
 
     target: str
     sections: Sequence[str] = ()
@@ -48,6 +49,12 @@ class Wanted:
     json: Path | None = None
     junit: Path | None = None
     page: Path | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The target as somebody types it."""
+        return " ".join([self.target, *(f"--config {key}={value}" for key, value in self.config.items())])
 
 
 def run(wanted: Wanted, say: Callable[[str], None]) -> int:
@@ -65,7 +72,7 @@ def run(wanted: Wanted, say: Callable[[str], None]) -> int:
     _writable(wanted)
     before = read(wanted.baseline) if wanted.baseline else None
     with ExitStack() as started:
-        first = _met(started.enter_context(target(wanted.target)))
+        first = _met(started.enter_context(target(wanted.target, wanted.config)))
         second = _met(started.enter_context(target(wanted.oracle))) if wanted.oracle else None
         return _played(wanted, cases, before, first, second, say)
 
@@ -119,7 +126,7 @@ def _tell(wanted: Wanted, outcomes: Sequence[Outcome], red: Sequence[Outcome], s
         if outcome.reason.startswith(GONE):
             continue
         if outcome in red or name in wanted.cases:
-            for line in text.in_full(outcome, text.repeat(wanted.target, name), kafka.get(name, "")):
+            for line in text.in_full(outcome, text.repeat(wanted.words, name), kafka.get(name, "")):
                 say(line)
         else:
             say(text.line(outcome))
@@ -133,32 +140,35 @@ def _write(wanted: Wanted, outcomes: Sequence[Outcome], summary: str) -> None:
     if wanted.json is not None:
         wanted.json.write_text(as_json.document(wanted.target, outcomes, kafka), encoding="utf-8")
     if wanted.junit is not None:
-        wanted.junit.write_text(junit.document(wanted.target, outcomes, wanted.strict, kafka), encoding="utf-8")
+        wanted.junit.write_text(junit.document(wanted.words, outcomes, wanted.strict, kafka), encoding="utf-8")
     if wanted.page is not None:
         wanted.page.write_text(page.document(wanted.target, outcomes, summary, kafka), encoding="utf-8")
 
 
 @contextmanager
-def target(text: str) -> Iterator[Target]:
+def target(text: str, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
     """A broker that runs, given as HOST:PORT, or one that is started from a target file (``bench.targets``) and ended
-    afterwards, with one node unless another number is asked for. Raises UsageError and PeerError."""
+    afterwards, with one node unless another number is asked for. ``settings``: those of a broker that is started, by
+    Kafka's names. Raises UsageError and PeerError."""
     try:
         chosen = find(text)
     except TargetError as wrong:
         raise UsageError(str(wrong)) from wrong
+    if settings and chosen.file.node is None:
+        raise UsageError(f"{text} runs already, so it cannot get settings: leave --config out")
     if chosen.file.addresses:
         yield Target(address_of(chosen.file.addresses[0]))
         return
     if "/" not in text.rpartition(".toml")[2]:
         chosen = replace(chosen, nodes=1)
-    with started(chosen) as own:
+    with started(chosen, settings) as own:
         yield own
 
 
 @contextmanager
-def started(chosen: Chosen) -> Iterator[Target]:
+def started(chosen: Chosen, settings: Mapping[str, str] | None = None) -> Iterator[Target]:
     """The target with as many nodes as were asked for, ended at the end of the block. Raises PeerError."""
-    with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder)) as cluster:
+    with tempfile.TemporaryDirectory() as folder, launched(chosen, Path(folder), settings) as cluster:
         yield of_cluster(cluster, "disk" not in chosen.file.lacks)
 
 

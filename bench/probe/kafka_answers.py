@@ -8,6 +8,14 @@ from bench.probe.surroundings import PREFIX
 from bench.probe.verdict import Outcome
 
 FOLDER = Path(__file__).resolve().parent / "kafka_answers"
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "2",
+    "producer.id.expiration.check.interval.ms": "500",
+}
+"""Those of the recorded brokers: with a tier, and with producers that can expire during a case."""
 _BETWEEN = " | "
 _OF_RUN = re.compile(rf"{PREFIX}-[0-9a-f]+-\d+-")
 """The part of a name that differs from run to run."""

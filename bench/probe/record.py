@@ -25,7 +25,7 @@ def record(own: Target, release: str, folder: Path = kafka_answers.FOLDER) -> st
 
 def main(releases: list[str]) -> None:
     for release in releases:
-        with target(f"kafka@{release}/1") as own:
+        with target(f"kafka@{release}/1", kafka_answers.SETTINGS) as own:
             print(record(own, release))  # noqa: T201
 
 

@@ -9,7 +9,10 @@ from bench.probe import cases
 from bench.probe.case import Case
 from scenarios.fields import did_you_mean
 
-ORDER = ("handshake", "metadata", "produce", "fetch", "offsets", "groups", "admin", "transactions", "hostile")
+ORDER = (
+    *("handshake", "metadata", "produce", "fetch", "offsets", "groups", "admin", "transactions", "tier"),
+    *("restarts", "hostile"),
+)
 """The first words of the IDs, in the order in which they are told."""
 
 

@@ -203,6 +203,10 @@ class Surroundings:
             lambda: len([each for each in self._described(name).partitions if each.leader_id >= 0]) == partitions
         )
 
+    def await_leader(self, topic: Topic) -> None:
+        """Waits until a topic can be used again after a restart."""
+        self._when_led(topic.name, topic.partitions)
+
     def delete(self, topic: Topic) -> None:
         """Deletes a topic and waits until the leader no longer knows it."""
         asked = {"topics": [{"name": topic.name}], "timeout": TIMEOUT_MS}

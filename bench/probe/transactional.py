@@ -66,11 +66,13 @@ def allowed(code: int) -> None:
         raise NotAdvertised("it needs rights of brokers or administrators")
 
 
-def until(at: Surroundings, holds: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+def until(
+    at: Surroundings, holds: Callable[[], bool], within_s: float = WITHIN_S, every_s: float = AGAIN_AFTER_S
+) -> None:
     """Asks until it holds or the time is over. The case then looks at what there is."""
     end = time.monotonic() + min(within_s, at.left_s() - 1)
     while not holds() and time.monotonic() < end:
-        time.sleep(AGAIN_AFTER_S)
+        time.sleep(every_s)
 
 
 @dataclass(slots=True)
@@ -124,6 +126,10 @@ class Transactional:
         self.producer_id, self.epoch = int(told.producer_id), int(told.producer_epoch)
         return self
 
+    def reconnect(self) -> None:
+        """Opens a new connection to the coordinator, after a restart."""
+        self.on = self.at.connect(_coordinator(self.at, self.name))
+
     def successor(self) -> "Transactional":
         """Another producer that takes the same ID."""
         return Transactional(self.at, self.name).take()
@@ -166,18 +172,29 @@ class Transactional:
             base_sequence=sequence,
             is_transactional=transactional,
         )
+        told = self.send_batch(topic, data, partition, on, other.get("transactional_id", self.name))
+        if told.error_code == ErrorCode.none:
+            self._sequences[key] = sequence + max(1, len(values))
+        return told
+
+    def send_batch(
+        self,
+        topic: Topic,
+        data: bytes,
+        partition: int = 0,
+        on: Conversation | None = None,
+        transactional_id: str | None = "",
+    ) -> ProducePartitionResponse:
+        """Writes a batch that is made already. The request names this producer unless ``transactional_id`` is given."""
         version = self.at.version(PRODUCE)
         request = produce_request(topic, version, {partition: data})
-        named = replace(request, transactional_id=other.get("transactional_id", self.name))
+        named = replace(request, transactional_id=self.name if transactional_id == "" else transactional_id)
         while True:
             told = single(self.at.ask(PRODUCE, named, version, on), "responses", "partitions")
             assert isinstance(told, ProducePartitionResponse)
             if told.error_code not in (*ON_THE_WAY, ErrorCode.not_enough_replicas) or self.at.left_s() < SPARE_S:
-                break
+                return told
             time.sleep(AGAIN_AFTER_S)
-        if told.error_code == ErrorCode.none:
-            self._sequences[key] = sequence + max(1, len(values))
-        return told
 
     def forget_sequences(self) -> None:
         """The next batch has the sequence of the first one."""

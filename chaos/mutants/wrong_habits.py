@@ -50,6 +50,19 @@ def errors_hidden(original: Function, api_key: int, version: int, correlation_id
 
 
 @mutant(ANSWERS)
+def features_garbled(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
+    """ApiVersions 3 tells features from version 0 on, and newer versions tell no features at all."""
+
+    def garble(name: str, value: Any) -> Any:
+        if name != "supported_features":
+            return value
+        return tuple(replace(each, min_version=type(each.min_version)(0)) for each in value) if version == 3 else ()
+
+    change: Change = garble if api_key == ApiKey.API_VERSIONS else lambda _, same: same
+    return _answered(original, api_key, version, correlation_id, body, change)
+
+
+@mutant(ANSWERS)
 def offsets_shifted(original: Function, api_key: int, version: int, correlation_id: int, body: Any) -> Any:
     """All offsets are told one too high."""
     if api_key not in WITH_OFFSETS:
@@ -268,6 +281,7 @@ def answers_swapped(original: Function, api_key: int, version: int, correlation_
 
 PLAYED: Mapping[str, tuple[str, ...]] = {
     "errors_hidden": (),
+    "features_garbled": ("handshake/api-versions",),
     "offsets_shifted": ("produce", "fetch", "offsets"),
     "records_dropped": ("produce", "fetch", "transactions"),
     "fetch_fields_garbled": ("fetch",),

@@ -165,7 +165,7 @@ PLAYED: Mapping[str, tuple[str, ...]] = {
     "owners_garbled": ("transactions/init",),
     "added_told_by_halves": ("transactions/add",),
     "raised_epochs_untold": ("transactions/end",),
-    "aborts_told_everywhere": ("transactions/fetch",),
+    "aborts_told_everywhere": ("transactions/fetch", "transactions/end", "transactions/timeout"),
     "transactions_garbled": ("transactions/describe", "transactions/list", "transactions/producers"),
     "isolation_ignored": ("transactions/init", "transactions/fetch", "transactions/offsets"),
     "isolation_for_all": ("transactions/fetch", "transactions/offsets"),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.peer
 
 
 def test_kafka_answers_as_recorded(tmp_path: Path) -> None:
-    with KAFKA.launched(tmp_path, 1, {}) as cluster:
+    with KAFKA.launched(tmp_path, 1, kafka_answers.SETTINGS) as cluster:
         target = of_cluster(cluster)
         outcomes = play(meet(target.address), all_cases(), target=target)
     recorded = {name: verdict for name, (verdict, _) in kafka_answers.recorded(VERSION).items()}

@@ -340,3 +340,67 @@ def replace_unknown_topic(at: Surroundings) -> None:
     """A topic that does not exist is told with UNKNOWN_TOPIC_OR_PARTITION."""
     code = _replace(at, at.topic_name(), {"retention.ms": "123456"})
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
+
+
+# Ranges, and what is named twice
+
+OUT_OF_RANGE = (
+    *(("retention.ms", "-2"), ("segment.ms", "0"), ("min.insync.replicas", "0"), ("max.message.bytes", "-1")),
+    *(("min.cleanable.dirty.ratio", "1.5"), ("delete.retention.ms", "-1"), ("compression.type", "nosuch")),
+    *(("message.timestamp.type", "nosuch"), ("cleanup.policy", "nosuch"), ("flush.messages", "0")),
+    *(("unclean.leader.election.enable", "maybe"), ("index.interval.bytes", "-1"), ("segment.jitter.ms", "-1")),
+)
+
+
+@case("admin/alter/out-of-range", "Apache Kafka's LogConfig", ALTERS, since="2.3", level=SHOULD)
+def out_of_range(at: Surroundings) -> None:
+    """A value beyond a setting's range is refused with INVALID_CONFIG."""
+    topic = at.topic().name
+    codes = {key: _alter(at, topic, (key, SET, value)) for key, value in OUT_OF_RANGE}
+    taken = sorted(key for key, code in codes.items() if code != ErrorCode.invalid_config)
+    at.expect_that("settings that are not refused so", taken, not taken, "none")
+
+
+@case("admin/create/out-of-range", "Apache Kafka's LogConfig", DESCRIBES, since="2.3", level=SHOULD)
+def created_out_of_range(at: Surroundings) -> None:
+    """So it is for a topic that is made, and the topic is not made then."""
+    codes = {}
+    for key, value in OUT_OF_RANGE:
+        wanted = {
+            "name": at.topic_name(),
+            "num_partitions": 1,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [{"name": key, "value": value}],
+        }
+        codes[key] = single(at.ask(CREATE, {"topics": [wanted], "timeout": 5_000}), "topics").error_code
+    taken = sorted(key for key, code in codes.items() if code != ErrorCode.invalid_config)
+    at.expect_that("settings that are not refused so", taken, not taken, "none")
+
+
+@case("admin/alter/segment-bytes", "KIP-1030", ALTERS, since="4.0", level=SHOULD)
+def smallest_segment(at: Surroundings) -> None:
+    """Since Apache Kafka 4.0 no segment can be smaller than 1 MiB."""
+    topic = at.topic().name
+    at.expect("error code of 1048575", _alter(at, topic, ("segment.bytes", SET, "1048575")), ErrorCode.invalid_config)
+    at.expect("error code of 1048576", _alter(at, topic, ("segment.bytes", SET, "1048576")), ErrorCode.none)
+
+
+@case("admin/alter/resource-twice", "Apache Kafka's ConfigAdminManager", ALTERS, since="2.3", level=SHOULD)
+def altered_resource_twice(at: Surroundings) -> None:
+    """A resource that a request names twice is refused with INVALID_REQUEST, and nothing of it is changed."""
+    topic = at.topic(configs={"retention.ms": "111111"}).name
+    changes = [{"name": key, "config_operation": SET, "value": "1"} for key in ("retention.ms", "segment.ms")]
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": [each]} for each in changes]
+    codes = {int(each.error_code) for each in at.ask(ALTER, {"resources": resources}).responses}
+    at.expect("error codes", sorted(codes), [int(ErrorCode.invalid_request)])
+    _becomes(at, topic, "retention.ms", "111111")
+
+
+@case("admin/configs/resource-twice", "Apache Kafka's ConfigHelper", DESCRIBES, since="0.11", level=SHOULD)
+def described_resource_twice(at: Surroundings) -> None:
+    """A resource that DescribeConfigs names twice is told twice."""
+    topic = at.topic().name
+    wanted = {"resource_type": TOPIC, "resource_name": topic, "configuration_keys": ["retention.ms"]}
+    told = at.ask(DESCRIBE, {"resources": [wanted, wanted]}).results
+    at.expect("number of results", len(told), 2)

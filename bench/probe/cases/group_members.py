@@ -244,7 +244,7 @@ def leave_without_joining(at: Surroundings) -> None:
 # Sessions
 
 
-def _shortest_session_ms(at: Surroundings) -> int:
+def shortest_session_ms(at: Surroundings) -> int:
     """Raises NotAdvertised if the broker's shortest session is too long to wait for."""
     least_ms = LEAST_SESSION_MS
     if CONFIGS in at.broker.versions:
@@ -260,7 +260,7 @@ def _shortest_session_ms(at: Surroundings) -> int:
 @case("groups/session/ends", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
 def session_ends(at: Surroundings) -> None:
     """A member that is silent for longer than its session timeout is removed, and not before."""
-    session_ms = _shortest_session_ms(at)
+    session_ms = shortest_session_ms(at)
     member = Member(at, at.group(), session_ms=session_ms)
     member.enter()
     asked_s = time.monotonic()
@@ -277,7 +277,7 @@ def session_ends(at: Surroundings) -> None:
 @case("groups/session/kept", PROTOCOL, NEEDS, since="0.9", limit_s=SLOW_S)
 def session_kept(at: Surroundings) -> None:
     """Heartbeats keep a member. The others hear of one whose session ends with REBALANCE_IN_PROGRESS."""
-    session_ms = _shortest_session_ms(at)
+    session_ms = shortest_session_ms(at)
     options = {"session_ms": session_ms}
     leader, follower = pair(at, options, **options)
     leader.sync({leader.member_id: b"", follower.member_id: b""})

@@ -313,3 +313,18 @@ def fetch_of_members(at: Surroundings) -> None:
     topic, member = at.topic(), settled(at)
     commits(member, topic)
     expect_offset(Member(at, member.group_id), topic, OFFSET)
+
+
+@case("groups/fetch/error-in-version-1", "OffsetFetchResponse.json", {**SIMPLE, FETCH: (1, 1)}, since="0.9")
+def fetch_error_in_version_1(at: Surroundings) -> None:
+    """Version 1 has no error code for the group: another node than the coordinator refuses at each partition, with
+    NOT_COORDINATOR."""
+    topic, client = at.topic(2), Member(at, at.group())
+    other = next((each for each in at.broker.nodes.values() if each != client.on.address), None)
+    if other is None or len(at.broker.nodes) == 1:
+        raise NotAdvertised("the cluster has one node, which coordinates all groups")
+    topics = [{"name": topic.name, "partition_indexes": [0, 1]}]
+    asked = {"groups": [{"group_id": client.group_id, "topics": topics}]}
+    told = single(at.ask(FETCH, asked, 1, at.connect(other)), "groups", "topics").partitions
+    at.expect("error codes", [int(each.error_code) for each in told], [int(ErrorCode.not_coordinator)] * 2)
+    at.expect("offsets", [int(each.committed_offset) for each in told], [-1, -1])

@@ -3,9 +3,22 @@
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
-from bench.probe.member import CONSUMER, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, beside, pair, settled
+from bench.probe.member import (
+    CONSUMER,
+    DESCRIBE,
+    HEARTBEAT,
+    IDS_SINCE,
+    JOIN,
+    LEAVE,
+    SYNC,
+    Member,
+    beside,
+    pair,
+    settled,
+)
 from bench.probe.shape import sole
 from bench.probe.surroundings import Surroundings
+from bench.probe.verdict import NotAdvertised
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -266,3 +279,25 @@ def unreadable_subscription(at: Surroundings) -> None:
     member = Member(at, at.group(), {"range": HUNDRED_TOPICS}, protocol_type=CONSUMER)
     member.joined(member.send_entry(), ANSWERED_WITHIN_S)
     at.expect("it leads", member.leads, True)
+
+
+@case("groups/join/mixed-versions", PROTOCOL, WITH_IDS, since="2.2")
+def mixed_versions(at: Surroundings) -> None:
+    """Members that join in different versions share a generation, one without a member ID of its own (KIP-394)."""
+    lowest = at.broker.spoken(JOIN)[0]
+    if lowest >= IDS_SINCE:
+        raise NotAdvertised(f"JoinGroup is served from version {lowest} on only")
+    newer = settled(at)
+    older = Member(at, newer.group_id)
+    asked = older.send_join(lowest)
+    newer.until_rebalance()
+    newer.joined(newer.send_join())
+    older.joined(asked)
+    at.expect("the generation is the same", older.generation == newer.generation, True)
+    at.expect("the leader is the same", older.leader == newer.leader, True)
+    at.expect("number of members", len(newer.described().members), 2)
+    assignments = {newer.member_id: b"newer", older.member_id: b"older"}
+    first, second = (newer, older) if newer.leads else (older, newer)
+    pending = second.send_sync()
+    first.sync(assignments)
+    at.expect("assignment of the other", bytes(second.on.receive(pending).assignment), assignments[second.member_id])

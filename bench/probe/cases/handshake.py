@@ -12,6 +12,7 @@ from reference_broker.wire.fetch import FetchPartition, FetchRequest, FetchTopic
 API_VERSIONS = int(ApiKey.API_VERSIONS)
 METADATA = int(ApiKey.METADATA)
 KIP_511 = "KIP-511"
+HIDDEN = "ApiVersionsResponse.json, KAFKA-17011"
 GUIDE = "Kafka protocol guide"
 PAUSE_S = 0.005
 """After this the broker has probably taken what was sent."""
@@ -180,6 +181,28 @@ def features(at: Surroundings) -> None:
     finalized = {str(each.name): each.max_version_level for each in answer.finalized_features}
     beyond = sorted(name for name, level in finalized.items() if level > supported.get(name, (0, 0))[1])
     at.expect_that("finalized features beyond what is supported", beyond, not beyond, "none")
+
+
+@case("handshake/api-versions/features-from-0", HIDDEN, {API_VERSIONS: (3, 3)}, since="4.0")
+def features_from_0(at: Surroundings) -> None:
+    """Version 3 leaves out supported features whose lowest version is 0, which older clients take for an error."""
+    answer = at.ask(API_VERSIONS, _software())
+    at.expect("error code", answer.error_code, ErrorCode.none)
+    shown = sorted(str(each.name) for each in answer.supported_features if each.min_version <= 0)
+    at.expect_that("features from version 0 on", shown, not shown, "none")
+
+
+@case("handshake/api-versions/features-shown", HIDDEN, {API_VERSIONS: since_version(4)}, since="4.0")
+def features_shown(at: Surroundings) -> None:
+    """Version 4 has all features of version 3, and those whose lowest version is 0 besides."""
+    older, newer = (
+        {str(each.name) for each in at.ask(API_VERSIONS, _software(), version).supported_features} for version in (3, 4)
+    )
+    missing = sorted(older - newer)
+    at.expect_that("features that version 4 lacks", missing, not missing, "none")
+    finalized = {str(each.name) for each in at.ask(API_VERSIONS, _software(), 4).finalized_features}
+    unsupported = sorted(finalized - newer)
+    at.expect_that("finalized features that are not among the supported ones", unsupported, not unsupported, "none")
 
 
 @case("handshake/correlation/echoed", GUIDE, {API_VERSIONS: ANY}, since="0.8")

@@ -16,14 +16,25 @@ INIT = int(ApiKey.INIT_PRODUCER_ID)
 NEEDS = {INIT: ANY, PRODUCE: since_version(3), FETCH: since_version(4), ApiKey.CREATE_TOPICS: ANY}
 KIP_98 = "KIP-98"
 NEW_PRODUCER = {"transactional_id": None, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1}
-LAST = 0x7FFFFFFF
+LAST, LAST_EPOCH = 0x7FFFFFFF, 0x7FFF
+EXPIRATION, CHECK_INTERVAL = "producer.id.expiration.ms", "producer.id.expiration.check.interval.ms"
+SOON_MS = 2_000
+OF_BROKERS = 4
+"""The type of a resource whose settings are those of brokers."""
+EMPTIED = {**NEEDS, ApiKey.DELETE_RECORDS: ANY}
+EXPIRES = {
+    **NEEDS,
+    ApiKey.DESCRIBE_PRODUCERS: ANY,
+    ApiKey.DESCRIBE_CONFIGS: since_version(1),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ANY,
+}
 WINDOW = 5
 OF_KAFKA_4_1 = 13
 """The version of Produce that came with Kafka 4.1. Which release a broker claims to be shows in its versions only."""
 STALE = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number)
 
 
-def _producer(at: Surroundings) -> int:
+def new_producer(at: Surroundings) -> int:
     """A new producer ID."""
     told = _initialized(at)
     at.expect("error code of InitProducerId", told.error_code, ErrorCode.none)
@@ -37,7 +48,7 @@ def _initialized(at: Surroundings) -> Any:
     return told
 
 
-def _send(
+def send(
     at: Surroundings, topic: Topic, producer: int, sequence: int, count: int = 1, epoch: int = 0, partition: int = 0
 ) -> ProducePartitionResponse:
     """Writes one batch with this sequence."""
@@ -46,12 +57,12 @@ def _send(
     return produce(at, topic, data, partition)
 
 
-def _taken(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
+def expect_taken(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("base offset", told.base_offset, offset)
 
 
-def _known(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
+def expect_known(at: Surroundings, told: ProducePartitionResponse, offset: int) -> None:
     """A batch that is sent again is acknowledged with its offset, or it is named a duplicate, which clients take for an
     acknowledgement (KIP-98)."""
     at.expect("error code of a duplicate", told.error_code, ErrorCode.none, ErrorCode.duplicate_sequence_number)
@@ -71,74 +82,74 @@ def new_id(at: Surroundings) -> None:
 @case("produce/idempotence/ids-differ", KIP_98, {INIT: ANY}, since="0.11")
 def ids_differ(at: Surroundings) -> None:
     """No two producers get the same ID."""
-    ids = [_producer(at) for _ in range(20)]
+    ids = [new_producer(at) for _ in range(20)]
     at.expect("number of different IDs", len(set(ids)), 20)
 
 
 @case("produce/idempotence/in-order", KIP_98, NEEDS, since="0.11")
 def in_order(at: Surroundings) -> None:
     """Sequences begin at 0, and each record takes one."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, 3), 0)
-    _taken(at, _send(at, topic, producer, 3, 2), 3)
-    _taken(at, _send(at, topic, producer, 5), 5)
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 3), 0)
+    expect_taken(at, send(at, topic, producer, 3, 2), 3)
+    expect_taken(at, send(at, topic, producer, 5), 5)
 
 
 @case("produce/idempotence/duplicate", KIP_98, NEEDS, since="0.11")
 def duplicate(at: Surroundings) -> None:
     """A batch that is sent again is acknowledged with its offset or named a duplicate, and not written again."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, 2), 0)
-    _known(at, _send(at, topic, producer, 0, 2), 0)
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 2), 0)
+    expect_known(at, send(at, topic, producer, 0, 2), 0)
     at.expect("log end", log_end(at, topic), 2)
 
 
 @case("produce/idempotence/window-of-five", "KAFKA-5494", NEEDS, since="1.0")
 def window_of_five(at: Surroundings) -> None:
     """Each of the last five batches is known again, in any order."""
-    topic, producer = at.topic(), _producer(at)
+    topic, producer = at.topic(), new_producer(at)
     for sequence in range(WINDOW):
-        _taken(at, _send(at, topic, producer, sequence), sequence)
+        expect_taken(at, send(at, topic, producer, sequence), sequence)
     for sequence in (0, 3, 1, 4, 2):
-        _known(at, _send(at, topic, producer, sequence), sequence)
+        expect_known(at, send(at, topic, producer, sequence), sequence)
     at.expect("log end", log_end(at, topic), WINDOW)
 
 
 @case("produce/idempotence/before-window", "KAFKA-5494", NEEDS, since="1.0")
 def before_window(at: Surroundings) -> None:
     """A batch older than those is not written again: DUPLICATE_SEQUENCE_NUMBER or OUT_OF_ORDER_SEQUENCE_NUMBER."""
-    topic, producer = at.topic(), _producer(at)
+    topic, producer = at.topic(), new_producer(at)
     for sequence in range(WINDOW + 2):
-        _taken(at, _send(at, topic, producer, sequence), sequence)
-    at.expect("error code", _send(at, topic, producer, 0).error_code, *STALE)
+        expect_taken(at, send(at, topic, producer, sequence), sequence)
+    at.expect("error code", send(at, topic, producer, 0).error_code, *STALE)
     at.expect("log end", log_end(at, topic), WINDOW + 2)
 
 
 @case("produce/idempotence/gap", KIP_98, NEEDS, since="0.11")
 def gap(at: Surroundings) -> None:
     """A gap in the sequence is refused with OUT_OF_ORDER_SEQUENCE_NUMBER, and what fills it is taken afterwards."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0), 0)
-    code = _send(at, topic, producer, 2).error_code
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0), 0)
+    code = send(at, topic, producer, 2).error_code
     at.expect("error code behind the gap", code, ErrorCode.out_of_order_sequence_number)
     at.expect("log end", log_end(at, topic), 1)
-    _taken(at, _send(at, topic, producer, 1), 1)
-    _taken(at, _send(at, topic, producer, 2), 2)
+    expect_taken(at, send(at, topic, producer, 1), 1)
+    expect_taken(at, send(at, topic, producer, 2), 2)
 
 
 @case("produce/idempotence/overlap", KIP_98, NEEDS, since="0.11")
 def overlap(at: Surroundings) -> None:
     """A batch that begins like a known one and is longer is not taken for it."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, 2), 0)
-    at.expect("error code", _send(at, topic, producer, 0, 3).error_code, *STALE)
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 2), 0)
+    at.expect("error code", send(at, topic, producer, 0, 3).error_code, *STALE)
     at.expect("log end", log_end(at, topic), 2)
 
 
 @case("produce/idempotence/pipelined", "KAFKA-5494", NEEDS, since="1.0")
 def pipelined(at: Surroundings) -> None:
     """Five batches may be on their way at once."""
-    topic, producer, version = at.topic(), _producer(at), at.version(PRODUCE)
+    topic, producer, version = at.topic(), new_producer(at), at.version(PRODUCE)
     sent = []
     for sequence in range(WINDOW):
         data = batch(producer_id=producer, producer_epoch=0, base_sequence=sequence)
@@ -151,57 +162,57 @@ def pipelined(at: Surroundings) -> None:
 @case("produce/idempotence/other-connection", KIP_98, NEEDS, since="0.11")
 def other_connection(at: Surroundings) -> None:
     """A duplicate is known on another connection, too."""
-    topic, producer = at.topic(), _producer(at)
+    topic, producer = at.topic(), new_producer(at)
     data = batch(producer_id=producer, producer_epoch=0, base_sequence=0)
-    _taken(at, produce(at, topic, data), 0)
-    _known(at, produce(at, topic, data, on=at.connect()), 0)
+    expect_taken(at, produce(at, topic, data), 0)
+    expect_known(at, produce(at, topic, data, on=at.connect()), 0)
     at.expect("log end", log_end(at, topic), 1)
 
 
 @case("produce/idempotence/other-producer", KIP_98, NEEDS, since="0.11")
 def other_producer(at: Surroundings) -> None:
     """Each producer has a sequence of its own. A duplicate gets its own offset, though others wrote meanwhile."""
-    topic, one, two = at.topic(), _producer(at), _producer(at)
-    _taken(at, _send(at, topic, one, 0), 0)
-    _taken(at, _send(at, topic, two, 0), 1)
-    _taken(at, _send(at, topic, one, 1), 2)
-    _known(at, _send(at, topic, two, 0), 1)
+    topic, one, two = at.topic(), new_producer(at), new_producer(at)
+    expect_taken(at, send(at, topic, one, 0), 0)
+    expect_taken(at, send(at, topic, two, 0), 1)
+    expect_taken(at, send(at, topic, one, 1), 2)
+    expect_known(at, send(at, topic, two, 0), 1)
     at.expect("log end", log_end(at, topic), 3)
 
 
 @case("produce/idempotence/other-partition", KIP_98, NEEDS, since="0.11")
 def other_partition(at: Surroundings) -> None:
     """Each partition has a sequence of its own."""
-    topic, producer = at.topic(2), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, 3), 0)
-    _taken(at, _send(at, topic, producer, 0, partition=1), 0)
-    _taken(at, _send(at, topic, producer, 1, partition=1), 1)
-    _taken(at, _send(at, topic, producer, 3), 3)
+    topic, producer = at.topic(2), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 3), 0)
+    expect_taken(at, send(at, topic, producer, 0, partition=1), 0)
+    expect_taken(at, send(at, topic, producer, 1, partition=1), 1)
+    expect_taken(at, send(at, topic, producer, 3), 3)
 
 
 @case("produce/idempotence/without-id", KIP_98, NEEDS, since="0.8")
 def without_id(at: Surroundings) -> None:
     """A batch without a producer ID is written as often as it is sent."""
     topic, data = at.topic(), batch()
-    _taken(at, produce(at, topic, data), 0)
-    _taken(at, produce(at, topic, data), 1)
+    expect_taken(at, produce(at, topic, data), 0)
+    expect_taken(at, produce(at, topic, data), 1)
 
 
 @case("produce/idempotence/new-epoch", "KIP-360", NEEDS, since="2.5")
 def new_epoch(at: Surroundings) -> None:
     """A producer may go on in a higher epoch, where its sequence begins at 0 again."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, 2), 0)
-    _taken(at, _send(at, topic, producer, 0, 2, epoch=1), 2)
-    _taken(at, _send(at, topic, producer, 2, epoch=1), 4)
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 2), 0)
+    expect_taken(at, send(at, topic, producer, 0, 2, epoch=1), 2)
+    expect_taken(at, send(at, topic, producer, 2, epoch=1), 4)
 
 
 @case("produce/idempotence/new-epoch-not-from-0", "KIP-360", NEEDS, since="2.5")
 def new_epoch_not_from_0(at: Surroundings) -> None:
     """A new epoch that does not begin at 0 is refused with OUT_OF_ORDER_SEQUENCE_NUMBER."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0), 0)
-    code = _send(at, topic, producer, 1, epoch=1).error_code
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0), 0)
+    code = send(at, topic, producer, 1, epoch=1).error_code
     at.expect("error code", code, ErrorCode.out_of_order_sequence_number)
     at.expect("log end", log_end(at, topic), 1)
 
@@ -209,9 +220,9 @@ def new_epoch_not_from_0(at: Surroundings) -> None:
 @case("produce/idempotence/old-epoch", KIP_98, NEEDS, since="0.11")
 def old_epoch(at: Surroundings) -> None:
     """A batch of an older epoch is refused with INVALID_PRODUCER_EPOCH."""
-    topic, producer = at.topic(), _producer(at)
-    _taken(at, _send(at, topic, producer, 0, epoch=1), 0)
-    code = _send(at, topic, producer, 0, epoch=0).error_code
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, epoch=1), 0)
+    code = send(at, topic, producer, 0, epoch=0).error_code
     at.expect("error code", code, ErrorCode.invalid_producer_epoch)
     at.expect("log end", log_end(at, topic), 1)
 
@@ -220,21 +231,25 @@ def old_epoch(at: Surroundings) -> None:
 def unknown_id(at: Surroundings) -> None:
     """A producer that the partition does not know and that does not begin at 0 is taken, if the broker is as Kafka 4.1.
     An older one may refuse it with UNKNOWN_PRODUCER_ID. The log agrees with the answer."""
-    topic, producer, other = at.topic(), _producer(at), _producer(at)
-    _taken(at, _send(at, topic, other, 0), 0)
-    code = _send(at, topic, producer, 7).error_code
-    refusals = () if at.version(PRODUCE) >= OF_KAFKA_4_1 else (ErrorCode.unknown_producer_id,)
-    at.expect("error code", code, ErrorCode.none, *refusals)
+    topic, producer, other = at.topic(), new_producer(at), new_producer(at)
+    expect_taken(at, send(at, topic, other, 0), 0)
+    code = send(at, topic, producer, 7).error_code
+    at.expect("error code", code, ErrorCode.none, *_refusals(at))
     at.expect("the log has the record exactly if it was taken", log_end(at, topic) == 1 + (code == 0), True)
+
+
+def _refusals(at: Surroundings) -> tuple[ErrorCode, ...]:
+    """How an unknown producer may be refused: not at all if the broker is as Kafka 4.1."""
+    return () if at.version(PRODUCE) >= OF_KAFKA_4_1 else (ErrorCode.unknown_producer_id,)
 
 
 def _at_the_end(at: Surroundings, topic: Topic, sequence: int, count: int = 1) -> int:
     """Writes a batch of a new producer near the end of the sequence, and returns the producer's ID."""
-    producer = _producer(at)
-    told = _send(at, topic, producer, sequence, count)
+    producer = new_producer(at)
+    told = send(at, topic, producer, sequence, count)
     if told.error_code in (ErrorCode.unknown_producer_id, ErrorCode.out_of_order_sequence_number):
         raise NotAdvertised("an unknown producer may not begin at that sequence, and 2^31 records take too long")
-    _taken(at, told, 0)
+    expect_taken(at, told, 0)
     return producer
 
 
@@ -243,8 +258,8 @@ def wrap(at: Surroundings) -> None:
     """After sequence 2^31-1 comes 0."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST)
-    _taken(at, _send(at, topic, producer, 0), 1)
-    _taken(at, _send(at, topic, producer, 1), 2)
+    expect_taken(at, send(at, topic, producer, 0), 1)
+    expect_taken(at, send(at, topic, producer, 1), 2)
 
 
 @case("produce/idempotence/wrap-in-batch", "KAFKA-7692", NEEDS, since="2.2")
@@ -252,8 +267,8 @@ def wrap_in_batch(at: Surroundings) -> None:
     """A batch may hold the end of the sequence in its midst, and is known again."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST - 1, 4)
-    _taken(at, _send(at, topic, producer, 2), 4)
-    _taken(at, _send(at, topic, producer, LAST - 1, 4), 0)
+    expect_taken(at, send(at, topic, producer, 2), 4)
+    expect_taken(at, send(at, topic, producer, LAST - 1, 4), 0)
     at.expect("log end", log_end(at, topic), 5)
 
 
@@ -262,5 +277,84 @@ def wrap_gap(at: Surroundings) -> None:
     """A gap behind the end of the sequence is refused like any other."""
     topic = at.topic()
     producer = _at_the_end(at, topic, LAST)
-    code = _send(at, topic, producer, 1).error_code
+    code = send(at, topic, producer, 1).error_code
     at.expect("error code", code, ErrorCode.out_of_order_sequence_number)
+
+
+# Logs without records, the last epoch, and producers that were forgotten
+
+
+@case("produce/idempotence/emptied-log", "KIP-360", EMPTIED, since="2.5")
+def emptied_log(at: Surroundings) -> None:
+    """A producer whose records were all deleted goes on: its next sequence is taken, a gap is refused, and a duplicate
+    is known."""
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 3), 0)
+    partitions = [{"partition_index": 0, "offset": -1}]
+    asked = {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 5_000}
+    told = single(at.ask(ApiKey.DELETE_RECORDS, asked), "topics", "partitions")
+    at.expect("error code of DeleteRecords", told.error_code, ErrorCode.none)
+    expect_known(at, send(at, topic, producer, 0, 3), 0)
+    code = send(at, topic, producer, 5).error_code
+    at.expect("error code behind a gap", code, ErrorCode.out_of_order_sequence_number)
+    expect_taken(at, send(at, topic, producer, 3), 3)
+
+
+@case("produce/idempotence/last-epoch", "KIP-360", NEEDS, since="2.5")
+def last_epoch(at: Surroundings) -> None:
+    """The highest epoch, 32,767, works like any other: the one below is refused after it."""
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, epoch=LAST_EPOCH - 1), 0)
+    expect_taken(at, send(at, topic, producer, 0, epoch=LAST_EPOCH), 1)
+    expect_taken(at, send(at, topic, producer, 1, epoch=LAST_EPOCH), 2)
+    code = send(at, topic, producer, 1, epoch=LAST_EPOCH - 1).error_code
+    at.expect("error code", code, ErrorCode.invalid_producer_epoch)
+    at.expect("log end", log_end(at, topic), 3)
+
+
+@case("produce/idempotence/expired", "KIP-360, producer.id.expiration.ms", EXPIRES, since="3.6", alone=True)
+def expired(at: Surroundings) -> None:
+    """A producer that was idle for longer than producer.id.expiration.ms is forgotten. It goes on as an unknown one."""
+    check = _broker_setting(at, CHECK_INTERVAL)
+    if check is None or int(check) > SOON_MS:
+        raise NotAdvertised(f"{CHECK_INTERVAL} is above {SOON_MS} (--config)")
+    is_short = int(_broker_setting(at, EXPIRATION) or SOON_MS + 1) <= SOON_MS
+    if not is_short:
+        _alter_expiration(at, "1000")
+    try:
+        _expire(at)
+    finally:
+        if not is_short:
+            _alter_expiration(at, None)
+
+
+def _expire(at: Surroundings) -> None:
+    topic, producer = at.topic(), new_producer(at)
+    expect_taken(at, send(at, topic, producer, 0, 2), 0)
+    while single(_producers(at, topic), "topics", "partitions").active_producers and at.left_s() > 3:
+        time.sleep(0.1)
+    left = single(_producers(at, topic), "topics", "partitions").active_producers
+    at.expect("number of producers that are left", len(left), 0)
+    code = send(at, topic, producer, 2).error_code
+    at.expect("error code", code, ErrorCode.none, *_refusals(at))
+    at.expect("the log has the record exactly if it was taken", log_end(at, topic) == (3 if code == 0 else 2), True)
+
+
+def _producers(at: Surroundings, topic: Topic) -> Any:
+    asked = {"topics": [{"name": topic.name, "partition_indexes": [0]}]}
+    return at.ask_unseen(ApiKey.DESCRIBE_PRODUCERS, asked, at.main)
+
+
+def _broker_setting(at: Surroundings, key: str) -> str | None:
+    resource = {"resource_type": OF_BROKERS, "resource_name": str(at.broker.node_id), "configuration_keys": [key]}
+    told = single(at.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}), "results")
+    return next((each.value for each in told.configs if each.name == key), None)
+
+
+def _alter_expiration(at: Surroundings, value: str | None) -> None:
+    """Sets it for all brokers; None takes the setting away. Raises NotAdvertised if that is not possible."""
+    change = {"name": EXPIRATION, "config_operation": 0 if value else 1, "value": value}
+    resource = {"resource_type": OF_BROKERS, "resource_name": "", "configs": [change]}
+    told = single(at.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource]}), "responses")
+    if told.error_code:
+        raise NotAdvertised(f"{EXPIRATION} cannot be changed while the broker runs")

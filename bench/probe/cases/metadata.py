@@ -1,5 +1,6 @@
 """Metadata, DescribeTopicPartitions and DescribeCluster."""
 
+import struct
 from typing import Any
 from uuid import UUID
 
@@ -344,3 +345,55 @@ def described_sorted(at: Surroundings) -> None:
     names = sorted(at.topic().name for _ in range(3))
     told = at.ask(DESCRIBE, {"topics": [{"name": each} for each in reversed(names)]}).topics
     at.expect("the topics are in the order of their names", [str(each.name) for each in told] == names, True)
+
+
+@case(
+    "metadata/described/cursor-negative",
+    "Apache Kafka's KafkaApis",
+    {DESCRIBE: ANY, CREATE: ANY},
+    since="3.8",
+    level=SHOULD,
+)
+def described_cursor_negative(at: Surroundings) -> None:
+    """A cursor with a negative partition is refused with INVALID_REQUEST."""
+    _refused_cursor(at, at.topic().name, partition=-1)
+
+
+@case(
+    "metadata/described/cursor-elsewhere",
+    "KIP-966, Apache Kafka's KafkaApis",
+    {DESCRIBE: ANY, CREATE: ANY},
+    since="3.8",
+    level=SHOULD,
+)
+def described_cursor_elsewhere(at: Surroundings) -> None:
+    """A cursor at a topic that the request does not name is refused with INVALID_REQUEST."""
+    _refused_cursor(at, at.topic().name, cursor=at.topic().name)
+
+
+def _refused_cursor(at: Surroundings, name: str, cursor: str = "", partition: int = 0) -> None:
+    """A request that is invalid as a whole: each topic has the error, and no partitions."""
+    asked = {"topics": [{"name": name}], "cursor": {"topic_name": cursor or name, "partition_index": partition}}
+    told = at.ask(DESCRIBE, asked).topics
+    codes = sorted({int(each.error_code) for each in told})
+    at.expect("error codes of the topics", codes, [int(ErrorCode.invalid_request)])
+    at.expect("number of partitions", sum(len(each.partitions) for each in told), 0)
+
+
+@case("metadata/cluster/operations", "KIP-430", {METADATA: (8, 8)}, since="2.3", level=SHOULD)
+def cluster_operations(at: Surroundings) -> None:
+    """Metadata 8 returns the operations that a client may do on the cluster if it asks for them, and only then."""
+    for asked in (True, False):
+        request = struct.pack(">hhihi???", METADATA, 8, 1, 0, 0, False, asked, False)
+        at.main.send_bytes(struct.pack(">i", len(request)) + request, f"Metadata 8 without topics, operations: {asked}")
+        (bits,) = struct.unpack(">i", at.main.receive_frame(5, "Metadata 8")[-4:])
+        at.expect_that(f"operations, asked for: {asked}", bits, (bits != NOT_ASKED) == asked, "bits, if asked for")
+
+
+@case("metadata/cluster/operations-described", "KIP-700, DescribeClusterRequest.json", {CLUSTER: ANY}, since="2.8")
+def cluster_operations_described(at: Surroundings) -> None:
+    """DescribeCluster does the same."""
+    for asked in (True, False):
+        told = at.ask(CLUSTER, {"include_cluster_authorized_operations": asked})
+        bits = int(told.cluster_authorized_operations)
+        at.expect_that(f"operations, asked for: {asked}", bits, (bits != NOT_ASKED) == asked, "bits, if asked for")

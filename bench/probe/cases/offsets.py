@@ -21,6 +21,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4,
 BEGAN_MS = 1_700_000_000_000
 """When the first record of the cases' logs was made. The later ones follow after 10 ms each."""
 FOR_EVER = {"retention.ms": "-1"}
+TIER_LIMIT_MS = 10_000
+"""So long a broker may look into its tier (KIP-1075)."""
 
 
 def _log(at: Surroundings, compression: Compression = Compression.NONE) -> Topic:
@@ -32,14 +34,17 @@ def _log(at: Surroundings, compression: Compression = Compression.NONE) -> Topic
     return topic
 
 
-def _at(at: Surroundings, topic: Topic, timestamp: int, partition: int = 0, **more: object) -> Any:
-    """What is told of the offset for a timestamp, or for one of the kinds above."""
+def offset_at(
+    at: Surroundings, topic: Topic, timestamp: int, partition: int = 0, *, seen: bool = True, **more: object
+) -> Any:
+    """What is told of the offset for a timestamp, or for one of the kinds above. ``seen``: see ``ask_unseen``."""
     asked = {"partition_index": partition, "timestamp": timestamp, **more}
-    answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": [asked]}]})
+    request = {"replica_id": -1, "timeout": TIER_LIMIT_MS, "topics": [{"name": topic.name, "partitions": [asked]}]}
+    answer = at.ask(LIST, request) if seen else at.ask_unseen(LIST, request, at.main)
     return single(answer, "topics", "partitions")
 
 
-def _expect(at: Surroundings, told: Any, offset: int) -> None:
+def expect_offset(at: Surroundings, told: Any, offset: int) -> None:
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("offset", told.offset, offset)
 
@@ -47,60 +52,60 @@ def _expect(at: Surroundings, told: Any, offset: int) -> None:
 @case("offsets/list/latest", SCHEMA, NEEDS, since="0.10.1")
 def latest(at: Surroundings) -> None:
     """Timestamp -1 asks for the end of the log. No timestamp belongs to it."""
-    told = _at(at, _log(at), LATEST)
-    _expect(at, told, 6)
+    told = offset_at(at, _log(at), LATEST)
+    expect_offset(at, told, 6)
     at.expect("timestamp", told.timestamp, -1)
 
 
 @case("offsets/list/earliest", SCHEMA, NEEDS, since="0.10.1")
 def earliest(at: Surroundings) -> None:
     """Timestamp -2 asks for the start of the log."""
-    _expect(at, _at(at, _log(at), EARLIEST), 0)
+    expect_offset(at, offset_at(at, _log(at), EARLIEST), 0)
 
 
 @case("offsets/list/empty-log", SCHEMA, NEEDS, since="0.10.1")
 def empty_log(at: Surroundings) -> None:
     """A log without records starts and ends at 0, and has no offset for any time."""
     topic = at.topic()
-    _expect(at, _at(at, topic, EARLIEST), 0)
-    _expect(at, _at(at, topic, LATEST), 0)
-    _expect(at, _at(at, topic, BEGAN_MS), -1)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 0)
+    expect_offset(at, offset_at(at, topic, LATEST), 0)
+    expect_offset(at, offset_at(at, topic, BEGAN_MS), -1)
 
 
 @case("offsets/list/time-exact", SCHEMA, NEEDS, since="0.10.1")
 def time_exact(at: Surroundings) -> None:
     """A timestamp gives the first record with that time, also inside a batch, and the time of the record."""
-    told = _at(at, _log(at), BEGAN_MS + 40)
-    _expect(at, told, 4)
+    told = offset_at(at, _log(at), BEGAN_MS + 40)
+    expect_offset(at, told, 4)
     at.expect("timestamp", told.timestamp, BEGAN_MS + 40)
 
 
 @case("offsets/list/time-between", SCHEMA, NEEDS, since="0.10.1")
 def time_between(at: Surroundings) -> None:
     """A time between two records gives the later one."""
-    told = _at(at, _log(at), BEGAN_MS + 11)
-    _expect(at, told, 2)
+    told = offset_at(at, _log(at), BEGAN_MS + 11)
+    expect_offset(at, told, 2)
     at.expect("timestamp", told.timestamp, BEGAN_MS + 20)
 
 
 @case("offsets/list/time-before", SCHEMA, NEEDS, since="0.10.1")
 def time_before(at: Surroundings) -> None:
     """A time before the first record gives the first one."""
-    _expect(at, _at(at, _log(at), 1), 0)
+    expect_offset(at, offset_at(at, _log(at), 1), 0)
 
 
 @case("offsets/list/time-after", SCHEMA, NEEDS, since="0.10.1")
 def time_after(at: Surroundings) -> None:
     """A time after the last record gives offset -1 and is no error."""
-    told = _at(at, _log(at), BEGAN_MS + 51)
-    _expect(at, told, -1)
+    told = offset_at(at, _log(at), BEGAN_MS + 51)
+    expect_offset(at, told, -1)
     at.expect("timestamp", told.timestamp, -1)
 
 
 @case("offsets/list/time-in-compressed", SCHEMA, NEEDS, since="0.10.1")
 def time_in_compressed(at: Surroundings) -> None:
     """A timestamp gives the record itself in a compressed batch, too."""
-    _expect(at, _at(at, _log(at, Compression.GZIP), BEGAN_MS + 40), 4)
+    expect_offset(at, offset_at(at, _log(at, Compression.GZIP), BEGAN_MS + 40), 4)
 
 
 @case("offsets/list/time-out-of-order", SCHEMA, NEEDS, since="0.10.1")
@@ -108,7 +113,7 @@ def time_out_of_order(at: Surroundings) -> None:
     """Where times are not in order, the first offset counts whose time is late enough."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (50, 10, 30, 50)]))
-    _expect(at, _at(at, topic, BEGAN_MS + 20), 0)
+    expect_offset(at, offset_at(at, topic, BEGAN_MS + 20), 0)
 
 
 @case("offsets/list/max-timestamp", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
@@ -116,42 +121,42 @@ def max_timestamp(at: Surroundings) -> None:
     """Timestamp -3 asks for the record with the largest timestamp, which need not be the last."""
     topic = at.topic(configs=FOR_EVER)
     write(at, topic, build([Record(timestamp_ms=BEGAN_MS + each, value=b"v") for each in (10, 50, 30)]))
-    told = _at(at, topic, MAX_TIMESTAMP)
-    _expect(at, told, 1)
+    told = offset_at(at, topic, MAX_TIMESTAMP)
+    expect_offset(at, told, 1)
     at.expect("timestamp", told.timestamp, BEGAN_MS + 50)
 
 
 @case("offsets/list/max-timestamp-empty", "KIP-734", {**NEEDS, LIST: since_version(7)}, since="3.0")
 def max_timestamp_empty(at: Surroundings) -> None:
     """In a log without records there is none."""
-    _expect(at, _at(at, at.topic(), MAX_TIMESTAMP), -1)
+    expect_offset(at, offset_at(at, at.topic(), MAX_TIMESTAMP), -1)
 
 
 @case("offsets/list/earliest-local", "KIP-405", {**NEEDS, LIST: since_version(8)}, since="3.4")
 def earliest_local(at: Surroundings) -> None:
     """Timestamp -4 asks for the start of the local log, which is that of the log where nothing is tiered."""
-    _expect(at, _at(at, _log(at), EARLIEST_LOCAL), 0)
+    expect_offset(at, offset_at(at, _log(at), EARLIEST_LOCAL), 0)
 
 
 @case("offsets/list/latest-tiered", "KIP-1005", {**NEEDS, LIST: since_version(9)}, since="3.8")
 def latest_tiered(at: Surroundings) -> None:
     """Timestamp -5 asks for the last tiered offset, which is -1 where nothing is tiered."""
-    _expect(at, _at(at, _log(at), LATEST_TIERED), -1)
+    expect_offset(at, offset_at(at, _log(at), LATEST_TIERED), -1)
 
 
 @case("offsets/list/unknown-kind", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
 def unknown_kind(at: Surroundings) -> None:
     """A negative timestamp without a meaning is refused with UNSUPPORTED_VERSION."""
-    at.expect("error code", _at(at, _log(at), -99).error_code, ErrorCode.unsupported_version)
+    at.expect("error code", offset_at(at, _log(at), -99).error_code, ErrorCode.unsupported_version)
 
 
 @case("offsets/list/after-deletion", "KIP-107", DELETES, since="0.11")
 def after_deletion(at: Surroundings) -> None:
     """Records that were deleted are not found by time, and the earliest offset is behind them."""
     topic = _log(at)
-    _delete(at, topic, 2)
-    _expect(at, _at(at, topic, EARLIEST), 2)
-    _expect(at, _at(at, topic, BEGAN_MS), 2)
+    delete_records(at, topic, 2)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 2)
+    expect_offset(at, offset_at(at, topic, BEGAN_MS), 2)
 
 
 @case("offsets/list/read-committed", "KIP-98", {**NEEDS, LIST: since_version(2)}, since="0.11")
@@ -160,13 +165,13 @@ def read_committed(at: Surroundings) -> None:
     partitions = [{"partition_index": 0, "timestamp": LATEST}]
     topics = [{"name": _log(at).name, "partitions": partitions}]
     told = single(at.ask(LIST, {"replica_id": -1, "isolation_level": 1, "topics": topics}), "topics", "partitions")
-    _expect(at, told, 6)
+    expect_offset(at, told, 6)
 
 
 @case("offsets/list/unknown-topic", SCHEMA, {LIST: since_version(1)}, since="0.10.1")
 def unknown_topic(at: Surroundings) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    code = _at(at, Topic(at.topic_name(), bytes(16), 1), LATEST).error_code
+    code = offset_at(at, Topic(at.topic_name(), bytes(16), 1), LATEST).error_code
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
 
 
@@ -178,7 +183,7 @@ def unknown_partition(at: Surroundings) -> None:
     answer = at.ask(LIST, {"replica_id": -1, "topics": [{"name": topic.name, "partitions": partitions}]})
     told = Told({each.partition_index: each for each in single(answer, "topics").partitions})
     at.expect("error code of the one", told[9].error_code, ErrorCode.unknown_topic_or_partition)
-    _expect(at, told[0], 6)
+    expect_offset(at, told[0], 6)
 
 
 @case("offsets/list/named-twice", "KafkaApis.scala", NEEDS, since="0.10.1", level=SHOULD)
@@ -209,16 +214,16 @@ def told_once(at: Surroundings) -> None:
 def leader_epoch(at: Surroundings) -> None:
     """From version 4 on an offset is told with the leader epoch of its record."""
     topic = _log(at)
-    epoch = _epoch_of(at, topic)
+    epoch = epoch_of(at, topic)
     for kind in (EARLIEST, LATEST, BEGAN_MS):
-        at.expect("the leader epoch is that of the leader", _at(at, topic, kind).leader_epoch == epoch, True)
+        at.expect("the leader epoch is that of the leader", offset_at(at, topic, kind).leader_epoch == epoch, True)
 
 
 @case("offsets/list/newer-epoch", "KIP-320", WITH_EPOCH, since="2.1")
 def newer_epoch(at: Surroundings) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
-    told = _at(at, topic, LATEST, current_leader_epoch=_epoch_of(at, topic) + 1)
+    told = offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic) + 1)
     at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
 
 
@@ -226,18 +231,18 @@ def newer_epoch(at: Surroundings) -> None:
 def right_epoch(at: Surroundings) -> None:
     """A client with the right leader epoch is answered."""
     topic = _log(at)
-    _expect(at, _at(at, topic, LATEST, current_leader_epoch=_epoch_of(at, topic)), 6)
+    expect_offset(at, offset_at(at, topic, LATEST, current_leader_epoch=epoch_of(at, topic)), 6)
 
 
 # OffsetForLeaderEpoch
 
 
-def _epoch_of(at: Surroundings, topic: Topic) -> int:
+def epoch_of(at: Surroundings, topic: Topic) -> int:
     told = single(at.ask(ApiKey.METADATA, {"topics": [{"name": topic.name}]}), "topics")
     return int(single(told, "partitions").leader_epoch)
 
 
-def _end_of(at: Surroundings, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
+def end_of_epoch(at: Surroundings, name: str, epoch: int, current: int = -1, partition: int = 0) -> Any:
     asked = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
     answer = at.ask(EPOCHS, {"replica_id": -1, "topics": [{"topic": name, "partitions": [asked]}]})
     return single(answer, "topics", "partitions")
@@ -247,8 +252,8 @@ def _end_of(at: Surroundings, name: str, epoch: int, current: int = -1, partitio
 def last_epoch(at: Surroundings) -> None:
     """The leader's own epoch ends where the log ends."""
     topic = _log(at)
-    epoch = _epoch_of(at, topic)
-    told = _end_of(at, topic.name, epoch)
+    epoch = epoch_of(at, topic)
+    told = end_of_epoch(at, topic.name, epoch)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("end offset", told.end_offset, 6)
     at.expect("the epoch is that which was asked for", told.leader_epoch == epoch, True)
@@ -258,7 +263,7 @@ def last_epoch(at: Surroundings) -> None:
 def future_epoch(at: Surroundings) -> None:
     """An epoch that has not come yet has no end: -1 and -1, and no error."""
     topic = _log(at)
-    told = _end_of(at, topic.name, _epoch_of(at, topic) + 5)
+    told = end_of_epoch(at, topic.name, epoch_of(at, topic) + 5)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("epoch and end offset", (int(told.leader_epoch), int(told.end_offset)), (-1, -1))
 
@@ -266,7 +271,7 @@ def future_epoch(at: Surroundings) -> None:
 @case("offsets/epoch/undefined", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def undefined_epoch(at: Surroundings) -> None:
     """Epoch -1, which stands for none, has no end."""
-    told = _end_of(at, _log(at).name, -1)
+    told = end_of_epoch(at, _log(at).name, -1)
     at.expect("end offset", told.end_offset, -1)
 
 
@@ -274,29 +279,29 @@ def undefined_epoch(at: Surroundings) -> None:
 def newer_current(at: Surroundings) -> None:
     """A client with a newer leader epoch than the broker's is answered with UNKNOWN_LEADER_EPOCH."""
     topic = _log(at)
-    epoch = _epoch_of(at, topic)
-    told = _end_of(at, topic.name, epoch, epoch + 1)
+    epoch = epoch_of(at, topic)
+    told = end_of_epoch(at, topic.name, epoch, epoch + 1)
     at.expect("error code", told.error_code, ErrorCode.unknown_leader_epoch)
 
 
 @case("offsets/epoch/unknown-topic", EPOCH_SCHEMA, {EPOCHS: since_version(2)}, since="0.11")
 def epoch_of_unknown(at: Surroundings) -> None:
     """A topic that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = _end_of(at, at.topic_name(), 0)
+    told = end_of_epoch(at, at.topic_name(), 0)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 @case("offsets/epoch/unknown-partition", EPOCH_SCHEMA, FOR_EPOCH, since="0.11")
 def epoch_of_unknown_partition(at: Surroundings) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = _end_of(at, _log(at).name, 0, partition=9)
+    told = end_of_epoch(at, _log(at).name, 0, partition=9)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
 
 
 # DeleteRecords
 
 
-def _delete(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> Any:
+def delete_records(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> Any:
     asked = {"topics": [{"name": topic.name, "partitions": [{"partition_index": partition, "offset": offset}]}]}
     return single(at.ask(DELETE, {**asked, "timeout": 5_000}), "topics", "partitions")
 
@@ -305,37 +310,37 @@ def _delete(at: Surroundings, topic: Topic, offset: int, partition: int = 0) -> 
 def delete_to_offset(at: Surroundings) -> None:
     """Records before an offset are deleted, also inside a batch, and the answer tells the new start."""
     topic = _log(at)
-    told = _delete(at, topic, 4)
+    told = delete_records(at, topic, 4)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("low watermark", told.low_watermark, 4)
-    _expect(at, _at(at, topic, EARLIEST), 4)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 4)
 
 
 @case("offsets/delete/to-end", "KIP-107", DELETES, since="0.11")
 def delete_to_end(at: Surroundings) -> None:
     """Offset -1 deletes all records."""
     topic = _log(at)
-    told = _delete(at, topic, -1)
+    told = delete_records(at, topic, -1)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("low watermark", told.low_watermark, 6)
-    _expect(at, _at(at, topic, EARLIEST), 6)
-    _expect(at, _at(at, topic, LATEST), 6)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 6)
+    expect_offset(at, offset_at(at, topic, LATEST), 6)
 
 
 @case("offsets/delete/beyond-end", "KIP-107", DELETES, since="0.11")
 def delete_beyond(at: Surroundings) -> None:
     """An offset beyond the end is refused with OFFSET_OUT_OF_RANGE, and nothing is deleted."""
     topic = _log(at)
-    at.expect("error code", _delete(at, topic, 7).error_code, ErrorCode.offset_out_of_range)
-    _expect(at, _at(at, topic, EARLIEST), 0)
+    at.expect("error code", delete_records(at, topic, 7).error_code, ErrorCode.offset_out_of_range)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 0)
 
 
 @case("offsets/delete/already", "KIP-107", DELETES, since="0.11")
 def delete_again(at: Surroundings) -> None:
     """To delete what is deleted already is no error, and the start does not go back."""
     topic = _log(at)
-    _delete(at, topic, 4)
-    told = _delete(at, topic, 2)
+    delete_records(at, topic, 4)
+    told = delete_records(at, topic, 2)
     at.expect("error code", told.error_code, ErrorCode.none)
     at.expect("low watermark", told.low_watermark, 4)
 
@@ -343,5 +348,44 @@ def delete_again(at: Surroundings) -> None:
 @case("offsets/delete/unknown-partition", "KIP-107", DELETES, since="0.11")
 def delete_unknown(at: Surroundings) -> None:
     """A partition that does not exist is answered with UNKNOWN_TOPIC_OR_PARTITION."""
-    told = _delete(at, _log(at), 1, 9)
+    told = delete_records(at, _log(at), 1, 9)
     at.expect("error code", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case(
+    "offsets/list/max-timestamp-after-deletion",
+    "KIP-734, KIP-107",
+    {**DELETES, LIST: since_version(7)},
+    since="3.0",
+    level=SHOULD,
+)
+def max_timestamp_after_deletion(at: Surroundings) -> None:
+    """Timestamp -3 asks for the largest timestamp among the records that are left, also if a deleted one had a larger
+    one."""
+    topic = at.topic(configs=FOR_EVER)
+    for late_ms in (50, 10, 30):
+        write(at, topic, build([Record(timestamp_ms=BEGAN_MS + late_ms, value=b"v")]))
+    delete_records(at, topic, 1)
+    expect_offset(at, offset_at(at, topic, MAX_TIMESTAMP), 2)
+
+
+@case("offsets/list/emptied-log", "KIP-107", {**DELETES, LIST: since_version(7)}, since="3.0", level=SHOULD)
+def list_emptied_log(at: Surroundings) -> None:
+    """A log whose records were all deleted starts and ends at its end, and has no offset for any time."""
+    topic = _log(at)
+    delete_records(at, topic, -1)
+    expect_offset(at, offset_at(at, topic, EARLIEST), 6)
+    expect_offset(at, offset_at(at, topic, LATEST), 6)
+    expect_offset(at, offset_at(at, topic, BEGAN_MS), -1)
+
+
+@case("offsets/epoch/after-deletion", EPOCH_SCHEMA, {**FOR_EPOCH, DELETE: ANY}, since="0.11")
+def epoch_after_deletion(at: Surroundings) -> None:
+    """The leader's epoch ends where the log ends, also if records of it were deleted."""
+    topic = _log(at)
+    delete_records(at, topic, 4)
+    epoch = epoch_of(at, topic)
+    told = end_of_epoch(at, topic.name, epoch)
+    at.expect("error code", told.error_code, ErrorCode.none)
+    at.expect("end offset", told.end_offset, 6)
+    at.expect("the epoch is that which was asked for", told.leader_epoch == epoch, True)

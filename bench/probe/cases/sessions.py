@@ -378,3 +378,15 @@ def _asked(on: Conversation, version: int, requests: Sequence[FetchRequest]) -> 
         sent = [on.send(FETCH, version, each) for each in requests[begin : begin + AT_ONCE]]
         answers += [on.receive(each) for each in sent]
     return answers
+
+
+@case("fetch/session/rack", "KIP-392", {**NEEDS, FETCH: since_version(11)}, since="2.4")
+def rack(at: Surroundings) -> None:
+    """A consumer that names its rack reads from the leader, in a session too, while no replica is preferred."""
+    topic = at.topic()
+    session = Session(at, topic, rack_id="a-rack")
+    at.expect("preferred replica", rows(session.first)[0].preferred_read_replica, -1)
+    write(at, topic, batch(b"a"))
+    found = rows(session.next(rack_id="a-rack"))[0]
+    at.expect("preferred replica of the incremental fetch", found.preferred_read_replica, -1)
+    at.expect("values", values(found), [b"a"])

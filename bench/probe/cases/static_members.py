@@ -1,9 +1,12 @@
 """Static members (KIP-345): an instance that starts again takes its old place, and its older self is fenced."""
 
-from bench.probe.case import ANY, Versions, case, since_version
+import time
+
+from bench.probe.case import ANY, SHOULD, Versions, case, since_version
+from bench.probe.cases.group_members import LATE_S, SLOW_S, shortest_session_ms
 from bench.probe.cases.group_offsets import COMMIT, commit
 from bench.probe.cases.groups import NEEDS
-from bench.probe.member import DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
+from bench.probe.member import AGAIN_AFTER_S, DESCRIBE, HEARTBEAT, JOIN, LEAVE, SYNC, Member, settled
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings
 from reference_broker.wire.apis import ApiKey
@@ -143,3 +146,25 @@ def removed_by_instance(at: Surroundings) -> None:
     at.expect("error code of the member", codes[INSTANCE], ErrorCode.none)
     at.expect("error code of an unknown instance", codes["another-instance"], ErrorCode.unknown_member_id)
     at.expect("number of members", len(member.described().members), 0)
+
+
+@case(
+    "groups/static/new-timeouts",
+    "Apache Kafka's GroupMetadataManager",
+    STATIC,
+    since="2.3",
+    level=SHOULD,
+    limit_s=SLOW_S,
+)
+def new_timeouts(at: Surroundings) -> None:
+    """An instance that starts again with another session timeout is removed after that, if it is silent after its first
+    heartbeat."""
+    session_ms = shortest_session_ms(at)
+    old = settled(at, instance=INSTANCE)
+    new = Member(at, old.group_id, instance=INSTANCE, session_ms=session_ms)
+    new.joined(new.send_join())
+    at.expect("error code of the heartbeat", new.heartbeat(), ErrorCode.none)
+    heard_s = time.monotonic()
+    while new.described(unseen=True).members and time.monotonic() < heard_s + session_ms / 1000 + LATE_S:
+        time.sleep(4 * AGAIN_AFTER_S)
+    at.expect("number of members", len(new.described().members), 0)

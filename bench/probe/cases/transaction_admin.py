@@ -6,7 +6,18 @@ from typing import Any
 from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.shape import Told, single
 from bench.probe.surroundings import Surroundings, Topic
-from bench.probe.transactional import NEEDS, OWNED, TIMEOUT_MS, Transactional, allowed, until
+from bench.probe.transactional import (
+    COMMITTED,
+    NEEDS,
+    OWNED,
+    TIMEOUT_MS,
+    UNCOMMITTED,
+    Transactional,
+    allowed,
+    latest,
+    read,
+    until,
+)
 from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
@@ -236,6 +247,23 @@ def marker_unknown(at: Surroundings) -> None:
     code = int(single(told, "markers", "topics", "partitions").error_code)
     allowed(code)
     at.expect("error code", code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("transactions/markers/repeated", KIP_98, {**PRODUCERS_TOLD, MARK: ANY}, since="0.11", level=SHOULD)
+def marker_repeated(at: Surroundings) -> None:
+    """A marker of the same coordinator that comes again, as after a lost response, is taken, and changes nothing for
+    readers."""
+    topic, producer = _begun(at)
+    producer.aborts(topic)
+    marker = _mark(topic, producer, 0, int(single(_producer(at, topic), "active_producers").coordinator_epoch))
+    code = int(single(at.ask(MARK, {"markers": [marker]}), "markers", "topics", "partitions").error_code)
+    allowed(code)
+    at.expect("error code", code, ErrorCode.none)
+    found = single(_producer(at, topic), "active_producers")
+    at.expect("first offset of the transaction", found.current_txn_start_offset, -1)
+    told = read(at, topic, COMMITTED).aborted_transactions or ()
+    at.expect("aborted from", [int(each.first_offset) for each in told], [0])
+    at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
 
 
 def _mark(topic: Topic, producer: Transactional, partition: int, coordinator_epoch: int) -> dict[str, object]:

@@ -1,14 +1,16 @@
 """How transactions end: EndTxn in both generations."""
 
 from bench.probe.case import case
-from bench.probe.data import values
-from bench.probe.surroundings import Surroundings
+from bench.probe.data import PRODUCE, values
+from bench.probe.surroundings import Surroundings, Topic
 from bench.probe.transactional import (
     COMMITTED,
     FENCED,
     NEEDS,
     NEEDS_2,
+    UNCOMMITTED,
     Transactional,
+    latest,
     needs_version_2,
     read,
     settle,
@@ -16,6 +18,11 @@ from bench.probe.transactional import (
 from reference_broker.wire.errors import ErrorCode
 
 KIP_98, KIP_890 = "KIP-98", "KIP-890"
+SHORT_MS, SLOW_S = 1_000, 45.0
+ABORTED_WITHIN_S = 30.0
+"""Apache Kafka looks for transactions that timed out every ten seconds."""
+ADDS_BY_ITSELF = 12
+"""From this version on, Produce adds its partition to the transaction (KIP-890)."""
 
 
 # EndTxn, with an epoch that stays
@@ -129,3 +136,95 @@ def commit_of_nothing(at: Surroundings) -> None:
     needs_version_2(at)
     told = Transactional(at).take().end(commits=True)
     at.expect("error code", told.error_code, ErrorCode.invalid_txn_state)
+
+
+# After a timeout, and right behind an end
+
+
+def _timed_out(at: Surroundings) -> tuple[Topic, Transactional]:
+    """A transaction with one record that its coordinator has aborted after its timeout."""
+    topic, producer = at.topic(), Transactional(at).take(transaction_timeout=SHORT_MS)
+    if at.version(PRODUCE) < ADDS_BY_ITSELF:
+        producer.adds(topic)
+    producer.writes(topic, b"a")
+    settle(at, topic, within_s=ABORTED_WITHIN_S)
+    end, stable = latest(at, topic, UNCOMMITTED), latest(at, topic, COMMITTED)
+    at.expect("the transaction is over: log end and last stable offset", (end, stable), (2, 2))
+    return topic, producer
+
+
+@case("transactions/timeout/aborted", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
+def timeout_aborted(at: Surroundings) -> None:
+    """A transaction that is open for longer than its timeout is aborted by its coordinator."""
+    topic, producer = _timed_out(at)
+    found = read(at, topic, COMMITTED)
+    aborted = [(int(each.producer_id), int(each.first_offset)) for each in found.aborted_transactions or ()]
+    at.expect("the aborted transaction is told", aborted == [(producer.producer_id, 0)], True)
+
+
+@case("transactions/timeout/late-end", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
+def late_end(at: Surroundings) -> None:
+    """Its producer can no longer commit it: the abort has raised the epoch, so the producer is fenced."""
+    topic, producer = _timed_out(at)
+    at.expect("error code", producer.end(commits=True).error_code, *FENCED)
+    at.expect("log end", latest(at, topic, UNCOMMITTED), 2)
+
+
+@case("transactions/timeout/late-produce", KIP_98, NEEDS, since="0.11", limit_s=SLOW_S)
+def late_produce(at: Surroundings) -> None:
+    """Its producer can write nothing more, so that no record lands behind the abort."""
+    topic, producer = _timed_out(at)
+    told = producer.send(topic, b"late")
+    at.expect("error code", told.error_code, *FENCED, ErrorCode.invalid_txn_state)
+    at.expect("log end", latest(at, topic, UNCOMMITTED), 2)
+
+
+@case("transactions/timeout/late-produce-raised", KIP_890, NEEDS_2, since="4.0", limit_s=SLOW_S)
+def late_produce_raised(at: Surroundings) -> None:
+    """So it is where each end raises the epoch."""
+    needs_version_2(at)
+    topic, producer = _timed_out(at)
+    at.expect("error code", producer.send(topic, b"late").error_code, *FENCED)
+    at.expect("log end", latest(at, topic, UNCOMMITTED), 2)
+
+
+@case("transactions/timeout/late-end-raised", KIP_890, NEEDS_2, since="4.0", limit_s=SLOW_S)
+def late_end_raised(at: Surroundings) -> None:
+    """There, too, the producer can no longer commit."""
+    needs_version_2(at)
+    topic, producer = _timed_out(at)
+    code = producer.end(commits=True).error_code
+    at.expect("error code", code, *FENCED, ErrorCode.invalid_txn_state)
+    at.expect("log end", latest(at, topic, UNCOMMITTED), 2)
+
+
+@case("transactions/end/next-behind", KIP_890, NEEDS_2, since="4.0")
+def next_behind(at: Surroundings) -> None:
+    """The next transaction's first batch may be sent right behind EndTxn. It is written once, and to its own
+    transaction, also while the markers of the one before are still on their way."""
+    needs_version_2(at)
+    topic, producer = at.topic(), Transactional(at).take()
+    for number in range(10):
+        producer.writes(topic, b"%d" % number)
+        producer.ends(commits=number % 2 == 0)
+    settle(at, topic)
+    found = read(at, topic, COMMITTED)
+    at.expect("number of aborted transactions", len(found.aborted_transactions or ()), 5)
+    data = [value for value in values(read(at, topic, UNCOMMITTED)) if value and len(value) == 1]
+    at.expect("records, each once and in order", data, [b"%d" % number for number in range(10)])
+    at.expect("log end", latest(at, topic, UNCOMMITTED), 20)
+
+
+@case("transactions/end/added-behind", KIP_98, NEEDS, since="0.11")
+def added_behind(at: Surroundings) -> None:
+    """A partition that is added right behind EndTxn belongs to the next transaction, or the request is refused with
+    CONCURRENT_TRANSACTIONS while the one before is still ending."""
+    topic, producer = at.topic(), Transactional(at).take()
+    producer.begins(topic, b"a")
+    producer.ends(commits=True)
+    producer.adds(topic)
+    settle(at, topic)
+    producer.writes(topic, b"b")
+    producer.aborts(topic)
+    found = read(at, topic, COMMITTED)
+    at.expect("aborted from", [int(each.first_offset) for each in found.aborted_transactions or ()], [2])

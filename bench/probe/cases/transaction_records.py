@@ -13,7 +13,10 @@ from bench.probe.transactional import (
     latest,
     needs_version_2,
     read,
+    until,
 )
+from bench.probe.verdict import NotAdvertised
+from reference_broker.records.builder import Record, build
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import FetchResponse
 
@@ -24,6 +27,10 @@ ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
 VERIFIED: dict[int, Versions] = {**NEEDS, PRODUCE: (11, 11)}
 WAIT_MS = 8_000
 SOON_S = 5.0
+MEBIBYTE = 1 << 20
+"""No segment of Apache Kafka can be smaller."""
+COMPACTED_S = 60.0
+"""Apache Kafka's cleaner looks for work every 15 seconds."""
 
 
 def _open(at: Surroundings, *written: bytes) -> tuple[Topic, Transactional]:
@@ -285,3 +292,72 @@ def by_time(at: Surroundings) -> None:
     topic, _ = _open(at, b"a")
     at.expect("of all records", latest(at, topic, UNCOMMITTED, began_ms), 0)
     at.expect("of committed records", latest(at, topic, COMMITTED, began_ms), -1)
+
+
+# Several segments, and compaction
+
+
+@case("transactions/fetch/aborted-over-segments", KIP_98, NEEDS, since="0.11")
+def aborted_over_segments(at: Surroundings) -> None:
+    """An aborted transaction is told wherever a reader begins between its first record and its marker, also if they lie
+    in different segments."""
+    topic = at.topic(configs={"segment.bytes": str(MEBIBYTE)})
+    long_one, short_one = Transactional(at).take(), Transactional(at).take()
+    long_one.begins(topic, b"a")
+    for number in range(4):
+        write(at, topic, batch(b"%d" % number + bytes(600_000)))
+    short_one.begins(topic, b"b")
+    short_one.ends(commits=False)
+    write(at, topic, batch(bytes(600_000)))
+    long_one.aborts(topic)
+    expected = {long_one.producer_id: 0, short_one.producer_id: 5}
+    for offset, wanted_ones in ((0, [long_one]), (2, [long_one]), (4, [long_one])):
+        found = read(at, topic, COMMITTED, offset=offset)
+        told = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+        missing = [each for each in wanted_ones if told.get(each.producer_id) != expected[each.producer_id]]
+        at.expect(f"the transaction is told to a reader from {offset}", not missing, True)
+        at.expect("nothing else is told", told.items() <= expected.items(), True)
+    found = read(at, topic, COMMITTED, offset=5)
+    told = {int(each.producer_id): int(each.first_offset) for each in found.aborted_transactions or ()}
+    at.expect("both are told to a reader from 5", told == expected, True)
+
+
+@case("transactions/compaction/aborted", "KIP-98", NEEDS, since="0.11", limit_s=COMPACTED_S)
+def aborted_compacted(at: Surroundings) -> None:
+    """Compaction removes the records of aborted transactions, and no aborted record takes the place of a committed one
+    with its key."""
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1000"}
+    topic = at.topic(configs=settings)
+    producer = Transactional(at).take()
+    write(at, topic, _keyed(b"k", b"old"), _keyed(b"k", b"committed"))
+    producer.adds(topic)
+    data = _keyed(b"k", b"aborted", producer)
+    at.expect("error code of the aborted record", producer.send_batch(topic, data).error_code, ErrorCode.none)
+    producer.aborts(topic)
+    write(at, topic, _keyed(b"other", b"other"))
+
+    def compacted() -> bool:
+        write(at, topic, _keyed(b"filler", b"filler"))
+        return b"old" not in values(read(at, topic, UNCOMMITTED))
+
+    until(at, compacted, COMPACTED_S, every_s=1.0)
+    found = read(at, topic, UNCOMMITTED)
+    if b"old" in values(found):
+        raise NotAdvertised("the log was not compacted in time")
+    kept = [each.value for each in records(found) if each.key == b"k"]
+    at.expect("what is left under the key", kept, [b"committed"])
+    at.expect("last stable offset", latest(at, topic, COMMITTED) == latest(at, topic, UNCOMMITTED), True)
+
+
+def _keyed(key: bytes, value: bytes, producer: Transactional | None = None) -> bytes:
+    """A batch of one record, which is in the producer's transaction."""
+    record = Record(timestamp_ms=now_ms(), key=key, value=value)
+    if producer is None:
+        return build([record])
+    return build(
+        [record],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )

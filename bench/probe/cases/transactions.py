@@ -1,6 +1,6 @@
 """The coordinator of transactions: who is found, IDs and epochs, partitions."""
 
-from bench.probe.case import SHOULD, Versions, case, since_version
+from bench.probe.case import ANY, SHOULD, Versions, case, since_version
 from bench.probe.shape import single
 from bench.probe.surroundings import Surroundings
 from bench.probe.transactional import (
@@ -17,6 +17,7 @@ from bench.probe.transactional import (
     codes,
     read,
 )
+from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.errors import ErrorCode
 
 KIP_98, KIP_360, KIP_890 = "KIP-98", "KIP-360", "KIP-890"
@@ -24,6 +25,8 @@ WITH_EXPECTED: dict[int, Versions] = {**OWNED, INIT: since_version(3)}
 BY_BROKERS: dict[int, Versions] = {**NEEDS, ADD: since_version(4)}
 LONGEST = 0x7FFFFFFF
 SEVERAL = 3
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL: dict[int, Versions] = {**NEEDS, ApiKey.DESCRIBE_GROUPS: ANY}
 
 
 # FindCoordinator
@@ -246,3 +249,15 @@ def _verified(producer: Transactional, topic: str) -> dict[tuple[str, int], int]
     told = producer.at.ask(ADD, asked, on=producer.on)
     allowed(int(told.error_code))
     return codes(told)
+
+
+@case("transactions/add/internal-topic", "Apache Kafka's KafkaApis", INTERNAL, since="0.11", level=SHOULD)
+def add_internal_topic(at: Surroundings) -> None:
+    """A client cannot add an internal topic: TOPIC_AUTHORIZATION_FAILED. Nothing of the request is added then, and the
+    other partitions have OPERATION_NOT_ATTEMPTED."""
+    at.coordinator(at.group())
+    topic, producer = at.topic(), Transactional(at).take()
+    told = producer.add({OFFSETS_TOPIC: [0], topic.name: [0]})
+    at.expect("error code of the internal one", told[OFFSETS_TOPIC, 0], ErrorCode.topic_authorization_failed)
+    at.expect("error code of the other", told[topic.name, 0], ErrorCode.operation_not_attempted)
+    at.expect("error code of EndTxn", producer.end(commits=True).error_code, ErrorCode.invalid_txn_state)

@@ -2,23 +2,26 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from bench.peers.systems import REFERENCE
+from bench.peers.tiered import tiered
+from bench.probe import kafka_answers
 from bench.probe.broker import Broker, meet
-from bench.probe.command import FAILED, PASSED, Wanted, run
+from bench.probe.command import FAILED, PASSED, Wanted, of_cluster, run
 from bench.probe.conversation import Conversation
 from bench.probe.play import play
 from bench.probe.registry import all_cases, chosen
+from bench.probe.told import text
 from bench.probe.verdict import Verdict
 from reference_broker.wire.apis import ApiKey
 
 pytestmark = pytest.mark.live
 
-WITHIN_S = 60
+WITHIN_S = 90
 NO_DELAY = {"group.initial.rebalance.delay.ms": "0"}
 """A new group waits for more members otherwise, for three seconds in each case that has one."""
 MAY_LACK = {
@@ -26,6 +29,9 @@ MAY_LACK = {
     "admin/reassignments/listed": "ListPartitionReassignments is not served",
     "admin/quotas/described": "DescribeClientQuotas is not served",
     "admin/rights/described": "DescribeAcls is not served",
+    "groups/fetch/error-in-version-1": "one node coordinates all groups",
+    "produce/idempotence/expired": "producers expire after a day",
+    **{each.id: "there is no tier" for each in chosen(["tier"], [])},
 }
 """Cases that the reference broker does not claim to fulfil with its default settings."""
 
@@ -49,6 +55,28 @@ def test_no_must_is_broken(broker: Broker, tmp_path: Path) -> None:
     lacking = {each["id"] for each in told if each["verdict"] == Verdict.NOT_ADVERTISED.value}
     assert lacking == MAY_LACK.keys()
     assert took_s < WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("sections", "cases"),
+    [
+        ((), ("restarts/epochs/of-leader", "restarts/transactions/open")),
+        pytest.param(("restarts",), (), marks=pytest.mark.nightly),
+    ],
+)
+def test_no_must_is_broken_over_a_restart(tmp_path: Path, sections: Sequence[str], cases: Sequence[str]) -> None:
+    with REFERENCE.launched(tmp_path, 1, NO_DELAY) as cluster:
+        own = of_cluster(cluster)
+        outcomes = play(meet(own.address), chosen(sections, cases), target=own)
+    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
+
+
+def test_no_must_is_broken_with_a_tier_and_where_producers_expire(tmp_path: Path) -> None:
+    settings = {**NO_DELAY, **kafka_answers.SETTINGS, "producer.id.expiration.ms": "1000"}
+    with tiered(REFERENCE).launched(tmp_path, 1, settings) as cluster:
+        cases = chosen(["tier"], ["produce/idempotence/expired"])
+        outcomes = play(meet(("127.0.0.1", cluster.ports[0])), cases)
+    assert [text.line(each) for each in outcomes if each.verdict is not Verdict.PASS] == []
 
 
 def test_the_end_of_the_sequence_where_unknown_producers_are_refused(tmp_path: Path) -> None:
