@@ -16,6 +16,7 @@ from typing import Any
 from reference_broker.configuration.broker_config import BROKER_KEYS, BROKER_SYNONYMS, BrokerConfig
 from reference_broker.configuration.idle_settings import IDLE_KEYS
 from reference_broker.configuration.setting import ConfigError, check_lengths, parse_all
+from reference_broker.configuration.units import OTHER_UNITS
 from reference_broker.metadata.image import BROKER_RESOURCE, MetadataImage
 
 PER_BROKER_ONLY = frozenset({"sasl.kerberos.min.time.before.relogin"})
@@ -88,10 +89,12 @@ def normalised_broker_settings(pairs: Mapping[str, str], of_one_broker: bool) ->
     """The text of each setting as it is kept and described. Raises ConfigError for what cannot change, or not for all
     brokers at once, and for a bad value."""
     check_lengths(pairs)
-    fixed = [name for name in pairs if name in BROKER_KEYS and name not in DYNAMIC]
+    fixed = [name for name in pairs if name in OTHER_UNITS or (name in BROKER_KEYS and name not in DYNAMIC)]
     if fixed:
         raise ConfigError(f"Cannot update these configs dynamically: {', '.join(fixed)}")
     values = parse_all({name: BROKER_KEYS[name] for name in DYNAMIC}, pairs, "broker")
+    if values.get("max.connections") == 0:
+        raise ConfigError("max.connections is 0: nobody could set it to anything else any more.")
     of_each = [name for name in pairs if name in PER_BROKER_ONLY]
     if of_each and not of_one_broker:
         raise ConfigError(

@@ -28,7 +28,6 @@ MAY_LACK = {
     "admin/folders/described": "DescribeLogDirs is not served",
     "admin/reassignments/listed": "ListPartitionReassignments is not served",
     "admin/quotas/described": "DescribeClientQuotas is not served",
-    "admin/rights/described": "DescribeAcls is not served",
     "groups/fetch/error-in-version-1": "one node coordinates all groups",
     "produce/idempotence/expired": "producers expire after a day",
     **{each.id: "there is no tier" for each in chosen(["tier"], [])},

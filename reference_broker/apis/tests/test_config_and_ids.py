@@ -4,13 +4,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
 from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import DescribeConfigsResult
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.types import TopicName
 from kio.static.primitive import i8, i32, i64
 
+from reference_broker.apis.acls import k29_describe_acls, k30_create_acls, k31_delete_acls
 from reference_broker.apis.configs import k32_describe_configs
 from reference_broker.apis.records import k21_delete_records, k22_init_producer_id
 from reference_broker.apis.tests.admin_world import NO_WAIT, AdminWorld
@@ -18,6 +22,7 @@ from reference_broker.apis.tests.test_topic_admin import create, topic
 from reference_broker.configuration.topic_config import TOPIC_KEYS
 from reference_broker.replication.partitions import Partition
 from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.messages import decode_response, encode_response
 
 
 def describe(
@@ -208,3 +213,43 @@ def test_each_refused_producer_gets_its_error(fields: dict[str, int | str], erro
 def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka() -> None:
     answer = AdminWorld().ask(k22_init_producer_id, init(producer_id=5, producer_epoch=3))
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.none, 0, 0)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_without_an_authorizer_each_acl_is_answered_with_security_disabled(version: int) -> None:
+    """The error codes that a running Kafka 4.1.1 without an authorizer returned, in the layout of each version."""
+    fields: dict[str, Any] = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "principal": "User:a",
+        "host": "*",
+        "operation": 3,
+    }
+    creation = AclCreation(**fields, permission_type=i8(3))
+    match = DeleteAclsFilter(
+        resource_type_filter=i8(1),
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(1),
+        permission_type=i8(1),
+    )
+    everything = DescribeAclsRequest(
+        resource_type_filter=i8(1),
+        resource_name_filter=None,
+        pattern_type_filter=i8(1),
+        principal_filter=None,
+        host_filter=None,
+        operation=i8(1),
+        permission_type=i8(1),
+    )
+    told = AdminWorld().ask(k29_describe_acls, everything)
+    assert (told.error_code, told.resources) == (ErrorCode.security_disabled, ())
+    told = AdminWorld().ask(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
+    assert [one.error_code for one in told.results] == [ErrorCode.security_disabled] * 2
+    told = AdminWorld().ask(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
+    assert [(one.error_code, one.matching_acls) for one in told.filter_results] == [
+        (ErrorCode.security_disabled, ())
+    ] * 2
+    _, again = decode_response(31, version, memoryview(b"".join(encode_response(31, version, 1, told))))
+    assert again == told

@@ -139,6 +139,9 @@ def test_validate_only_answers_as_if_and_writes_nothing() -> None:
         (topic("x_y"), ErrorCode.invalid_topic_exception),
         (topic("__cluster_metadata"), ErrorCode.invalid_request),
         (topic("x.y"), ErrorCode.topic_already_exists),
+        (topic("x.y", 0), ErrorCode.topic_already_exists),
+        (topic("x.y", replication_factor=0), ErrorCode.topic_already_exists),
+        (topic("x.y", configs=(("nonsense", "1"),)), ErrorCode.topic_already_exists),
         (topic(partitions=0), ErrorCode.invalid_partitions),
         (topic(partitions=-2), ErrorCode.invalid_partitions),
         (topic(replication_factor=0), ErrorCode.invalid_replication_factor),
@@ -286,6 +289,15 @@ def test_the_directories_of_a_large_topic_are_renamed_in_slices_but_before_its_n
     world = world.again(seed=4)
     follow(world)
     assert world.broker.partitions.by_name["a", 99].log.log_end_offset == 1
+
+
+def test_equal_entries_of_a_deletion_are_refused_together_also_for_a_topic_that_does_not_exist() -> None:
+    world = AdminWorld()
+    create(world, topic("t"), topic("u"))
+    entries = (named("gone"), named("t"), named("gone"), named("u"), named("t"))
+    told = [(one.name, one.error_code.name) for one in delete(world, *entries)]
+    assert told == [("gone", "invalid_request"), ("t", "invalid_request"), ("u", "none")]
+    assert list(world.controller.image.topics) == ["t"]
 
 
 @pytest.mark.clause("ReplicationControlManagerTest.testDeleteTopics")

@@ -29,11 +29,11 @@ DELETION_DISABLED_FROM = 3
 
 
 def handle(broker: PassesOn, call: Call, body: DeleteTopicsRequest) -> None:
-    """Answers later, with one result for each entry in the order of the request."""
+    """Answers later, with one result for each entry in the order of the request. Equal entries have one result."""
 
     def answer(outcomes: DeletionOutcomes) -> DeleteTopicsResponse:
-        told = zip(body.topics, outcomes, strict=True)
-        results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told)
+        told = dict(zip(body.topics, outcomes, strict=True))
+        results = tuple(_result(entry, outcome, call.api_version) for entry, outcome in told.items())
         return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=results)
 
     change = TopicDeletion([_named(entry) for entry in body.topics])

@@ -110,7 +110,8 @@ class _Planner:
     unified: dict[str, str] | None = None
 
     def plan(self, wanted: WantedTopic) -> PlannedTopic | Refusal:
-        refusal = request_problem(self.situation.config, wanted) or self._name_refusal(wanted.name)
+        config = self.situation.config
+        refusal = _bad_name(wanted.name) or self._name_refusal(wanted.name) or _bad_numbers(config, wanted)
         if refusal is not None:
             return refusal
         configs = _checked_configs(self.situation.config, wanted)
@@ -168,11 +169,19 @@ def _asked_partitions(config: BrokerConfig, wanted: WantedTopic) -> int:
 
 def request_problem(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
     """What is wrong with the request itself, whatever the cluster holds."""
-    problem = name_problem(wanted.name)
+    return _bad_name(wanted.name) or _bad_numbers(config, wanted)
+
+
+def _bad_name(name: str) -> Refusal | None:
+    problem = name_problem(name)
     if problem is not None:
         return Refusal(ErrorCode.invalid_topic_exception, problem)
-    if wanted.name == METADATA_TOPIC:
+    if name == METADATA_TOPIC:
         return Refusal(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    return None
+
+
+def _bad_numbers(config: BrokerConfig, wanted: WantedTopic) -> Refusal | None:
     if wanted.assignments is not None:
         return None
     if factor_of(config, wanted.replication_factor) <= 0:

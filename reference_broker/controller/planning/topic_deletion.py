@@ -62,10 +62,20 @@ class TopicDeletion(Change[DeletionOutcomes]):
         return self.found if refused is None else [refused] * len(self.named)
 
     def _refuse_duplicates(self) -> None:
-        times = Counter(topic.topic_id for topic in self.found if isinstance(topic, TopicImage))
+        """A topic that is named twice, also once by its name and once by its ID, or a name or ID that no topic has."""
+        keys = [_key(entry, topic) for entry, topic in zip(self.named, self.found, strict=True)]
+        times = Counter(keys)
         self.found = [
-            DUPLICATE if isinstance(topic, TopicImage) and times[topic.topic_id] > 1 else topic for topic in self.found
+            DUPLICATE if key is not None and times[key] > 1 else topic
+            for key, topic in zip(keys, self.found, strict=True)
         ]
+
+
+def _key(entry: NamedTopic, found: TopicImage | Refusal) -> bytes | str | None:
+    """What stands for the topic that is meant; None for an entry that means none."""
+    if isinstance(found, TopicImage):
+        return found.topic_id
+    return None if (entry.name is None) == (entry.topic_id is None) else entry.topic_id or entry.name
 
 
 def _find(image: MetadataImage, entry: NamedTopic) -> TopicImage | Refusal:

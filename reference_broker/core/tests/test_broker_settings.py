@@ -117,6 +117,8 @@ def test_what_cannot_change_is_read_only() -> None:
         ("x", "log.retention.ms", "1000", "invalid_request", "Unexpected broker id, expected 1"),
         (CLUSTER, "sasl.kerberos.min.time.before.relogin", "1", "invalid_request", "broker id must be specified"),
         (OWN, "min.insync.replicas", "2", "invalid_config", "while ELR is enabled"),
+        (CLUSTER, "log.retention.hours", "1", "invalid_request", "Cannot update these configs dynamically"),
+        (OWN, "max.connections", "0", "invalid_request", "max.connections is 0"),
         (OWN, "log.retention.mss", "2", "invalid_request", "did you mean log.retention.ms?"),
     ],
 )
