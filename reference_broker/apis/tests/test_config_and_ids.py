@@ -218,14 +218,9 @@ def test_an_id_and_epoch_given_without_transactions_get_a_new_id_as_in_kafka() -
 @pytest.mark.parametrize("version", [1, 3])
 def test_without_an_authorizer_each_acl_is_answered_with_security_disabled(version: int) -> None:
     """The error codes that a running Kafka 4.1.1 without an authorizer returned, in the layout of each version."""
-    fields: dict[str, Any] = {
-        "resource_type": 2,
-        "resource_name": "t",
-        "principal": "User:a",
-        "host": "*",
-        "operation": 3,
-    }
-    creation = AclCreation(**fields, permission_type=i8(3))
+    creation = AclCreation(
+        resource_type=i8(2), resource_name="t", principal="User:a", host="*", operation=i8(3), permission_type=i8(3)
+    )
     match = DeleteAclsFilter(
         resource_type_filter=i8(1),
         resource_name_filter=None,
@@ -248,8 +243,7 @@ def test_without_an_authorizer_each_acl_is_answered_with_security_disabled(versi
     told = AdminWorld().ask(k30_create_acls, CreateAclsRequest(creations=(creation, creation)))
     assert [one.error_code for one in told.results] == [ErrorCode.security_disabled] * 2
     told = AdminWorld().ask(k31_delete_acls, DeleteAclsRequest(filters=(match, match)))
-    assert [(one.error_code, one.matching_acls) for one in told.filter_results] == [
-        (ErrorCode.security_disabled, ())
-    ] * 2
-    _, again = decode_response(31, version, memoryview(b"".join(encode_response(31, version, 1, told))))
+    assert [one.error_code for one in told.filter_results] == [ErrorCode.security_disabled] * 2
+    frame = b"".join(encode_response(31, version, 1, told))[4:]
+    _, again = decode_response(31, version, memoryview(frame))
     assert again == told
