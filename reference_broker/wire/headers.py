@@ -34,7 +34,10 @@ class UnsupportedVersion(ProtocolError):  # noqa: N818  (what the peer sent, nam
 
 
 def read_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
-    """Returns the header and the offset of the body. Raises ProtocolError if it is cut off or not UTF-8.
+    """Returns the header and the offset of the body. Raises ProtocolError if it is cut off.
+
+    As in Kafka, bytes of the client ID that are not UTF-8 are replaced, and each negative length means that there is
+    none.
 
     For an unknown API or version only the common part is read; see ``messages.decode_request``.
     """
@@ -47,12 +50,7 @@ def read_request_header(frame: bytes | memoryview) -> tuple[RequestHeader, int]:
         offset += client_id_bytes
         if offset > len(frame):
             raise TruncatedError("a client ID", client_id_bytes, len(frame) - 10)
-        try:
-            client_id = str(frame[10:offset], "utf-8")
-        except UnicodeDecodeError:
-            raise ProtocolError("the client ID is not UTF-8") from None
-    elif client_id_bytes != -1:
-        raise ProtocolError(f"the length of the client ID is {client_id_bytes}")
+        client_id = str(frame[10:offset], "utf-8", "replace")
     if is_flexible(api_key, api_version) and is_known(api_key, api_version):
         offset = skip_tagged_fields(frame, offset)
     return RequestHeader(api_key, api_version, correlation_id, client_id), offset

@@ -58,10 +58,6 @@ _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
 _FETCH_ERROR_CODE_SINCE: Final = 7
 _THROTTLE_TIME_BYTES: Final = 4
 _UNSUPPORTED_VERSION: Final = int(ErrorCode.unsupported_version).to_bytes(2, "big")
-_LEFT_OVER_BYTES: Final = {int(ApiKey.METADATA): 3}
-"""How many bytes may be left behind a request, by API. When librdkafka asks for all topics in a flexible version, it
-writes four bytes for the null array where one is correct. The body's first bytes carry the meaning, and three are left
-over. Kafka ignores bytes behind any request."""
 _RICHEST: Final[dict[tuple[int, Direction], int]] = {(int(ApiKey.UPDATE_FEATURES), "response"): 1}
 """APIs whose highest version dropped fields that older versions need. Handlers fill the class of the version given
 here, so that clients of older versions get those fields too."""
@@ -77,7 +73,10 @@ _NO_LENGTH: Final = bytes(4)
 
 
 def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> object:
-    """Decodes the body that begins at ``offset`` and must end with the frame.
+    """Decodes the body that begins at ``offset``.
+
+    Bytes behind its end are ignored, as in Kafka: when librdkafka asks for all topics in a flexible version, it writes
+    four bytes for the null array where one is correct.
 
     Raises ProtocolError, and its subclass UnsupportedVersion for an API or version that is not known here.
     """
@@ -89,16 +88,15 @@ def decode_request(api_key: int, version: int, frame: Frame, offset: int) -> obj
     try:
         if api_key == _FETCH:
             if version >= FIRST_DRAFT_VERSION:
-                body, end = decode_draft_request(version, frame, offset)
+                body, _ = decode_draft_request(version, frame, offset)
             else:
-                body, end = decode_fetch_request(version, frame, offset)
+                body, _ = decode_fetch_request(version, frame, offset)
         elif api_key == _PRODUCE:
-            body, end = decode_produce_request(version, frame, offset)
+            body, _ = decode_produce_request(version, frame, offset)
         else:
-            body, end = _codec(api_key, version, "request").read(frame, offset)
+            body, _ = _codec(api_key, version, "request").read(frame, offset)
     except BAD_BYTES as failure:
         raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
-    _check_end(api_key, frame, end)
     return body
 
 
@@ -112,10 +110,9 @@ def decode_request_in_slices(
     check_request_bytes(api_key, len(frame))
     decoding, work = _request_in_slices(api_key, version, frame, offset)
     try:
-        body, end = yield from decoding
+        body, _ = yield from decoding
     except BAD_BYTES as failure:
         raise error_of_bad_bytes(_what(api_key, "request"), failure) from None
-    _check_end(api_key, frame, end)
     return body, work.items
 
 
@@ -127,12 +124,6 @@ def _request_in_slices(api_key: int, version: int, frame: Frame, offset: int) ->
         return fetch_request_in_slices(version, frame, offset, work), work
     work = Work.of_request(api_key)
     return _codec(api_key, version, "request").read_in_slices(frame, offset, work), work
-
-
-def _check_end(api_key: int, frame: Frame, end: int) -> None:
-    left_bytes = len(frame) - end
-    if left_bytes and left_bytes != _LEFT_OVER_BYTES.get(api_key):
-        raise ProtocolError(f"{_what(api_key, 'request')} has {left_bytes} bytes behind its end")
 
 
 def is_large_response(api_key: int, version: int, body: Any) -> bool:

@@ -1,5 +1,6 @@
-"""Refusals that no other case meets, and batches of plain producers that a broker must not refuse."""
+"""Refusals that no other case meets, and what clients send that a broker must not refuse."""
 
+import struct
 from typing import Any
 
 from bench.probe.case import ANY, SHOULD, case, since_version
@@ -13,6 +14,7 @@ from reference_broker.wire.errors import ErrorCode
 
 PRODUCE, CREATE, GROUP_DELETE = int(ApiKey.PRODUCE), int(ApiKey.CREATE_TOPICS), int(ApiKey.OFFSET_DELETE)
 WRITES = {PRODUCE: since_version(3), CREATE: ANY, ApiKey.FETCH: since_version(4)}
+METADATA, API_VERSIONS = int(ApiKey.METADATA), int(ApiKey.API_VERSIONS)
 ALTER, FEATURES, QUORUM = ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM
 OFFSETS_TOPIC, METADATA_TOPIC = "__consumer_offsets", "__cluster_metadata"
 TOPIC_RESOURCE = 2
@@ -20,6 +22,29 @@ NOBODY = 2_000_000_000
 """A broker's ID that no broker has."""
 SEGMENT_BYTES = 1 << 20
 MIB = 1 << 20
+
+
+# Requests of any kind
+
+
+@case("handshake/frames/bytes-behind", "Apache Kafka's RequestContext", {METADATA: ANY}, since="0.8", level=SHOULD)
+def bytes_behind(at: Surroundings) -> None:
+    """Bytes behind the end of a request are ignored. Clients exist that write some: librdkafka, where it wants all
+    topics."""
+    values = {"topics": [{"name": at.topic_name()}], "allow_auto_topic_creation": False}
+    asked, frame, words = at.main.encoded(METADATA, at.version(METADATA), values)
+    at.main.send_bytes(struct.pack(">i", len(frame) - 4 + 3) + frame[4:] + bytes(3), words)
+    told = single(at.main.receive(asked), "topics")
+    at.expect("error code of the topic", told.error_code, ErrorCode.unknown_topic_or_partition)
+
+
+@case("handshake/client-id/not-utf-8", "Apache Kafka's RequestHeader", {API_VERSIONS: ANY}, since="0.8", level=SHOULD)
+def not_utf_8(at: Surroundings) -> None:
+    """A client ID that is not UTF-8 hinders nobody."""
+    at.main.send_bytes(struct.pack(">ihhih", 12, API_VERSIONS, 0, 77, 2) + b"\xe4a", "ApiVersions 0 of client \\xe4a")
+    answer = at.main.receive_frame()
+    at.expect("correlation ID", int.from_bytes(answer[:4], "big"), 77)
+    at.expect("error code", int.from_bytes(answer[4:6], "big", signed=True), ErrorCode.none)
 
 
 # Produce

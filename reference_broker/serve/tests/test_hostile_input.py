@@ -60,12 +60,10 @@ def was_closed(sock: socket.socket) -> bool:
         framed(b""),
         framed(b"\x00"),
         framed(struct.pack(">hhih", 18, 0, 7, 500) + b"short"),
-        framed(struct.pack(">hhih", 18, 0, 7, 2) + b"\xff\xfe"),
         framed(struct.pack(">hhih", 999, 0, 7, -1)),
         framed(struct.pack(">hhih", 0, 0, 7, -1)),
         framed(struct.pack(">hhih", 3, 12, 7, -1) + b"\x00" + b"\xff" * 9),
         framed(struct.pack(">hhih", 1, 4, 7, -1) + b"\x00" * 17 + b"\x7f\xff\xff\xff"),
-        framed(API_VERSIONS_0 + b"trailing bytes that belong to nothing"),
         b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600),
     ],
@@ -75,12 +73,10 @@ def was_closed(sock: socket.socket) -> bool:
         "empty frame",
         "one byte",
         "client ID cut off",
-        "client ID not UTF-8",
         "unknown API",
         "version not served",
         "bad tagged fields",
         "array longer than the frame",
-        "trailing bytes",
         "HTTP",
         "TLS",
     ],
@@ -96,6 +92,21 @@ def test_malformed_bytes_close_that_connection_with_one_log_line(broker: "Broker
     assert closed[0]["reason"]
     assert "\\n" not in broker.log.read_text()
     assert broker.log_events("crashed") == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        struct.pack(">hhih", 18, 0, 7, 2) + b"\xff\xfe",
+        struct.pack(">hhih", 18, 0, 7, -2),
+        API_VERSIONS_0 + b"trailing bytes that belong to nothing",
+    ],
+    ids=["client ID not UTF-8", "negative length of the client ID", "trailing bytes"],
+)
+def test_what_kafka_overlooks_is_overlooked(broker: "Broker", payload: bytes) -> None:
+    with connected(broker) as sock:
+        sock.sendall(framed(payload))
+        assert read_frame(sock)[:6] == struct.pack(">ih", 7, 0)
 
 
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker: "Broker") -> None:
