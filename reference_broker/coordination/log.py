@@ -109,12 +109,17 @@ class CoordinatorLog:
 
         self._acknowledge(end_offset, answered)
 
+    @property
+    def lacks_replicas(self) -> bool:
+        """Fewer replicas are in sync than ``min.insync.replicas`` says."""
+        followers = self.led.followers
+        return followers is not None and followers.is_under_min_isr(self.led.log.config.min_insync_replicas)
+
     def _refusal(self, producer: Producer) -> Error:
         led = self.led
         if led.deleted:
             return ErrorCode.not_leader_or_follower
-        followers = led.followers
-        if followers is not None and followers.is_under_min_isr(led.log.config.min_insync_replicas):
+        if self.lacks_replicas:
             return ErrorCode.not_enough_replicas
         known = led.log.producers.by_id.get(producer.producer_id)
         if known is not None and producer.producer_epoch < known.producer_epoch:

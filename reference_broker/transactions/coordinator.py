@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from reference_broker.configuration.broker_config import BrokerConfig
+from reference_broker.coordination.errors import told_as
 from reference_broker.coordination.led_partitions import LedPartitions
 from reference_broker.coordination.log import CoordinatorLog, Written
 from reference_broker.coordination.partitioner import partition_of
@@ -49,6 +50,8 @@ from reference_broker.transactions.storage.partition import Held, TransactionsPa
 from reference_broker.transactions.storage.topic import partition_count
 from reference_broker.wire.errors import Error, ErrorCode
 
+_LOADING = ErrorCode.coordinator_load_in_progress
+
 
 class TransactionCoordinator:
     """``image`` returns the metadata as this node knows it."""
@@ -89,13 +92,14 @@ class TransactionCoordinator:
     # --- what is coordinated here -----------------------------------------------------------------------------------
 
     def find(self, transactional_id: str) -> TransactionsPartition | Error:
-        """Returns the partition that keeps the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or INVALID_REQUEST
-        for an ID that is empty or that no record can hold."""
+        """Returns the partition that keeps the ID, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE where too few replicas are in sync for what was loaded to be replicated, or
+        INVALID_REQUEST for an ID that is empty or that no record can hold."""
         if not transactional_id or not fits(transactional_id):
             return ErrorCode.invalid_request
         found = self._led.find(partition_of(transactional_id, partition_count(self._image(), self._config)))
         if isinstance(found, TransactionsPartition) and not found.is_settled:
-            return ErrorCode.coordinator_load_in_progress
+            return told_as(ErrorCode.not_enough_replicas) if found.lacks_replicas else _LOADING
         return found
 
     def held(self, transactional_id: str) -> Held | Error:

@@ -72,6 +72,11 @@ class TransactionsPartition(LedPartition):
         self._is_settled = self._is_settled or self.led.log.high_watermark >= self.loaded_end
         return self._is_settled
 
+    @property
+    def lacks_replicas(self) -> bool:
+        """So few replicas are in sync that nothing is replicated for now."""
+        return self._log.lacks_replicas
+
     def when_settled(self, then: Callable[[], None]) -> None:
         """Calls ``then`` once what was loaded is replicated. Nothing is called if another node leads by then."""
 
