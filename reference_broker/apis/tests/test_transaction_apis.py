@@ -33,7 +33,7 @@ from reference_broker.apis.transactions import (
 from reference_broker.controller.planning.topic_creation import WantedTopic
 from reference_broker.metadata.topic_names import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from reference_broker.ports.now import Now
-from reference_broker.wire.errors import ErrorCode
+from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.messages import encode_response
 from reference_broker.wire.schema import EPOCH, MILLISECOND
 
@@ -135,7 +135,7 @@ def test_the_first_question_for_a_coordinator_creates_the_topic_as_kafka_does() 
         "unclean.leader.election.enable": "false",
     }
     assert OFFSETS_TOPIC not in image.topics
-    assert find(world, "") == [("invalid_request", -1)]
+    assert find(world, "") == [("none", 1)], "as in Kafka, although no producer can take it"
 
 
 @pytest.mark.clause("TransactionCoordinatorTest.testDescribeTransactions")
@@ -256,6 +256,17 @@ def test_describing_what_nobody_has() -> None:
         "transactional_id_not_found",
         "invalid_request",
     ]
+
+
+@pytest.mark.parametrize("started_ms", [1 << 62, -(1 << 62)])
+def test_a_damaged_start_time_fails_no_other_description(started_ms: int) -> None:
+    world = ready()
+    init(world)
+    held = world.broker.transactions.held(ID)
+    assert not isinstance(held, Error)
+    held.current = held.current._replace(started_ms=started_ms)
+    damaged, unknown = describe(world, ID, "nobody")
+    assert (damaged.error_code, unknown.error_code) == (ErrorCode.none, ErrorCode.transactional_id_not_found)
 
 
 def test_an_id_without_a_transaction_has_no_start() -> None:

@@ -26,6 +26,9 @@ from reference_broker.transactions.storage.partition import Held
 from reference_broker.wire.errors import Error, ErrorCode
 from reference_broker.wire.schema import EPOCH, MILLISECOND
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, in milliseconds since 1970."""
+
 
 class Needs(HasTransactions, HasOutside, Protocol):
     """What this API uses of its broker."""
@@ -74,8 +77,8 @@ def _told(transactional_id: TransactionalId, held: Held) -> TransactionState:
 
 
 def _time(time_ms: int) -> TZAware:
-    """-1 is told of an ID that had no transaction yet."""
-    return cast(TZAware, EPOCH + time_ms * MILLISECOND)
+    """-1 is told of an ID that had no transaction yet. A damaged record may hold a time that no calendar has."""
+    return cast(TZAware, EPOCH + min(max(time_ms, -1), LATEST_MS) * MILLISECOND)
 
 
 def _unknown(transactional_id: TransactionalId, error: Error) -> TransactionState:

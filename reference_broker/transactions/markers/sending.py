@@ -1,7 +1,8 @@
 """Brings the markers of decided transactions to the leaders of their partitions, until each partition has its own.
 
 One request at a time goes to each broker, with the markers of many transactions. What this node leads itself it writes
-itself. Partitions whose leader is not known, or does not take the marker now, are asked for again.
+itself. Partitions whose leader does not take the marker now are sent again. Those without a leader wait until the
+metadata changes.
 """
 
 from collections import deque
@@ -83,6 +84,9 @@ class MarkerSender:
         self._brokers: dict[int, _Broker] = {}
         self._again: list[tuple[Delivery, Sequence[TopicPartition]]] = []
         """What is asked for again after RETRY_US."""
+        self._leaderless: list[tuple[Delivery, Sequence[TopicPartition]]] = []
+        self._looked_into: MetadataImage | None = None
+        """The metadata in which the first of the leaderless had no leader."""
         self._waiting = waiting
         self._work = SliceQueue(ports)
 
@@ -128,7 +132,11 @@ class MarkerSender:
                 self._brokers.setdefault(leader, _Broker()).queue.append((delivery, some))
                 self._send(leader)
             else:
-                self._ask_again(delivery, some)
+                self._plan_retry()
+                if not self._leaderless:
+                    self._looked_into = image
+                self._leaderless.append((delivery, some))
+                self._waiting.value = len(self._again) + len(self._leaderless)
 
     # --- to one broker ----------------------------------------------------------------------------------------------
 
@@ -209,17 +217,25 @@ class MarkerSender:
             self._steps.add(delivery.delivered)
 
     def _ask_again(self, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
-        if not partitions:
-            return
-        if not self._again:
+        if partitions:
+            self._plan_retry()
+            self._again.append((delivery, partitions))
+            self._waiting.value = len(self._again) + len(self._leaderless)
+
+    def _plan_retry(self) -> None:
+        if not self._again and not self._leaderless:
             later(self._ports, RETRY_US, self._retry)
-        self._again.append((delivery, partitions))
-        self._waiting.value = len(self._again)
 
     def _retry(self) -> None:
+        """Looks up the leaderless only in newer metadata."""
         again, self._again = self._again, []
-        self._waiting.value = 0
-        self._work.add(self._hand_out_slices(again))
+        if self._image() is not self._looked_into:
+            again, self._leaderless = [*again, *self._leaderless], []
+        elif self._leaderless:
+            later(self._ports, RETRY_US, self._retry)
+        self._waiting.value = len(self._leaderless)
+        if again:
+            self._work.add(self._hand_out_slices(again))
 
 
 def _never() -> bool:

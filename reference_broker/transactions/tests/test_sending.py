@@ -1,8 +1,12 @@
 """Markers on their way to other brokers: each partition gets its own, whatever is lost or moves."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from reference_broker.transactions.markers.sending import PARTITIONS_A_SLICE
+from reference_broker.metadata.image import PartitionImage
+from reference_broker.transactions.markers.marker import TopicPartition
+from reference_broker.transactions.markers.sending import PARTITIONS_A_SLICE, Delivery, MarkerSender
 from reference_broker.transactions.state.states import TransactionState
 from reference_broker.transactions.tests.transaction_world import TransactionWorld
 from reference_broker.wire.errors import ErrorCode
@@ -209,6 +213,55 @@ def test_a_coordinator_that_takes_over_waits_until_what_it_loaded_is_replicated(
     world.pass_ms(1000)
     assert named(world) == (2, [0])
     assert world.transaction(id_).state is TransactionState.PREPARE_COMMIT
+
+
+@pytest.mark.clause("X-2")
+def test_a_coordinator_without_enough_replicas_is_not_available_until_they_are_back() -> None:
+    world = TransactionWorld(replicas=(1, 2, 3), leaders=(2,), min_isr=2)
+    world.coordinate(0)
+    id_ = world.id_in(0)
+    answers = world.take(id_)
+    world.replicate(0)
+    world.add(id_, answers[0][1])
+    log = world.lose(0)
+    world.cached.clear()
+    world.isr = (1,)
+    world.coordinate(0, log, epoch=1)
+    world.pass_ms(1000)
+    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_not_available], (
+        "as Kafka says of NOT_ENOUGH_REPLICAS"
+    )
+    assert world.transactions.loading()
+    world.isr = (1, 2, 3)
+    world.roles.leads(world.led[0], PartitionImage(world.replicas, world.isr, 1, 1, 1))
+    assert world.add(id_, answers[0][1]) == [ErrorCode.coordinator_load_in_progress]
+    world.replicate(0)
+    assert world.add(id_, answers[0][1]) == [ErrorCode.none]
+
+
+def test_partitions_without_a_leader_are_looked_up_when_the_metadata_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups: list[int] = []
+    original = MarkerSender._hand_out
+
+    def counted(self: MarkerSender, delivery: Delivery, partitions: Sequence[TopicPartition]) -> None:
+        lookups.append(len(partitions))
+        original(self, delivery, partitions)
+
+    monkeypatch.setattr(MarkerSender, "_hand_out", counted)
+    world, id_ = ended((-1, -1))
+    world.pass_ms(10_000)
+    assert lookups == [2]
+    world.leaders_of = (-1, 2)
+    world.show()
+    world.pass_ms(200)
+    assert (named(world), lookups) == ((2, [1]), [2, 2])
+    world.reply()
+    world.leaders_of = (2, 2)
+    world.show()
+    world.pass_ms(200)
+    assert named(world) == (2, [0])
+    world.reply()
+    assert world.transaction(id_).state is TransactionState.COMPLETE_COMMIT
 
 
 @pytest.mark.parametrize("arrives", ["once it is lost", "while it is loaded", "once it is loaded"])
