@@ -7,6 +7,8 @@
   takes longer than ``offsets.commit.timeout.ms``.
 * With it, UNSTABLE_OFFSET_COMMIT says that an open transaction has committed the partition. Without it, a transaction
   that has not been committed changes nothing.
+* Unlike Kafka: a partition that is named twice is in the response once. An offset's metadata may be a thousand times as
+  long as the partition's number in a request.
 
 Version notes:
 * v2: an error of the whole group has a place of its own.

@@ -4,17 +4,19 @@
   leader of its partition of ``__transaction_state``.
 * Where the topic is missing the active controller is asked to create it. Meanwhile, and where the partition has no
   leader, the answer is COORDINATOR_NOT_AVAILABLE.
-* An unknown type of key gets INVALID_REQUEST.
-* An empty transactional ID gets INVALID_REQUEST.
+* An unknown type of key gets INVALID_REQUEST. An empty ID has a coordinator, although no producer can take it.
 * Unlike Kafka: share groups have no coordinator (COORDINATOR_NOT_AVAILABLE). The topics get at most as many replicas as
   there are brokers and voters.
 
 Version notes:
+* v1-v3: the message of a success is ``NONE``, as in Kafka.
 * v4: one request may name several keys.
+* v6: keys may be of share groups, as GROUP:TOPIC_ID:PARTITION.
 
 KIPs: 699, 932.
 """
 
+import re
 from typing import Protocol
 
 from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
@@ -40,6 +42,12 @@ SHARE = 2
 KEY_TYPES = (GROUP, TRANSACTION, SHARE)
 _TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_TOPIC}
 
+SEVERAL_KEYS_FROM = 4
+SHARE_KEYS_FROM = 6
+_TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
+"""16 bytes in Base64, as Kafka writes UUIDs."""
+_PARTITION = re.compile("[+-]?[0-9]{1,10}")
+MESSAGE_OF_SUCCESS = "NONE"
 NOT_AVAILABLE = "The coordinator is not available."
 
 
@@ -58,11 +66,12 @@ def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced
         problem = f"Unknown key type {body.key_type}."
         found = [_nobody(key, ErrorCode.invalid_request, problem) for key in body.coordinator_keys]
     elif body.key_type == SHARE:
-        found = [_nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE) for key in body.coordinator_keys]
+        found = [_of_share_group(key, call.api_version) for key in body.coordinator_keys]
     else:
+        message = MESSAGE_OF_SUCCESS if call.api_version < SEVERAL_KEYS_FROM else ""
         found = []
         for key in body.coordinator_keys:
-            found.append(_coordinator(broker, body.key_type, key, call.listener))
+            found.append(_coordinator(broker, body.key_type, key, call.listener, message))
             if work.spend(UNITS_PER_KEY + len(key) // CHARACTERS_PER_UNIT):
                 yield
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
@@ -71,9 +80,18 @@ def _answered(broker: Needs, call: Call, body: FindCoordinatorRequest) -> Sliced
 API = Api.of(FindCoordinatorRequest, handle)
 
 
-def _coordinator(broker: Needs, key_type: int, key: str, listener: str) -> Coordinator:
+def _of_share_group(key: str, api_version: int) -> Coordinator:
+    """Kafka's SharePartitionKey.validate."""
+    group, *rest = key.split(":")
+    is_key = len(rest) == 2 and group.strip() and _TOPIC_ID.fullmatch(rest[0]) and _PARTITION.fullmatch(rest[1])
+    if not is_key or api_version < SHARE_KEYS_FROM:
+        return _nobody(key, ErrorCode.invalid_request, "This is no key of a share group's partition.")
+    return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
+
+
+def _coordinator(broker: Needs, key_type: int, key: str, listener: str, message: str) -> Coordinator:
     """As this broker tells its clients the metadata."""
-    if not fits(key) or (key_type == TRANSACTION and not key):
+    if not fits(key):
         error = ErrorCode.invalid_group_id if key_type == GROUP else ErrorCode.invalid_request
         return _nobody(key, error, "No record can hold this ID.")
     cache = broker.metadata
@@ -92,7 +110,7 @@ def _coordinator(broker: Needs, key_type: int, key: str, listener: str) -> Coord
                 host=host,
                 port=i32(port),
                 error_code=ErrorCode.none,
-                error_message="",
+                error_message=message,
             )
     return _nobody(key, ErrorCode.coordinator_not_available, NOT_AVAILABLE)
 

@@ -164,7 +164,7 @@ def readable_end(log: PartitionLog, reader: Reader) -> int:
 
 def leader_epoch_error(leader_epoch: int, request_epoch: int) -> Error:
     """``request_epoch`` is the leader epoch that the fetcher knows, or -1 if it does not say."""
-    if request_epoch < 0 or request_epoch == leader_epoch:
+    if request_epoch in (-1, leader_epoch):
         return ErrorCode.none
     return ErrorCode.fenced_leader_epoch if request_epoch < leader_epoch else ErrorCode.unknown_leader_epoch
 

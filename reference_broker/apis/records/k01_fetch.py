@@ -6,6 +6,7 @@
   it, too: FETCH_SESSION_ID_NOT_FOUND.
 * A partition whose next batch does not fit into what is left gets nothing, and what is left goes on to the next one.
 * Unlike Kafka: records end with a whole batch. Kafka fills up what is left with the beginning of the next one.
+* Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
 * A request that forgets the last partitions closes the session. What it names itself is answered all the same.
 * Unlike Kafka: a partition that sent data moves to the end of the session's list also in the full response that opens
   the session, and partitions in error keep their place there. Kafka begins with the readable ones, as they were asked.

@@ -9,6 +9,7 @@
   cannot be read, do not reach the time in its header, or take more than 16 MiB.
 * A time is looked for in the remote tier first, and then among the local records. The largest timestamp is that of the
   local records, as in Kafka.
+* Unlike Kafka: an isolation level above 1 is read_uncommitted. Kafka fails on it: UNKNOWN_SERVER_ERROR.
 
 Version notes:
 * v5: OFFSET_NOT_AVAILABLE. Older versions get LEADER_NOT_AVAILABLE.

@@ -4,6 +4,7 @@
 * The answer comes when the log of every live replica starts there, or it is REQUEST_TIMED_OUT.
 * The new start becomes durable soon after the answer, as in Kafka.
 * Internal topics are refused (INVALID_TOPIC_EXCEPTION): their records are the state of the broker.
+* Unlike Kafka: a partition that is named twice has two results. Kafka takes the last offset, and has one.
 
 KIPs: 107.
 """

@@ -5,6 +5,8 @@
 * With a transactional ID the producer gets the next epoch, which fences all earlier producers of that ID. An open
   transaction is aborted first. The answer is CONCURRENT_TRANSACTIONS then, and the producer asks again.
 * The answer comes when the new epoch is durable.
+* Unlike Kafka 4.1: where the epochs of a producer ID with an open transaction are used up, the abort takes the next ID
+  already, and the producer gets that with epoch 1. Kafka 4.1 takes it afterwards, with epoch 0 (kafka#21506).
 
 Version notes:
 * v3: a producer tells the ID and epoch that it has, so that it is fenced if another one came meanwhile.

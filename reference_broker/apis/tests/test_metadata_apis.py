@@ -328,6 +328,35 @@ def test_no_coordinator_is_there_for_any_key(kind: int, error: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("version", "key", "error"),
+    [
+        (6, "g:AAAAAAAAAAAAAAAAAAAAAg:0", "coordinator_not_available"),
+        (5, "g:AAAAAAAAAAAAAAAAAAAAAg:0", "invalid_request"),
+        (0, "g:AAAAAAAAAAAAAAAAAAAAAg:0", "invalid_request"),
+        (6, "g", "invalid_request"),
+        (6, " :AAAAAAAAAAAAAAAAAAAAAg:0", "invalid_request"),
+        (6, "g:t:0", "invalid_request"),
+        (6, "g:AAAAAAAAAAAAAAAAAAAAAg:x", "invalid_request"),
+        (6, "", "invalid_request"),
+    ],
+)
+def test_keys_of_share_groups_have_a_form_and_a_first_version(version: int, key: str, error: str) -> None:
+    body = FindCoordinatorRequest(key_type=i8(2), coordinator_keys=(key,))
+    (told,) = AdminWorld().ask(k10_find_coordinator, body, version).coordinators
+    assert (told.error_code.name, told.node_id) == (error, -1)
+
+
+@pytest.mark.parametrize(("version", "message"), [(1, "NONE"), (3, "NONE"), (4, ""), (6, "")])
+def test_the_message_of_a_coordinator_that_is_found(version: int, message: str) -> None:
+    world = AdminWorld()
+    body = FindCoordinatorRequest(key_type=i8(0), coordinator_keys=("g",))
+    world.ask(k10_find_coordinator, body)
+    world.settle()
+    (told,) = world.ask(k10_find_coordinator, body, version).coordinators
+    assert (told.error_code, told.error_message) == (ErrorCode.none, message)
+
+
 def creation_of(name: str) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=(topic(name),), timeout=NO_WAIT)
 

@@ -7,7 +7,7 @@
 * The markers of many partitions are written in slices.
 
 Version notes:
-* v2: a marker tells its transaction version. Before that the rules of versions 0 and 1 hold.
+* v2: a marker tells its transaction version. Before that the rules of versions 0 and 1 hold. Kafka 4.1 has v1 only.
 
 KIPs: 98, 664, 890, 1228.
 """
