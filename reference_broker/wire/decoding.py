@@ -245,14 +245,12 @@ def _array_reader(item: Reader, least_item_bytes: int, flexible: bool, nullable:
 
 
 def _nullable_struct_reader(inner: Reader) -> Reader:
-    """KIP-893: one byte precedes the struct, -1 for null and 1 for a value."""
+    """KIP-893: one byte precedes the struct, -1 for null and 1 for a value. Kafka looks only at its sign."""
 
     def read(frame: Frame, offset: int) -> tuple[Any, int]:
         marker = frame[offset]
-        if marker == 0xFF:
+        if marker > 0x7F:
             return None, offset + 1
-        if marker != 1:
-            raise ProtocolError(f"a nullable struct begins with byte {marker}, which is neither 1 nor -1")
         return inner(frame, offset + 1)
 
     return read

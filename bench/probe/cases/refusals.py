@@ -15,6 +15,7 @@ from reference_broker.wire.errors import ErrorCode
 PRODUCE, CREATE, GROUP_DELETE = int(ApiKey.PRODUCE), int(ApiKey.CREATE_TOPICS), int(ApiKey.OFFSET_DELETE)
 WRITES = {PRODUCE: since_version(3), CREATE: ANY, ApiKey.FETCH: since_version(4)}
 METADATA, API_VERSIONS = int(ApiKey.METADATA), int(ApiKey.API_VERSIONS)
+CURSORS = int(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
 ALTER, FEATURES, QUORUM = ApiKey.INCREMENTAL_ALTER_CONFIGS, ApiKey.UPDATE_FEATURES, ApiKey.DESCRIBE_QUORUM
 OFFSETS_TOPIC, METADATA_TOPIC = "__consumer_offsets", "__cluster_metadata"
 TOPIC_RESOURCE = 2
@@ -137,6 +138,15 @@ def controllers(at: Surroundings) -> None:
     at.expect("error code", told.error_code, ErrorCode.mismatched_endpoint_type)
 
 
+@case("metadata/described/bad-cursor", "KIP-966", {CURSORS: ANY, CREATE: ANY}, since="3.8", level=SHOULD)
+def bad_cursor(at: Surroundings) -> None:
+    """A cursor of a negative partition, or of a topic that is not named, is refused with INVALID_REQUEST."""
+    topic = at.topic().name
+    for cursor in ({"topic_name": topic, "partition_index": -1}, {"topic_name": f"{topic}-", "partition_index": 0}):
+        asked = {"topics": [{"name": topic}], "response_partition_limit": 10, "cursor": cursor}
+        at.expect("error code", single(at.ask(CURSORS, asked), "topics").error_code, ErrorCode.invalid_request)
+
+
 @case("groups/offset-delete/empty-group-id", "KIP-496", {GROUP_DELETE: ANY, CREATE: ANY}, since="2.4", level=SHOULD)
 def empty_group_id(at: Surroundings) -> None:
     """An empty group ID is refused with INVALID_GROUP_ID."""
@@ -209,13 +219,22 @@ def metadata_topic(at: Surroundings) -> None:
     at.expect("error code", told.error_code, ErrorCode.invalid_request)
 
 
+def _alter(at: Surroundings, topic: str) -> ErrorCode:
+    configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
+    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": configs}
+    return ErrorCode(single(at.ask(ALTER, {"resources": [resource], "validate_only": True}), "responses").error_code)
+
+
 @case("admin/alter/invalid-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)
 def alter_invalid_topic(at: Surroundings) -> None:
     """Settings of a name that no topic can have cannot be altered: INVALID_TOPIC_EXCEPTION."""
-    configs = [{"name": "retention.ms", "config_operation": 0, "value": "1000"}]
-    resource = {"resource_type": TOPIC_RESOURCE, "resource_name": "no/slash", "configs": configs}
-    told = single(at.ask(ALTER, {"resources": [resource], "validate_only": True}), "responses")
-    at.expect("error code", told.error_code, ErrorCode.invalid_topic_exception)
+    at.expect("error code", _alter(at, "no/slash"), ErrorCode.invalid_topic_exception)
+
+
+@case("admin/alter/no-topic", "Apache Kafka's ConfigAdminManager", {ALTER: ANY}, since="2.3", level=SHOULD)
+def alter_no_topic(at: Surroundings) -> None:
+    """There are no settings of all topics: INVALID_REQUEST."""
+    at.expect("error code", _alter(at, ""), ErrorCode.invalid_request)
 
 
 @case("admin/brokers/unregister-unknown", "KIP-631", {ApiKey.UNREGISTER_BROKER: ANY}, since="2.8", level=SHOULD)
