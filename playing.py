@@ -209,6 +209,8 @@ def hint_at_old_runs() -> None:
 def tell(verdicts: "Sequence[Verdict]") -> None:
     for verdict in verdicts:
         click.echo(f"{verdict.outcome.name}: {verdict.summary}")
+        if verdict.unjudged:
+            click.echo(f"  promised, but not judged in this run: {', '.join(verdict.unjudged)}")
         if verdict.report is not None:
             click.echo(f"  report: {shown(verdict.report)}")
         if verdict.exit_code:

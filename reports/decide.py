@@ -44,6 +44,7 @@ def decide(manifest: Manifest, findings: Findings, run_dir: Path) -> Verdict:
         reasons=(*reasons, *invalid),
         guarantees=tuple(guarantees),
         repeat_command=manifest.repeat_command,
+        unjudged=tuple(one.name for one in guarantees if one.name in manifest.promised() and _is_unjudged(one)),
     )
 
 
@@ -205,8 +206,12 @@ def _unjudged(manifest: Manifest, guarantees: Sequence[GuaranteeResult]) -> list
     return [
         f"{one.name} is promised but could not be judged: {one.reason}"
         for one in guarantees
-        if one.name in asked and one.required and one.status in ("not checked", "nothing to judge")
+        if one.name in asked and one.required and _is_unjudged(one)
     ]
+
+
+def _is_unjudged(one: GuaranteeResult) -> bool:
+    return one.status in ("not checked", "nothing to judge")
 
 
 def _summary(
@@ -229,7 +234,12 @@ def _summary(
     planted = f" Mutant {manifest.mutant} was planted, so a red verdict is right." if manifest.mutant else ""
     holding = sum(one.status == "holds" for one in guarantees)
     if outcome is Outcome.PASSED:
-        return f"Every guarantee that could be judged held ({holding} of them) over {did}, under {faced}.{planted}"
+        unjudged = sum(_is_unjudged(one) for one in guarantees if one.name in manifest.promised())
+        promised = (
+            f" {unjudged} that {'is' if unjudged == 1 else 'are'} promised could not be judged." if unjudged else ""
+        )
+        held = f"Every guarantee that could be judged held ({holding} of them)"
+        return f"{held} over {did}, under {faced}.{promised}{planted}"
     if outcome is Outcome.FAILED:
         broken = [one for one in guarantees if one.status == "broken"]
         names = _listed([one.name for one in broken]) + (" was" if len(broken) == 1 else " were")
@@ -265,9 +275,11 @@ def _lost(broken: Sequence[GuaranteeResult], losses: Sequence[Row]) -> str:
     one = records == 1
     is_later = " before " in first.fault or first.fault == first.fault_name
     if all(row["is_gone"] for row in losses):
-        when = f" before {first.fault_name}" if first.fault and is_later else ""
-        exist = "does" if one else "do"
-        told = f"{records:,} record{'s' * (not one)} of {where} acknowledged{when} {exist} not exist any more"
+        gone = f"{'does' if one else 'do'} not exist any more"
+        if first.fault and is_later:
+            told = f"{records:,} record{'s' * (not one)} of {where} acknowledged before {first.fault_name} {gone}"
+        else:
+            told = f"{records:,} acknowledged record{'s' * (not one)} of {where} {gone}"
     else:
         told = f"{records:,} acknowledged record{'s' * (not one)} of {where} {'is' if one else 'are'} lost"
         told += f", the first acknowledged at {first.at_us / 1e6:.3f} s{_during(first.fault)}"

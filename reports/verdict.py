@@ -79,6 +79,7 @@ class Verdict:
     guarantees: tuple[GuaranteeResult, ...]
     repeat_command: str
     report: Path | None = None  # index.html
+    unjudged: tuple[str, ...] = ()  # guarantees that the scenario promises, and that this run left unjudged
 
     @property
     def exit_code(self) -> int:

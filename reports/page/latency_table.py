@@ -17,6 +17,8 @@ COLUMNS: tuple[tuple[str, str, int], ...] = (  # column, title, one in so many l
     ("p9999_us", "p99.99", 10_000),
 )
 TAIL_SAMPLES = 10
+LEAST_SAMPLES = 2 * TAIL_SAMPLES
+"""With fewer there is not even a median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,19 @@ def _times(row: dict[str, Any] | None) -> tuple[int, int | None, int | None, int
 
 
 def latency_rows(percentiles: Sequence[dict[str, Any]]) -> list[LatencyRow]:
-    """The rows of the whole run, service time before response time."""
-    whole = [row for row in percentiles if row["fault"] == "" and row["window"] == ""]
+    """The rows of the whole run, service time before response time, without those that have not even a median."""
+    whole = [row for row in _of_run(percentiles) if row["count"] >= LEAST_SAMPLES]
     whole.sort(key=lambda row: (row["operation"], row["measure"] != "service"))
     return [LatencyRow(row["operation"], row["measure"], _cells(row)) for row in whole]
+
+
+def thin_operations(percentiles: Sequence[dict[str, Any]]) -> list[str]:
+    """The operations that ``latency_rows`` leaves out."""
+    return sorted({str(row["operation"]) for row in _of_run(percentiles) if row["count"] < LEAST_SAMPLES})
+
+
+def _of_run(percentiles: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in percentiles if row["fault"] == "" and row["window"] == ""]
 
 
 def _cells(row: dict[str, Any]) -> tuple[Cell, ...]:

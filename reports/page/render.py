@@ -1,7 +1,7 @@
 """Writes index.html: one self-contained page, from findings and verdict alone."""
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from reports.page import control_plane, groups, transactions, words
 from reports.page.attacks import attacks
 from reports.page.compare import comparisons, rows_for_page
 from reports.page.impact import Impact, impacts
-from reports.page.latency_table import COLUMNS, contrasts, latency_rows
+from reports.page.latency_table import COLUMNS, LEAST_SAMPLES, Contrast, contrasts, latency_rows, thin_operations
 from reports.page.notes import notes
 from reports.plots.catalogue import draw_all
 from reports.strikes import is_strike
@@ -62,7 +62,12 @@ def environment(*folders: Path) -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        micros=words.micros, count=words.count, seconds=words.seconds, size=words.size, clock=words.clock
+        micros=words.micros,
+        count=words.count,
+        seconds=words.seconds,
+        size=words.size,
+        clock=words.clock,
+        attribute_of=lambda name, one: getattr(one, name),
     )
     made.globals.update(
         style=(FOLDER / "style.css").read_text(encoding="utf-8"),
@@ -86,6 +91,8 @@ def _context(
         "attacks": attacks(findings, verdict, costs),
         "tiles": _tiles(findings, costs),
         "contrasts": contrasts(findings.percentiles),
+        "sides": _sides(contrasts(findings.percentiles)),
+        "strained": strained(manifest.machine),
         "settings": JobConfig(),
         "loaded_seconds": sum(row["in_load"] for row in findings.load),
         "calm_seconds": sum(row["calm"] for row in findings.load),
@@ -98,6 +105,8 @@ def _context(
         "generator": sorted(findings.generator, key=lambda row: row["worker"]),
         "latency_columns": ["count", "min", *(title for _, title, _ in COLUMNS), "max"],
         "latency": latency_rows(findings.percentiles),
+        "thin_latencies": thin_operations(findings.percentiles),
+        "least_latencies": LEAST_SAMPLES,
         "faults": sorted(findings.faults, key=lambda row: (row["from_us"], row["name"])),
         "impacts": costs,
         "outcomes": _outcomes(findings),
@@ -132,7 +141,7 @@ def _tiles(findings: Findings, costs: Sequence[Impact]) -> list[tuple[str, str, 
     tiles += [
         (words.micros(one.calm[2]), f"{one.operation} p99 outside faults", f"p50 {words.micros(one.calm[1])}")
         for one in contrasts(findings.percentiles)
-        if one.operation in ("fetch", "produce") and one.calm[0]
+        if one.operation in ("fetch", "produce") and one.calm[2] is not None
     ]
     faults = [row for row in without_presets(findings.faults) if is_strike(row["kind"])]
     tiles.append((words.count(sum(row["hits"] for row in faults)), "fault hits", f"of {len(faults)} faults"))
@@ -188,12 +197,34 @@ def _identity(manifest: Manifest) -> list[tuple[str, list[tuple[str, str]]]]:
     ]
     groups = [
         ("Run", [pair for pair in run if pair[1]]),
-        ("Machine", sorted(manifest.machine.items())),
+        ("Machine", [_of_machine(*pair) for pair in sorted(manifest.machine.items())]),
         ("Versions", sorted(manifest.versions.items())),
         ("Load", sorted(manifest.load.items())),
         ("Broker configuration", sorted(manifest.config.items())),
     ]
     return [(title, pairs) for title, pairs in groups if pairs]
+
+
+def _of_machine(name: str, value: str) -> tuple[str, str]:
+    """A number of bytes is told in the unit that reads best."""
+    return (name.removesuffix("_bytes"), words.size(int(value))) if name.endswith("_bytes") else (name, value)
+
+
+def strained(machine: Mapping[str, str]) -> str:
+    """A warning if more wanted a processor than the machine had, when the run began or ended; else empty."""
+    loads, cores = machine.get("load_average", "").split(), machine.get("cores", "")
+    if not loads or not cores.isdigit() or float(loads[0]) <= int(cores):
+        return ""
+    return (
+        f"The machine was busy: its load average was {loads[0]} on {cores} cores. Latencies include the wait for a "
+        "processor, also behind other work than this run's."
+    )
+
+
+def _sides(found: Sequence[Contrast]) -> list[tuple[str, str]]:
+    """The sides of the contrast that have a figure at all, with their titles."""
+    titles = {"calm": "outside faults", "struck": "under faults"}
+    return [(name, title) for name, title in titles.items() if any(getattr(one, name)[1] is not None for one in found)]
 
 
 def _load(findings: Findings) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def draw(distribution: Sequence[dict[str, Any]], baseline: Sequence[dict[str, An
         )
     percentile_axis(axes, max(x[-1] for x, _ in curves.values()))
     style.micros_axis(axes)
-    axes.legend(loc="lower right", ncols=2)
+    style.legend(axes, 4)
     return figure
 
 

@@ -7,7 +7,8 @@ import pytest
 from reports.collect import Found, Row
 from reports.page.attacks import Figure, attacks
 from reports.page.impact import Impact, Window
-from reports.page.latency_table import Contrast, contrasts
+from reports.page.latency_table import Contrast, contrasts, latency_rows, thin_operations
+from reports.page.render import strained
 from reports.page.struck import sentence
 from reports.tests.test_verdict import BREACH, MANIFEST, findings, outcome
 
@@ -166,3 +167,32 @@ def test_times_outside_faults_stand_beside_those_under_them() -> None:
         Contrast("fetch", (5_000, 4_000, 9_000, 12_000), (30, 4_000, None, 12_000)),
         Contrast("heartbeat", (0, None, None, None), (40, 4_000, None, 12_000)),
     ]
+
+
+def test_what_never_recovered_has_no_time_to_recover() -> None:
+    row = fault("dead", "node_killed", detail="the leader of hot-0: pid 7 ended by SIGKILL")
+    never = replace(cost("dead", 31_000_000), never_ok=True)
+    (attack,) = attacks(findings(faults=[row]), outcome(MANIFEST), [never])
+    assert attack.figure == Figure("never", "again was a record acknowledged")
+
+
+def test_a_loss_counts_at_the_fault_that_is_named_with_its_hit() -> None:
+    row = fault("kill", "node_killed")
+    verdict = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))}))
+    (attack,) = attacks(findings(faults=[row]), verdict, [])
+    assert attack.anomalies == 1
+
+
+def test_a_busy_machine_is_told_beside_the_latencies() -> None:
+    assert "13.67 on 2 cores" in strained({"load_average": "13.67 8.10 4.00", "cores": "2"})
+    assert strained({"load_average": "1.90 8.10 4.00", "cores": "2"}) == strained({}) == ""
+
+
+def test_rows_without_a_median_are_left_out_of_the_latency_table() -> None:
+    names = ("p50_us", "p75_us", "p90_us", "p95_us", "p99_us", "p999_us", "p9999_us", "min_us", "max_us")
+    rows = [
+        {**dict.fromkeys(names, 5), "operation": name, "measure": "service", "fault": "", "window": "", "count": count}
+        for name, count in (("fetch", 20), ("connect", 19))
+    ]
+    assert [each.operation for each in latency_rows(rows)] == ["fetch"]
+    assert thin_operations(rows) == ["connect"]

@@ -138,6 +138,57 @@ def test_an_anomaly_that_the_scenario_does_not_promise_against_is_shown_but_does
     assert next(one.status for one in verdict.guarantees if one.name == "poll-skip") == "broken, not promised"
 
 
+LOSS = Anomaly("lost-write", "hot", 0, 7, "producer-0", 3, 1_500_000, "0.4 s before kill #1", "Offset 7 is gone.")
+
+
+@pytest.mark.parametrize(
+    ("losses", "fault", "told"),
+    [
+        (
+            [{"topic": "hot", "is_gone": True, "records": 4_836}],
+            "0.4 s before kill #1",
+            "4,836 records of topic hot acknowledged before kill #1 do not exist any more.",
+        ),
+        (
+            [{"topic": "hot", "is_gone": True, "records": 1}],
+            "2.0 s after kill #1",
+            "1 acknowledged record of topic hot does not exist any more.",
+        ),
+        (
+            [{"topic": "b", "is_gone": True, "records": 2}, {"topic": "a", "is_gone": False, "records": 3}],
+            "0.4 s before kill #1",
+            "5 acknowledged records of topics a and b are lost, the first acknowledged at 1.500 s, 0.4 s before kill",
+        ),
+    ],
+)
+def test_the_first_sentence_says_what_was_lost(losses: list[dict[str, object]], fault: str, told: str) -> None:
+    broken = {"lost-write": Found(1, (replace(LOSS, fault=fault),)), "poll-skip": Found(1, (BREACH,))}
+    assert outcome(MANIFEST, findings(broken, losses=losses)).summary.startswith(told)
+
+
+def test_the_first_sentence_says_what_was_seen_first_where_nothing_was_lost() -> None:
+    told = outcome(MANIFEST, findings({"poll-skip": Found(1, (BREACH,))})).summary
+    assert told.startswith(
+        "A fetcher's next read jumped over records that exist, first at 1.500 s, during kill #1: Read"
+    )
+
+
+def test_nodes_that_do_not_answer_after_the_heal_break_a_guarantee_that_nobody_promised() -> None:
+    missed = Check(
+        guarantee="answers-after-heal", holds=False, evidence=1, detail="1 node did not describe the metadata"
+    )
+    verdict = outcome(replace(expecting(guarantees=("lost-write",)), world="live", checks=(missed,)))
+    assert (verdict.outcome, verdict.exit_code) == (Outcome.FAILED, 1)
+    assert verdict.summary.startswith("1 node did not describe the metadata.")
+
+
+def test_a_passed_run_names_the_promises_that_it_left_unjudged() -> None:
+    verdict = outcome(replace(expecting(guarantees=("lost-write", "log-matching", "isr-honest")), world="live"))
+    assert (verdict.outcome, verdict.unjudged) == (Outcome.PASSED, ("isr-honest", "log-matching"))
+    assert verdict.summary.endswith(" 2 that are promised could not be judged.")
+    assert outcome(expecting(guarantees=("lost-write",))).unjudged == ()
+
+
 def test_the_simulators_own_checks_count() -> None:
     broken = replace(
         MANIFEST, checks=(Check(guarantee="metrics_exact", holds=False, evidence=9, detail="Gauge is 3, not 2."),)
