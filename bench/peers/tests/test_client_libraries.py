@@ -1,4 +1,4 @@
-"""Records of one client library, read by the others: each compression, idempotent producers, fetch sessions."""
+"""Records of one client library, read by the others: each compression, both kinds of producers, fetch sessions."""
 
 import asyncio
 import warnings
@@ -31,10 +31,10 @@ def _values(codec: str) -> list[bytes]:
     return [f"{codec}-{number}".encode() for number in range(EACH)]
 
 
-def _librdkafka_writes(bootstrap: str, topic: str, codec: str) -> None:
+def _librdkafka_writes(bootstrap: str, topic: str, codec: str, idempotent: bool = True) -> None:
     failures: list[Any] = []
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "compression.type": codec}
+        {"bootstrap.servers": bootstrap, "enable.idempotence": idempotent, "compression.type": codec}
     )
     for value in _values(codec):
         producer.produce(topic, value, partition=0, on_delivery=lambda error, _: failures.append(error))
@@ -42,20 +42,22 @@ def _librdkafka_writes(bootstrap: str, topic: str, codec: str) -> None:
     assert failures == [None] * EACH
 
 
-def _kafka_python_writes(bootstrap: str, topic: str, codec: str) -> None:
+def _kafka_python_writes(bootstrap: str, topic: str, codec: str, idempotent: bool = True) -> None:
     compression = None if codec == "none" else codec
-    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, compression_type=compression)
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap, enable_idempotence=idempotent, compression_type=compression
+    )
     sent = [producer.send(topic, value, partition=0) for value in _values(codec)]
     producer.flush(20)
     assert [each.get(1).offset for each in sent] == list(range(sent[0].get(1).offset, sent[0].get(1).offset + EACH))
     producer.close()
 
 
-def _aiokafka_writes(bootstrap: str, topic: str, codec: str) -> None:
+def _aiokafka_writes(bootstrap: str, topic: str, codec: str, idempotent: bool = True) -> None:
     async def write() -> None:
         compression = None if codec == "none" else codec
         producer = aiokafka.AIOKafkaProducer(
-            bootstrap_servers=bootstrap, enable_idempotence=True, compression_type=compression
+            bootstrap_servers=bootstrap, enable_idempotence=idempotent, compression_type=compression
         )
         await producer.start()
         sent = [await producer.send(topic, value, partition=0) for value in _values(codec)]
@@ -110,7 +112,7 @@ def _create(bootstrap: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
 
 
-Writes = Callable[[str, str, str], None]
+Writes = Callable[[str, str, str, bool], None]
 Reads = Callable[[str, str, int], list[bytes]]
 
 
@@ -124,13 +126,14 @@ Reads = Callable[[str, str, int], list[bytes]]
         ("kafka-python", _kafka_python_writes, WITHOUT_SNAPPY, (_librdkafka_reads, _aiokafka_reads)),
     ],
 )
-def test_what_an_idempotent_producer_wrote_others_read(
+def test_what_one_library_wrote_the_others_read(
     node: BrokerNode, name: str, writes: Writes, codecs: Sequence[str], readers: Iterable[Reads]
 ) -> None:
     _create(node.bootstrap, name)
-    for codec in codecs:
-        writes(node.bootstrap, name, codec)
-    written = [value for codec in codecs for value in _values(codec)]
+    ways = [*((codec, True) for codec in codecs), ("none", False), ("gzip", False)]
+    for codec, is_idempotent in ways:
+        writes(node.bootstrap, name, codec, is_idempotent)
+    written = [value for codec, _ in ways for value in _values(codec)]
     for reads in readers:
         assert reads(node.bootstrap, name, len(written)) == written
 
