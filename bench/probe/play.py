@@ -56,6 +56,7 @@ class _Run:
     belongings: Belongings = field(default_factory=Belongings)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     gone: str = ""
+    _is_tidy: bool = False
 
     def side_by_side(self, cases: Sequence[Case]) -> None:
         """Where the broker ends, what ran then and shortly before is played again one by one, to find the case."""
@@ -96,6 +97,9 @@ class _Run:
         for case in cases:
             if self.gone:
                 return
+            if case.restarts and self.target.can_restart and not self._is_tidy:
+                remove(self.broker, self.belongings)  # A broker with hundreds of topics takes long to start.
+                self._is_tidy = True
             outcome = self._one(case)
             self.outcomes[case.id] = outcome
             if outcome.verdict in (Verdict.NOT_PLAYED, Verdict.NOT_ADVERTISED):

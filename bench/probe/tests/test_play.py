@@ -182,6 +182,11 @@ def test_a_target_that_is_no_broker_is_one_sentence() -> None:
         meet(("a..b", 9092))
 
 
+def test_a_broker_that_runs_already_gets_no_settings() -> None:
+    with pytest.raises(UsageError, match="leave --config out"), target("127.0.0.1:9092", {"log.dirs": "here"}):
+        pass
+
+
 def test_a_web_server_is_told_at_once() -> None:
     def serve(connection: socket.socket) -> None:
         while request := connection.recv(4096):
