@@ -53,6 +53,13 @@ def peer(session: nox.Session) -> None:
 
 
 @nox.session
+def suites(session: nox.Session) -> None:
+    """Plays other people's test suites of their clients on the broker, and on Apache Kafka what fails there. It fetches
+    them from the registries of Go, Rust and Python, and needs Go, Cargo and Java."""
+    session.run(sys.executable, "-m", "tools.suites", *session.posargs, external=True)
+
+
+@nox.session
 def hostile(session: nox.Session) -> None:
     """500 hostile peers of each kind at once, against one node and three, with kill -9 in their midst."""
     session.run(sys.executable, "-m", "bench.hostile", *session.posargs, external=True)

@@ -1,5 +1,6 @@
 """Runs what takes too long for a push: tests with more of Hypothesis's examples, those that are marked ``nightly``, the
-two judges of the same runs, and the revisions of fetch sessions. Each night begins with another one."""
+two judges of the same runs, the revisions of fetch sessions, and the test suites of clients. Each night begins with
+another one."""
 
 import sys
 import time
@@ -11,10 +12,13 @@ from reports.verdict import Outcome
 from tools.nights import children
 from tools.nights.planning import in_turn
 from tools.nights.work import Work
+from tools.suites.suite import bundled
 
 LEAST_S = 30.0
 NO_TESTS = 5
 """Pytest's exit code if there was no test to run."""
+SUITE_MISSING = 2
+"""Exit code of ``tools.suites`` if a suite cannot be fetched or started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,8 @@ def checks(seed: int, minutes: float) -> dict[str, Check]:
         "nightly tests": Check((*tests, "-m", "nightly"), good=(0, NO_TESTS)),
         "two judges": Check(("-m", "tools.two_judges", "--seeds", "20", *within)),
         "revisions compared": Check(("-m", "chaos.search.revisions_compared", "--seeds", "5")),
+        # A suite that cannot be fetched here says nothing of the broker.
+        **{f"suite {name}": Check(("-m", "tools.suites", name), good=(0, SUITE_MISSING)) for name in bundled()},
     }
 
 

@@ -24,6 +24,7 @@ from tools.nights.planning import SHARES
 from tools.nights.stages import bench, brokers, checks, live
 from tools.nights.tests.small_nights import a_play, work_of
 from tools.nights.work import Skipped, Work
+from tools.suites.suite import bundled
 
 STAGES = tuple(Stage(name=each, planned_s=0.0) for each in SHARES)
 LONG_S = 10_000.0
@@ -237,5 +238,6 @@ def test_checks_fail_by_their_exit_code_and_one_without_time_says_nothing(
 
 def test_the_checks_are_what_there_is() -> None:
     found: dict[str, Any] = checks.checks(7, 5.0)
-    assert set(found) == {"quick tests", "nightly tests", "two judges", "revisions compared"}
+    suites = {f"suite {name}" for name in bundled()}
+    assert set(found) == {"quick tests", "nightly tests", "two judges", "revisions compared", *suites}
     assert "7" in found["two judges"].words
