@@ -5,9 +5,10 @@ A tombstone also counts as there if a newer record of its key is committed, and 
 it, since a reader comes to that record. It is judged where replicas heed markers: after each pass of a cleaner, when a
 replica begins to lead, and at the end.
 
-H-2: a replica that led before may have removed more than the leader that it follows now. So a follower's marker is
-judged when it moves, by what leaders have had since it began to follow. After a restart it may have to take more
-tombstones for gone than are (its file may be lost).
+H-2: after a change of leader a follower's marker may be beyond that of the leader that it follows now, since it led
+itself, or followed another one. Then it must stand still. So a follower's marker is judged when it moves, and only by
+what the leader that it follows has had: an earlier leader's marker is no measure, also not for a pass of the cleaner
+that began under it. After a restart it may have to take more tombstones for gone than are (its file may be lost).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from chaos.checks.compacted import Compacted
 from chaos.checks.left_of_keys import left_of_keys
 from chaos.checks.replica_check import ReplicaCheck
 from chaos.checks.replica_view import Copy, Held, PartitionKey, Replicated
+from reference_broker.metadata.image import NO_LEADER
 
 if TYPE_CHECKING:
     from chaos.checks.surroundings import Surroundings
@@ -25,11 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Seen:
-    """A replica as last seen. ``furthest`` is the largest marker that another replica has had as a leader since this
-    process of the node began or last led. Nobody can have told it more."""
+    """A replica as last seen. ``leader`` is the node that it follows. ``furthest`` is the largest marker of the
+    leader since then. Nobody can have told the replica more."""
 
     incarnation: int
     marker: int
+    leader: int
     furthest: int
 
 
@@ -55,18 +58,23 @@ class TombstonesMarked(ReplicaCheck):
             if partition.compacted is None or copy is None or copy.log is None:
                 continue
             marker, seen = copy.log.horizon.offset, self._seen.setdefault(key, {})
+            last, leader = seen.get(node_id), _followed(node, key)
             if copy.leads:
                 for other in seen.values():
-                    other.furthest = max(other.furthest, marker)
-            last = seen.get(node_id)
+                    if other.leader == node_id:
+                        other.furthest = max(other.furthest, marker)
+            if leader == NO_LEADER and last is not None:
+                leader = last.leader  # The last one has told how far it may go.
             if last is None or copy.leads or last.incarnation != copy.held.incarnation:
-                seen[node_id] = _Seen(copy.held.incarnation, marker, _furthest_led(partition, node_id))
+                seen[node_id] = _Seen(copy.held.incarnation, marker, leader, _marker_of(partition, leader))
                 continue
+            if leader != last.leader:
+                last.leader, last.furthest = leader, _marker_of(partition, leader)
             if marker > max(last.marker, last.furthest):
                 self.violated(
                     at_us,
-                    f"{partition.name}: node {node_id} follows and moves its marker from {last.marker} to {marker}; no "
-                    f"leader's since was beyond {last.furthest}",
+                    f"{partition.name}: node {node_id} follows {leader} and moves its marker from {last.marker} to "
+                    f"{marker}; that leader's was never beyond {last.furthest}",
                 )
             last.marker = marker
 
@@ -94,10 +102,17 @@ class TombstonesMarked(ReplicaCheck):
                 return
 
 
-def _furthest_led(partition: Replicated, node_id: int) -> int:
-    """The largest marker of the other replicas that lead, each in its own view."""
-    others = (each for each in partition.copies.values() if each.leads and each.node_id != node_id)
-    return max((each.log.horizon.offset for each in others if each.log is not None), default=0)
+def _followed(node: "Node", key: PartitionKey) -> int:
+    """The leader that the node follows by its own metadata, or NO_LEADER."""
+    followed = node.broker.partitions.followed.get(key)
+    leader = None if followed is None else followed.leader_elsewhere
+    return NO_LEADER if leader is None else leader
+
+
+def _marker_of(partition: Replicated, leader: int) -> int:
+    """The leader's marker, or 0 if it does not lead in its own view."""
+    copy = partition.copies.get(leader)
+    return 0 if copy is None or copy.log is None or not copy.leads else copy.log.horizon.offset
 
 
 def _is_tombstone(compacted: Compacted, offset: int) -> bool:

@@ -107,7 +107,11 @@ class Cluster:
     def node(self, number: int) -> Any:
         led = SimpleNamespace(leader_epoch=self.epochs[number], log=self.logs[number])
         leads = self.epochs[number] >= 0
-        partitions = SimpleNamespace(by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID})
+        leader = next((each for each in range(3) if self.epochs[each] >= 0), -1)
+        followed = SimpleNamespace(leader_elsewhere=leader)
+        partitions = SimpleNamespace(
+            by_id={KEY: led} if leads else {}, topic_ids={"t": TOPIC_ID}, followed={} if leads else {KEY: followed}
+        )
         publisher = SimpleNamespace(
             resting_logs=lambda: [] if leads else [self.logs[number]],
             log_of=lambda _: self.logs[number],

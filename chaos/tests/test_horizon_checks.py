@@ -114,6 +114,33 @@ def test_a_leader_of_long_ago_is_no_measure(follower: int, broken: list[str]) ->
     assert [MARKED] * bool(judge.violations) == broken
 
 
+@pytest.mark.clause("H-2")
+@pytest.mark.parametrize(("follower", "broken"), [(2, []), (3, []), (4, [MARKED]), (5, [MARKED])])
+def test_the_marker_of_the_leader_before_is_no_measure(follower: int, broken: list[str]) -> None:
+    """Node 2 led with the marker 5 while node 1 followed it with 2. Now node 0 leads, whose marker is 3."""
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    for lead, number, marker in ((2, 2, 5), (2, 1, 2), (0, 0, 3), (0, 2, 5), (0, 1, follower)):
+        made.lead(lead, 2 - lead)
+        log_of(made, number).horizon.offset = marker
+        made.look(number)
+        judge.viewed(made.now_us, made.node(number))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
+@pytest.mark.clause("H-2")
+@pytest.mark.parametrize(("moved", "broken"), [(4, []), (5, [MARKED])])
+def test_a_follower_beyond_its_new_leader_stands_still(moved: int, broken: list[str]) -> None:
+    made = cluster()
+    judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
+    for lead, number, marker in ((2, 2, 5), (2, 1, 4), (0, 0, 3), (0, 1, 4), (0, 1, moved)):
+        made.lead(lead, 2 - lead)
+        log_of(made, number).horizon.offset = marker
+        made.look(number)
+        judge.viewed(made.now_us, made.node(number))
+    assert [MARKED] * bool(judge.violations) == broken
+
+
 def test_a_replica_that_led_before_may_be_beyond_the_next_leader() -> None:
     made = cluster()
     judge = next(each for each in made.checks if isinstance(each, TombstonesMarked))
