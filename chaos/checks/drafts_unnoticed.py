@@ -25,7 +25,11 @@ FEATURES_SINCE = 3
 """The version of ApiVersions from which answers tell features (KIP-584)."""
 FIRST_DRAFT = 1000
 EVERYWHERE = {"Fetch.1000": 1, "FetchSnapshot.1000": 59}
-OF_METADATA_EPOCH = {"Metadata.1000": 3, "UpdateMetadata.1000": 6, "OffsetCommit.1000": 8, "OffsetFetch.1000": 9}
+OF_METADATA_EPOCH = {
+    f"{name}.{version}": key
+    for name, key in {"Metadata": 3, "UpdateMetadata": 6, "OffsetCommit": 8, "OffsetFetch": 9}.items()
+    for version in (1000, 1001)
+}
 """The names of drafts end so. Each has the key of its API. Those of KIP-232 are served where its switch allows it."""
 ONLY_DRAFTS = 6
 """UpdateMetadata: Kafka 4 has removed it."""

@@ -29,12 +29,12 @@ from reference_broker.wire.apis import ApiKey
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
-    UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
 from reference_broker.wire.errors import ErrorCode
 
-VERSION = 1000
+VERSION = 1001
 FIRST_RETRY_MS = 50
 LONGEST_RETRY_MS = 800
 """The pause between attempts to reach one broker. It doubles each time, and is shortened at random."""
@@ -191,7 +191,7 @@ class MetadataBroadcast:
         if self._controller.is_writing_transaction:
             told.asking, self._has_news = False, True  # ``_tell`` is called again when the End is committed.
             return
-        body = UpdateMetadataRequest1000(
+        body = UpdateMetadataRequest1001(
             controller_id=self._surroundings.node_id,
             controller_epoch=target.controller_epoch,
             metadata_epoch=target.metadata_epoch,

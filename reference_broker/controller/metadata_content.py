@@ -17,7 +17,7 @@ from reference_broker.ports.node_ports import Ports
 from reference_broker.wire.drafts.updates import (
     UpdateMetadataBroker1000,
     UpdateMetadataEndpoint1000,
-    UpdateMetadataPartition1000,
+    UpdateMetadataPartition1001,
 )
 
 DELETED = -2
@@ -33,7 +33,7 @@ MOST_REMEMBERED = 64
 """The number of epochs whose changed topics are remembered. For a broker that is further behind, every topic is
 compared."""
 
-States: TypeAlias = tuple[UpdateMetadataPartition1000, ...]
+States: TypeAlias = tuple[UpdateMetadataPartition1001, ...]
 Slices: TypeAlias = Generator[None, None, States]
 
 
@@ -126,7 +126,7 @@ class Frames:
 
     def _slices(self, base: Content | None, target: Content) -> Slices:
         live = {broker.broker_id: True for broker in target.live_brokers()}
-        states: list[UpdateMetadataPartition1000] = []
+        states: list[UpdateMetadataPartition1001] = []
         for looked_at, name in enumerate(self._names(base, target), 1):
             before = None if base is None else base.image.topics.get(name)
             for state in _topic_states(before, target.image.topics.get(name), target.controller_epoch, live):
@@ -150,7 +150,7 @@ class Frames:
 
 def _topic_states(
     before: TopicImage | None, after: TopicImage | None, controller_epoch: int, live: dict[int, bool]
-) -> Iterable[UpdateMetadataPartition1000]:
+) -> Iterable[UpdateMetadataPartition1001]:
     if before is after:
         return
     if after is None:
@@ -166,8 +166,8 @@ def _topic_states(
 
 def _state(
     topic: TopicImage, index: int, partition: PartitionImage, controller_epoch: int, live: dict[int, bool], leader: int
-) -> UpdateMetadataPartition1000:
-    return UpdateMetadataPartition1000(
+) -> UpdateMetadataPartition1001:
+    return UpdateMetadataPartition1001(
         topic=topic.name,
         partition=index,
         controller_epoch=controller_epoch,

@@ -10,7 +10,9 @@ from reference_broker.metadata.image import BrokerImage, PartitionImage, TopicIm
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     UpdateMetadataPartition1000,
+    UpdateMetadataPartition1001,
     UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
@@ -22,14 +24,18 @@ PARTITIONS_PER_SLICE = 500
 
 NO_TOPIC_ID = bytes(16)
 
+Request: TypeAlias = UpdateMetadataRequest1000 | UpdateMetadataRequest1001
+PartitionState: TypeAlias = UpdateMetadataPartition1000 | UpdateMetadataPartition1001
 Slices: TypeAlias = Generator[None, None, MetadataUpdate | None]
 
 
-def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoch: int) -> Error:
+def refusal(update: Request, cache: MetadataCache, broker_epoch: int) -> Error:
     """The error of an update, or NONE if it is accepted or overtaken (``is_overtaken``). ``broker_epoch`` is that of
-    this broker's incarnation."""
+    this broker's incarnation. Version 1000 names no incarnation."""
     if update.controller_epoch < cache.controller_epoch:
         return ErrorCode.stale_controller_epoch
+    if isinstance(update, UpdateMetadataRequest1000):
+        return ErrorCode.none
     if update.broker_epoch != broker_epoch:
         return ErrorCode.stale_broker_epoch
     if update.type != FULL_UPDATE and (
@@ -39,7 +45,7 @@ def refusal(update: UpdateMetadataRequest1000, cache: MetadataCache, broker_epoc
     return ErrorCode.none
 
 
-def is_overtaken(update: UpdateMetadataRequest1000, cache: MetadataCache) -> bool:
+def is_overtaken(update: Request, cache: MetadataCache) -> bool:
     """Whether an update must be ignored. This is so if the same update or a newer one of the same controller was
     applied before, or if the metadata epoch has been switched off since."""
     return update.metadata_epoch <= cache.overtaken_epoch or (
@@ -57,13 +63,21 @@ class _Topic:
     deleted: bool = False
 
 
-def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Slices:
+def is_full(request: Request, cache: MetadataCache) -> bool:
+    """Whether a request replaces all that the broker was sent before. In version 1000 a controller's first one does."""
+    if isinstance(request, UpdateMetadataRequest1001):
+        return request.type == FULL_UPDATE
+    return cache.metadata_epoch == NO_EPOCH or request.controller_epoch != cache.controller_epoch
+
+
+def update_from(request: Request, cache: MetadataCache) -> Slices:
     """Turns a request into an update of ``cache``, in slices. The result is None if a topic has a gap in its
-    partitions."""
-    whole = request.type == FULL_UPDATE
+    partitions. Version 1000 names no topic IDs, so a topic keeps the one that is known."""
+    whole = is_full(request, cache)
     drafts: dict[str, _Topic] = {}
-    for number, state in enumerate(request.partition_states, 1):
-        _take(drafts, state, None if whole else cache.topics.get(state.topic))
+    states: tuple[PartitionState, ...] = request.partition_states
+    for number, state in enumerate(states, 1):
+        _take(drafts, state, cache.topics.get(state.topic), whole)
         if number % PARTITIONS_PER_SLICE == 0:
             yield
     topics: dict[str, TopicImage | None] = {}
@@ -98,12 +112,15 @@ def update_from(request: UpdateMetadataRequest1000, cache: MetadataCache) -> Sli
     )
 
 
-def _take(drafts: dict[str, _Topic], state: UpdateMetadataPartition1000, before: TopicImage | None) -> None:
-    topic_id = NO_TOPIC_ID if state.topic_id is None else state.topic_id.bytes
+def _take(drafts: dict[str, _Topic], state: PartitionState, before: TopicImage | None, whole: bool) -> None:
+    if isinstance(state, UpdateMetadataPartition1000):
+        topic_id = NO_TOPIC_ID if before is None else before.topic_id
+    else:
+        topic_id = NO_TOPIC_ID if state.topic_id is None else state.topic_id.bytes
     draft = drafts.get(state.topic)
     if draft is None or draft.topic_id != topic_id:
-        known = before.partitions if before is not None and before.topic_id == topic_id else ()
-        draft = drafts[state.topic] = _Topic(topic_id, known)
+        is_known = not whole and before is not None and before.topic_id == topic_id
+        draft = drafts[state.topic] = _Topic(topic_id, before.partitions if is_known and before is not None else ())
     draft.deleted = state.leader == DELETED
     draft.changed[state.partition] = PartitionImage(
         replicas=state.replicas,

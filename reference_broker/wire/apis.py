@@ -112,13 +112,13 @@ FIRST_DRAFT_VERSION: Final = 1000
 _METADATA_EPOCH_APIS: Final = (ApiKey.METADATA, ApiKey.UPDATE_METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
 
 WITH_LEADER_EPOCHS: Final = 1001
-"""KIP-232 is older than leader epochs in the protocol (KIP-320) and static members (KIP-345). Its drafts are as its
-page has them in version 1000. In this version they also carry what those two need."""
+"""KIP-232 is older than leader epochs in the protocol (KIP-320), static members (KIP-345) and topic IDs (KIP-516). Its
+drafts are as its page has them in version 1000. In this version they also carry what those need."""
 
 METADATA_EPOCH_DRAFTS: Final = frozenset(
     {
         *((key, 1000) for key in _METADATA_EPOCH_APIS),
-        *((key, WITH_LEADER_EPOCHS) for key in _METADATA_EPOCH_APIS if key is not ApiKey.UPDATE_METADATA),
+        *((key, WITH_LEADER_EPOCHS) for key in _METADATA_EPOCH_APIS),
     }
 )
 """The drafts of KIP-232. A node with ``crucible.metadata.epoch.enable`` off does not serve them."""

@@ -5,7 +5,9 @@
 * Unlike Kafka: one deleted partition means that the whole topic is deleted.
 
 Version notes:
-* v1000: the only one, since Kafka 4 has no UpdateMetadata.
+* v1000: KIP-232's page on Kafka's version 4; Kafka 4 has no UpdateMetadata. It names no topic IDs and no incarnation of
+  the broker, and a controller's first request replaces what others sent.
+* v1001: what the nodes use between them.
 
 KIPs: 232.
 """
@@ -20,10 +22,11 @@ from reference_broker.apis.call import Call
 from reference_broker.apis.parts import HasLifecycle, HasNow, HasOutside
 from reference_broker.apis.sliced import contained_slices
 from reference_broker.metadata.cache import MetadataCache
-from reference_broker.metadata.updates import is_overtaken, refusal, update_from
+from reference_broker.metadata.updates import Request, is_overtaken, refusal, update_from
 from reference_broker.ports.timing import Slices
 from reference_broker.wire.drafts.updates import (
     UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
@@ -43,9 +46,9 @@ class UpdateMetadata:
     """The handler of one node. ``waiting`` holds the requests that are not answered. The first one is being applied."""
 
     broker: Needs
-    waiting: deque[tuple[Call, UpdateMetadataRequest1000]] = field(default_factory=deque)
+    waiting: deque[tuple[Call, Request]] = field(default_factory=deque)
 
-    def handle(self, call: Call, body: UpdateMetadataRequest1000) -> UpdateMetadataResponse1000 | None:
+    def handle(self, call: Call, body: Request) -> UpdateMetadataResponse1000 | None:
         """Answers when the update is applied or refused."""
         if len(self.waiting) == MOST_WAITING:
             return UpdateMetadataResponse1000(error_code=ErrorCode.broker_not_available)
@@ -68,17 +71,19 @@ class UpdateMetadata:
             outside.set_timer(now_us, self._begin)
 
 
-API = Api(UpdateMetadataRequest1000, lambda broker: UpdateMetadata(broker).handle)
+API: Api[Request] = Api(
+    (UpdateMetadataRequest1000, UpdateMetadataRequest1001), lambda broker: UpdateMetadata(broker).handle
+)
 
 
-def _answered(broker: Needs, call: Call, body: UpdateMetadataRequest1000) -> Slices:
+def _answered(broker: Needs, call: Call, body: Request) -> Slices:
     error = yield from _applied(broker, body)
     if error is not ErrorCode.none:
         _note(broker, "update_metadata_refused", body, ("error", int(error)))
     call.respond(UpdateMetadataResponse1000(error_code=error))
 
 
-def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, None, Error]:
+def _applied(broker: Needs, body: Request) -> Generator[None, None, Error]:
     """Applies an update in slices and returns the error. It is judged again at the end, because the metadata epoch may
     have been switched off meanwhile."""
     error, counts = _judged(broker, body)
@@ -95,13 +100,13 @@ def _applied(broker: Needs, body: UpdateMetadataRequest1000) -> Generator[None, 
     return ErrorCode.none
 
 
-def _judged(broker: Needs, body: UpdateMetadataRequest1000) -> tuple[Error, bool]:
+def _judged(broker: Needs, body: Request) -> tuple[Error, bool]:
     """(the error, whether the update is applied)."""
     error = refusal(body, broker.metadata, broker.lifecycle.registered_epoch)
     return error, error is ErrorCode.none and not is_overtaken(body, broker.metadata)
 
 
-def _note(broker: HasOutside, what: str, body: UpdateMetadataRequest1000, *more: tuple[str, int]) -> None:
+def _note(broker: HasOutside, what: str, body: Request, *more: tuple[str, int]) -> None:
     broker.outside.note(
         what,
         ("epoch", body.metadata_epoch),

@@ -33,7 +33,7 @@ from reference_broker.quorum.offset_and_epoch import Provenance
 from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
-    UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
 from reference_broker.wire.errors import Error, ErrorCode
@@ -58,7 +58,7 @@ class World(MetadataWorld):
 
     def __init__(self, **config: Any) -> None:
         super().__init__(crucible_bootstrap_metadata_epoch="1", broker_session_timeout_ms="3600000", **config)
-        self.own: list[UpdateMetadataRequest1000] = []
+        self.own: list[UpdateMetadataRequest1001] = []
         self.controller.serve_locally = self._serve
         self.win()
         self.settle()
@@ -73,16 +73,16 @@ class World(MetadataWorld):
         self.controller.submit(lambda: records, lambda _: None)
         self.settle()
 
-    def sent(self, broker_id: int) -> list[UpdateMetadataRequest1000]:
+    def sent(self, broker_id: int) -> list[UpdateMetadataRequest1001]:
         """And not answered or failed."""
         return [request[4] for request in self.ports.sent if request[0] == broker_id]
 
-    def answer(self, broker_id: int, error: Error = ErrorCode.none) -> UpdateMetadataRequest1000:
+    def answer(self, broker_id: int, error: Error = ErrorCode.none) -> UpdateMetadataRequest1001:
         request = self._take(broker_id)
         request[6](UpdateMetadataResponse1000(error_code=error))
         self.settle()
         body = request[4]
-        assert isinstance(body, UpdateMetadataRequest1000)
+        assert isinstance(body, UpdateMetadataRequest1001)
         return body
 
     def fail(self, broker_id: int) -> None:
@@ -433,7 +433,7 @@ def test_whoever_misses_what_and_is_told_the_rest_tells_what_the_image_says(
         frames.remember(content)
         if random.random() < 0.4:
             continue  # It was cut off.
-        body = UpdateMetadataRequest1000(
+        body = UpdateMetadataRequest1001(
             controller_id=1,
             controller_epoch=1,
             metadata_epoch=epoch,

@@ -27,7 +27,7 @@ from reference_broker.quorum.offset_and_epoch import OffsetAndEpoch
 from reference_broker.records.compression import Compression
 from reference_broker.serve.crash_words import told as crash_words
 from reference_broker.wire.apis import ApiKey
-from reference_broker.wire.drafts.updates import UpdateMetadataRequest1000
+from reference_broker.wire.drafts.updates import UpdateMetadataRequest1001
 from reference_broker.wire.errors import ErrorCode
 from reference_broker.wire.fetch import NO_TOPIC_ID, FetchPartition, FetchRequest, FetchTopic
 
@@ -247,7 +247,7 @@ def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> Non
     world.create("t")
     costs = contained(world)
     epoch = world.node.broker.lifecycle.registered_epoch
-    update = UpdateMetadataRequest1000(
+    update = UpdateMetadataRequest1001(
         controller_id=1,
         controller_epoch=2**20,
         metadata_epoch=9,
@@ -256,9 +256,9 @@ def test_a_bug_in_applying_one_update_of_the_metadata_costs_that_update() -> Non
         broker_epoch=epoch,
     )
     with bug_in(k06_update_metadata, "_applied"):
-        first = world.send(ApiKey.UPDATE_METADATA, 1000, update, VICTIM)
+        first = world.send(ApiKey.UPDATE_METADATA, 1001, update, VICTIM)
         world.settle()
-    second = world.send(ApiKey.UPDATE_METADATA, 1000, update, VICTIM)
+    second = world.send(ApiKey.UPDATE_METADATA, 1001, update, VICTIM)
     world.settle()
     assert costs == ["UPDATE_METADATA"]
     assert answered(world, first) == FAILED

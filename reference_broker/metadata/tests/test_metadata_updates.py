@@ -14,15 +14,17 @@ from reference_broker.wire.drafts.updates import (
     FULL_UPDATE,
     INCREMENTAL_UPDATE,
     UpdateMetadataPartition1000,
+    UpdateMetadataPartition1001,
     UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
 )
 from reference_broker.wire.errors import Error, ErrorCode
 
 TOLD = MetadataCache(cluster_id="c", controller_id=1, controller_epoch=5, metadata_epoch=8)
 
 
-def request(**changed: object) -> UpdateMetadataRequest1000:
-    plain = UpdateMetadataRequest1000(
+def request(**changed: object) -> UpdateMetadataRequest1001:
+    plain = UpdateMetadataRequest1001(
         controller_id=1,
         controller_epoch=5,
         metadata_epoch=9,
@@ -34,8 +36,8 @@ def request(**changed: object) -> UpdateMetadataRequest1000:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartition1000:
-    return UpdateMetadataPartition1000(
+def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartition1001:
+    return UpdateMetadataPartition1001(
         topic=topic,
         partition=partition,
         controller_epoch=5,
@@ -47,7 +49,9 @@ def state(topic: str, partition: int, leader: int = 1) -> UpdateMetadataPartitio
     )
 
 
-def applied(update: UpdateMetadataRequest1000, cache: MetadataCache) -> MetadataUpdate | None:
+def applied(
+    update: UpdateMetadataRequest1000 | UpdateMetadataRequest1001, cache: MetadataCache
+) -> MetadataUpdate | None:
     slices = update_from(update, cache)
     while True:
         try:
@@ -135,3 +139,44 @@ def test_a_full_update_forgets_what_it_does_not_name(states: list[tuple[str, int
     update = applied(request(type=FULL_UPDATE, partition_states=tuple(state(*each) for each in states)), before)
     if update is not None:
         assert "z" not in before.apply(update).topics
+
+
+@pytest.mark.clause("D-1", "M-3")
+def test_version_1000_is_a_controllers_whole_metadata_first_and_its_changes_afterwards() -> None:
+    """Its page has neither a type nor topic IDs nor the broker's incarnation."""
+
+    def old(metadata_epoch: int, *leaders: int, controller_epoch: int = 5) -> UpdateMetadataRequest1000:
+        states = tuple(
+            UpdateMetadataPartition1000(
+                topic="t", partition=n, controller_epoch=5, leader=leader, leader_epoch=2, zk_version=4, replicas=(1, 2)
+            )
+            for n, leader in enumerate(leaders)
+        )
+        return UpdateMetadataRequest1000(
+            controller_id=1,
+            controller_epoch=controller_epoch,
+            metadata_epoch=metadata_epoch,
+            partition_states=states,
+            live_brokers=(),
+        )
+
+    def topics(cache: MetadataCache) -> dict[str, tuple[bytes, list[int]]]:
+        return {name: (each.topic_id, [one.leader for one in each.partitions]) for name, each in cache.topics.items()}
+
+    def after(update: UpdateMetadataRequest1000 | UpdateMetadataRequest1001, cache: MetadataCache) -> MetadataCache:
+        assert refusal(update, cache, broker_epoch=3) is ErrorCode.none
+        found = applied(update, cache)
+        assert found is not None
+        return cache.apply(found)
+
+    known = replace(state("t", 0), topic_id=UUID(int=7))
+    cache = after(request(partition_states=(known, state("u", 0)), type=FULL_UPDATE), TOLD)
+    topic_id = UUID(int=7).bytes
+    cache = after(old(10, 2), cache)
+    assert topics(cache) == {"t": (topic_id, [2]), "u": (bytes(16), [1])}
+    assert is_overtaken(old(10, 1), cache)
+    cache = after(old(11, 1, 2, controller_epoch=6), cache)
+    assert topics(cache) == {"t": (topic_id, [1, 2])}, "another controller's first request replaces everything"
+    cache = after(old(12, 2, controller_epoch=6), cache)
+    assert topics(cache) == {"t": (topic_id, [2, 2])}
+    assert refusal(old(13, controller_epoch=5), cache, 3) is ErrorCode.stale_controller_epoch

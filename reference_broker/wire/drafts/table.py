@@ -29,6 +29,7 @@ from reference_broker.wire.drafts.snapshots import (
 )
 from reference_broker.wire.drafts.updates import (
     UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
 
@@ -39,6 +40,7 @@ LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {
     (ApiKey.OFFSET_FETCH, 1000): (OffsetFetchRequest1000, OffsetFetchResponse1000),
     (ApiKey.FETCH_SNAPSHOT, 1000): (FetchSnapshotRequest1000, FetchSnapshotResponse1000),
     (ApiKey.METADATA, WITH_LEADER_EPOCHS): (MetadataRequest1000, MetadataResponse1001),
+    (ApiKey.UPDATE_METADATA, WITH_LEADER_EPOCHS): (UpdateMetadataRequest1001, UpdateMetadataResponse1000),
     (ApiKey.OFFSET_COMMIT, WITH_LEADER_EPOCHS): (OffsetCommitRequest1001, OffsetCommitResponse1000),
     (ApiKey.OFFSET_FETCH, WITH_LEADER_EPOCHS): (OffsetFetchRequest1001, OffsetFetchResponse1001),
 }
@@ -46,8 +48,9 @@ LAYOUTS: Final[Mapping[tuple[int, int], tuple[type, type]]] = {
 
 OWN_REQUESTS: Final = frozenset(
     {
-        (ApiKey.UPDATE_METADATA, 1000),
-        *((key, version) for key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH) for version in (1000, 1001)),
+        (key, version)
+        for key in (ApiKey.UPDATE_METADATA, ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH)
+        for version in (1000, WITH_LEADER_EPOCHS)
     }
 )
 """Drafts whose request's layout is also the class that handlers see."""

@@ -38,7 +38,9 @@ from reference_broker.wire.drafts.updates import (
     UpdateMetadataBroker1000,
     UpdateMetadataEndpoint1000,
     UpdateMetadataPartition1000,
+    UpdateMetadataPartition1001,
     UpdateMetadataRequest1000,
+    UpdateMetadataRequest1001,
     UpdateMetadataResponse1000,
 )
 from reference_broker.wire.errors import ProtocolError
@@ -108,15 +110,16 @@ def test_drafts_lie_outside_the_announced_versions_and_have_a_name_each() -> Non
         assert feature == f"crucible.{api_name(api_key)}.{version}"
     assert len(set(DRAFTS.values())) == len(DRAFTS)
     assert not is_known(KEY, 1001)
-    assert not is_known(ApiKey.UPDATE_METADATA, 1001)
+    assert not is_known(ApiKey.UPDATE_METADATA, 1002)
     assert not is_known(ApiKey.METADATA, 1002)
     assert not is_known(ApiKey.VOTE, 1000)
 
 
 @pytest.mark.clause("D-1")
 @pytest.mark.clause("M-3")
-def test_an_update_metadata_1000_request() -> None:
-    state = UpdateMetadataPartition1000(
+def test_an_update_metadata_request_of_each_version() -> None:
+    """1000 is KIP-232's page on version 4. 1001 adds a topic ID, a broker epoch and a type."""
+    state = UpdateMetadataPartition1001(
         topic="t",
         partition=1,
         controller_epoch=2,
@@ -129,25 +132,36 @@ def test_an_update_metadata_1000_request() -> None:
         topic_id=UUID(int=7),
     )
     endpoint = UpdateMetadataEndpoint1000(port=9092, host="h", listener="P")
-    body = UpdateMetadataRequest1000(
-        controller_id=1,
+    broker = UpdateMetadataBroker1000(id=4, endpoints=(endpoint,))
+    shared: dict[str, Any] = {"controller_id": 1, "controller_epoch": 2, "metadata_epoch": 8, "live_brokers": (broker,)}
+    plain = UpdateMetadataPartition1000(
+        topic="t",
+        partition=1,
         controller_epoch=2,
-        metadata_epoch=8,
-        partition_states=(state,),
-        live_brokers=(UpdateMetadataBroker1000(id=4, endpoints=(endpoint,)),),
-        broker_epoch=9,
-        type=1,
+        leader=-2,
+        leader_epoch=3,
+        isr=(4,),
+        zk_version=5,
+        replicas=(4, 6),
+        offline_replicas=(6,),
     )
-    frame = b"".join(encode_request(ApiKey.UPDATE_METADATA, 1000, 9, "me", body))
-    text = (
-        "00000001 00000002 0000000000000008"
+    page = UpdateMetadataRequest1000(partition_states=(plain,), **shared)
+    ours = UpdateMetadataRequest1001(partition_states=(state,), broker_epoch=9, type=1, **shared)
+    head = "00000001 00000002 0000000000000008"
+    partition = (
         "00000001 0001 74 00000001 00000002 fffffffe 00000003 00000001 00000004 00000005 00000002 00000004 00000006"
-        "00000001 00000006 00000000000000000000000000000007"
-        "00000001 00000004 00000001 00002384 0001 68 0001 50 0000 ffff"
-        "0000000000000009 01"
+        "00000001 00000006"
     )
-    assert frame[4:].hex(" ", 1) == bytes.fromhex("0006 03e8 00000009 0002 6d65" + text).hex(" ", 1)
-    assert decode_request(ApiKey.UPDATE_METADATA, 1000, bytes.fromhex(text), 0) == body
+    brokers = "00000001 00000004 00000001 00002384 0001 68 0001 50 0000 ffff"
+    texts: tuple[tuple[int, Any, str], ...] = (
+        (1000, page, head + partition + brokers),
+        (1001, ours, f"{head}{partition}00000000000000000000000000000007{brokers}0000000000000009 01"),
+    )
+    for version, body, text in texts:
+        frame = b"".join(encode_request(ApiKey.UPDATE_METADATA, version, 9, "me", body))
+        header = b"\x00\x06" + version.to_bytes(2, "big") + bytes.fromhex("00000009 0002 6d65")
+        assert frame[4:].hex(" ", 1) == (header + bytes.fromhex(text)).hex(" ", 1)
+        assert decode_request(ApiKey.UPDATE_METADATA, version, bytes.fromhex(text), 0) == body
     refused = UpdateMetadataResponse1000(error_code=11)
     assert b"".join(encode_response(ApiKey.UPDATE_METADATA, 1000, 9, refused)).hex() == "0000000600000009000b"
 
