@@ -39,7 +39,7 @@ class ControllerSettings:
         at_most=1,
     )
     crucible_bootstrap_metadata_version: int = setting(
-        25, "A new cluster has this metadata.version.", at_least=1, at_most=25
+        27, "A new cluster has this metadata.version.", at_least=7, at_most=27
     )
     crucible_bootstrap_transaction_version: int = setting(
         2,

@@ -8,10 +8,11 @@ from reference_broker.metadata.delta import MetadataFault
 from reference_broker.metadata.image import MetadataImage, includes
 
 METADATA_VERSION_FEATURE = "metadata.version"
-LOWEST_METADATA_VERSION = 1
-"""3.0-IV1. Kafka 4 itself begins at 3.3-IV3. Nothing here depends on the versions between."""
-METADATA_VERSION = 25
-"""4.0-IV3, the highest known version. A new cluster gets it unless another one is configured."""
+LOWEST_METADATA_VERSION = 7
+"""3.3-IV3, as in Kafka 4, whose tools know no lower one."""
+METADATA_VERSION = 27
+"""4.1-IV1, the highest known version. A new cluster gets it unless another one is configured. The records are those of
+25 (4.0-IV3): 26 and 27 change defaults and the version of followers' fetches only."""
 TRANSACTIONS_FROM = 13
 """3.6-IV1. From this version on, transaction marker records may be written (KIP-868)."""
 

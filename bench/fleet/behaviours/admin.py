@@ -70,7 +70,10 @@ WITHOUT_ROWS: Final = frozenset({"describe", "upgrade", "min_isr", "broker_min_i
 DAY_MS: Final = "86400000"
 LOADED_SETTINGS: Final[Mapping[str, tuple[str | None, ...]]] = {
     "cleanup.policy": ("delete", None),
+    "compression.gzip.level": ("1", "9", None),
+    "compression.lz4.level": ("1", "9", "17", None),
     "compression.type": ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer", None),
+    "compression.zstd.level": ("-7", "19", None),
     "delete.retention.ms": ("0", DAY_MS, None),
     "flush.messages": ("1", "10", None),
     "flush.ms": ("0", "100", "1000", None),
@@ -86,6 +89,7 @@ LOADED_SETTINGS: Final[Mapping[str, tuple[str | None, ...]]] = {
     "retention.ms": ("-1", DAY_MS, None),
     "segment.bytes": ("1048576", None),
     "segment.index.bytes": ("64", "10485760", None),
+    "segment.jitter.ms": ("0", "150", None),
     "segment.ms": ("200", "1000", "5000", None),
     "unclean.leader.election.enable": ("false", None),
 }

@@ -71,7 +71,7 @@ class FakeQuorum:
                 throttle_time=NO_WAIT,
                 finalized_features_epoch=i64(0),
                 supported_features=(
-                    SupportedFeatureKey(name="metadata.version", min_version=i16(1), max_version=i16(25)),
+                    SupportedFeatureKey(name="metadata.version", min_version=i16(7), max_version=i16(27)),
                 ),
                 finalized_features=(
                     FinalizedFeatureKey(

@@ -14,6 +14,7 @@ from bench.fleet.behaviours.topic_sets import LoadedTopic, set_of
 from bench.fleet.fleet import make_fleet
 from bench.fleet.spec import FleetSpec, SpecError, parse_spec
 from bench.fleet.tests.cluster import ADDRESSES, FakeQuorum, Made, QuorumWorld
+from reference_broker.configuration.setting import WITHOUT_EFFECT
 from reference_broker.configuration.topic_config import TOPIC_KEYS, normalised
 from reference_broker.wire.apis import ApiKey
 from reports.rows import ChangeRow, OperationRow
@@ -177,8 +178,8 @@ def test_every_setting_of_a_loaded_topic_is_altered(world: QuorumWorld, quorum: 
 
 def test_a_broker_knows_each_setting_and_takes_each_value_that_admins_draw() -> None:
     needs_a_tier = {key for key in TOPIC_KEYS if key.startswith(("remote.", "local."))}
-    without_effect = {"preallocate", "segment.jitter.ms", "file.delete.delay.ms", "internal.segment.bytes"}
-    assert set(TOPIC_KEYS) - needs_a_tier - without_effect == {*LOADED_SETTINGS, "min.insync.replicas"}
+    not_drawn = {*WITHOUT_EFFECT, "internal.segment.bytes"}
+    assert set(TOPIC_KEYS) - needs_a_tier - not_drawn == {*LOADED_SETTINGS, "min.insync.replicas"}
     for key, values in LOADED_SETTINGS.items():
         for value in values:
             assert value is None or normalised({key: value})

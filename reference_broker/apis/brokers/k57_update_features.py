@@ -1,13 +1,16 @@
 """UpdateFeatures: raises or lowers the finalized levels of features.
 
-* metadata.version has levels 1 to 25, transaction.version has 0 to 2, eligible.leader.replicas.version and
+* metadata.version has levels 7 to 27, transaction.version has 0 to 2, eligible.leader.replicas.version and
   crucible.metadata.epoch have 0 (off) and 1.
 * A level must be known to this node and to every registered broker, as announced when it registered.
-* All updates of a request are done or none.
-* Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible.
+* All updates of a request are done or none. The first problem is the top-level error, and no feature has a result then.
+* Unlike Kafka: nothing is stored otherwise at a lower level, so a safe downgrade is always possible. A feature that is
+  named twice gets INVALID_REQUEST. There is no group.version, share.version, streams.version or kraft.version, whose
+  APIs this broker does not serve, so ``kafka-features upgrade --release-version`` fails as a whole: name the features
+  one by one with ``--feature``.
 
 Version notes:
-* v2: the reason of a refusal is the top-level error. Before, it stands at each feature.
+* v0, v1: each feature has a result once all are done.
 
 KIPs: 232, 584, 778, 890, 966.
 """
@@ -18,9 +21,12 @@ from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 from reference_broker.apis.api import Api
 from reference_broker.apis.call import Call
 from reference_broker.apis.passing_on import PassesOn, propose
-from reference_broker.apis.proposing import NO_THROTTLE, Refusal, verdict
-from reference_broker.controller.planning.feature_updates import FeatureOutcomes, FeatureUpdates, WantedLevel
+from reference_broker.apis.proposing import NO_THROTTLE, NOT_CONTROLLER, Refusal, verdict
+from reference_broker.controller.planning.feature_updates import FeatureUpdates, WantedLevel
 from reference_broker.wire.apis import ApiKey
+
+LAST_WITH_RESULTS = 1
+"""The last version with a result for each feature."""
 
 
 def handle(broker: PassesOn, call: Call, body: UpdateFeaturesRequest) -> None:
@@ -32,30 +38,22 @@ def handle(broker: PassesOn, call: Call, body: UpdateFeaturesRequest) -> None:
         ApiKey.UPDATE_FEATURES,
         body,
         FeatureUpdates(wanted, body.validate_only),
-        lambda outcomes: _response(body, outcomes, call.api_version),
+        lambda problem: _response(body, problem, call.api_version),
     )
 
 
 API = Api.of(UpdateFeaturesRequest, handle)
 
 
-def _response(
-    body: UpdateFeaturesRequest, outcomes: FeatureOutcomes | Refusal, api_version: int
-) -> UpdateFeaturesResponse:
-    """Only versions before 2 have a result for each feature. There a feature without a problem has no error, although
-    nothing is done because of the others. Kafka answers the same."""
-    tells_each = api_version <= 1
-    problems: FeatureOutcomes = {} if isinstance(outcomes, Refusal) else outcomes
-    top = outcomes if isinstance(outcomes, Refusal) else None
-    if top is None and problems and not tells_each:
-        top = next(iter(problems.values()))
+def _response(body: UpdateFeaturesRequest, problem: Refusal | None, api_version: int) -> UpdateFeaturesResponse:
+    if problem is not None and problem is not NOT_CONTROLLER:
+        why = f"The update failed for all features since the following feature had an error: {problem.message}"
+        problem = Refusal(problem.error, why)
+    has_results = api_version <= LAST_WITH_RESULTS and problem is None
     return UpdateFeaturesResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(
-            UpdatableFeatureResult(feature=one.feature, **verdict(problems.get(one.feature)))
-            for one in body.feature_updates
-        )
-        if tells_each and not top
+        results=tuple(UpdatableFeatureResult(feature=one.feature, **verdict(None)) for one in body.feature_updates)
+        if has_results
         else (),
-        **verdict(top),
+        **verdict(problem),
     )

@@ -119,19 +119,25 @@ def test_the_metadata_version_is_raised_and_then_transactions_are_allowed() -> N
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (raised(26), "invalid_update_version"),
+        (raised(28), "invalid_update_version"),
         (raised(0), "invalid_update_version"),
         (raised(12), "invalid_update_version"),
-        (raised(25, upgrade_type=2), "none"),
-        (raised(25, upgrade_type=9), "invalid_request"),
-        (raised(1, feature="kraft.version"), "feature_update_failed"),
+        (raised(6, upgrade_type=2), "invalid_update_version"),
+        (raised(27, upgrade_type=2), "none"),
+        (raised(27, upgrade_type=9), "invalid_update_version"),
+        (raised(1, feature="no.such"), "invalid_update_version"),
     ],
 )
 def test_each_bad_update_of_a_feature_gets_its_error(body: UpdateFeaturesRequest, error: str) -> None:
     world = AdminWorld()
     end = world.metadata.log.end
-    assert world.ask(k57_update_features, body).error_code.name == error
-    assert world.ask(k57_update_features, body, 1).results[0].error_code.name == error
+    for version in (0, 1, 2):
+        answer = world.ask(k57_update_features, body, version)
+        assert answer.error_code.name == error
+        has_results = version < 2 and error == "none"
+        assert [(one.feature, one.error_code.name) for one in answer.results] == [
+            ("metadata.version", "none")
+        ] * has_results
     assert world.metadata.log.end == end
 
 

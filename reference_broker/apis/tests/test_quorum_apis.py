@@ -229,7 +229,7 @@ def test_drafts_are_announced_as_features_of_nodes_that_serve_them(monkeypatch: 
         return features, {each.api_key: each.max_version for each in answer.api_keys}
 
     levels = {
-        "metadata.version": (1, 25),
+        "metadata.version": (7, 27),
         "eligible.leader.replicas.version": (0, 1),
         "transaction.version": (0, 2),
         "crucible.metadata.epoch": (0, 1),

@@ -55,7 +55,7 @@ class Cluster(AdminWorld):
             incarnation_id=UUID(int=incarnation),
             listeners=(Listener(name="PLAINTEXT", host="h", port=u16(9092), security_protocol=i16(0)),),
             features=(
-                Feature(name="metadata.version", min_supported_version=i16(1), max_supported_version=i16(25)),
+                Feature(name="metadata.version", min_supported_version=i16(7), max_supported_version=i16(27)),
                 Feature(
                     name="eligible.leader.replicas.version", min_supported_version=i16(0), max_supported_version=i16(1)
                 ),

@@ -1,8 +1,8 @@
 """New levels of the cluster's features (UpdateFeatures, KIP-584, KIP-778, KIP-966)."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
 from reference_broker.controller.operations import Records
 from reference_broker.controller.planning.change import Change, Situation
@@ -30,32 +30,23 @@ class WantedLevel:
     upgrade_type: int
 
 
-FeatureOutcomes: TypeAlias = Mapping[str, Refusal]
-"""For each feature with a problem, why it cannot have the level. If there is one, no level was changed."""
-
-
 @dataclass(slots=True)
-class FeatureUpdates(Change[FeatureOutcomes | Refusal]):
-    """All updates of one request are done, or none."""
+class FeatureUpdates(Change[Refusal | None]):
+    """All updates of one request are done, or none. The outcome is the first problem, as in Kafka."""
 
     name = "update features"
 
     wanted: Sequence[WantedLevel]
     validate_only: bool
-    problems: dict[str, Refusal] = field(default_factory=dict)
+    problem: Refusal | None = None
 
     def plan(self, situation: Situation) -> Records:
-        latest, seen = situation.latest, dict[str, None]()
+        latest = situation.latest
         known = {name: (low, high) for name, low, high in supported_features(situation.config)}
-        for one in self.wanted:
-            problem = _problem(latest, known, one, one.feature in seen)
-            seen[one.feature] = None
-            if problem is not None:
-                self.problems[one.feature] = problem
-        unmet = _unmet(latest, self.wanted)
-        if unmet is not None and not self.problems:
-            self.problems.update(dict.fromkeys((one.feature for one in self.wanted), unmet))
-        if self.problems or self.validate_only:
+        times = Counter(one.feature for one in self.wanted)
+        problems = (_problem(latest, known, one, times[one.feature] > 1) for one in self.wanted)
+        self.problem = next((each for each in problems if each is not None), None) or _unmet(latest, self.wanted)
+        if self.problem is not None or self.validate_only:
             return ()
         records: list[MetadataRecord] = [
             FeatureLevelRecord(name=one.feature, feature_level=one.level)
@@ -69,8 +60,8 @@ class FeatureUpdates(Change[FeatureOutcomes | Refusal]):
             records += _without_min_isr_of_brokers(latest)
         return records
 
-    def outcome(self, refused: Refusal | None) -> FeatureOutcomes | Refusal:
-        return refused or self.problems
+    def outcome(self, refused: Refusal | None) -> Refusal | None:
+        return refused or self.problem
 
 
 def _without_min_isr_of_brokers(latest: MetadataImage) -> Iterator[ConfigRecord]:
@@ -87,10 +78,11 @@ def _problem(
     if is_twice:
         return Refusal(ErrorCode.invalid_request, f"Feature {name} is given twice.")
     if name not in known:
-        return Refusal(ErrorCode.feature_update_failed, f"The controller does not support the given feature {name}.")
-    if wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        return Refusal(ErrorCode.invalid_request, f"The upgrade type {wanted.upgrade_type} is unknown.")
-    reason = _level_problem(latest, known[name], wanted)
+        reason: str | None = "The local controller does not support this feature."
+    elif wanted.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        reason = "The controller does not support the given upgrade type."
+    else:
+        reason = _level_problem(latest, known[name], wanted)
     if reason is None:
         return None
     return Refusal(

@@ -30,8 +30,7 @@ RECOVERED, RECOVERING = 0, 1
 """LeaderRecoveryState (KIP-704): RECOVERING after an unclean election, until the new leader says otherwise."""
 
 LEADER_CHANGE_NOT_NEEDED_FROM = 12
-LEADER_RECOVERY_FROM = 3
-"""metadata.version: 3.6-IV0 and 3.2-IV0."""
+"""metadata.version 3.6-IV0."""
 
 NO_LEADER_CHANGE = -2
 NO_STATE_CHANGE = -1
@@ -85,8 +84,7 @@ class PartitionChanges:
         state = partition.leader_recovery_state if recovery_state is None else recovery_state
         if elected.unclean and leader != NO_LEADER_CHANGE:
             target, elr = (leader,), ()
-            if self.version >= LEADER_RECOVERY_FROM:
-                state = RECOVERING
+            state = RECOVERING
         elif elected.leader in elr and not target:
             target, elr = (elected.leader,), tuple(each for each in elr if each != elected.leader)
         new_isr = target if target != partition.isr and (target or self.keeps_elr) else None

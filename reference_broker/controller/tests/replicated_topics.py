@@ -37,7 +37,7 @@ class Brokers:
             "cluster",
             incarnation or self.incarnations.to_bytes(16, "big"),
             (("PLAINTEXT", "h", 9092, 0),),
-            (("metadata.version", 1, 25), ("eligible.leader.replicas.version", 0, 1), ("transaction.version", 0, 2)),
+            (("metadata.version", 7, 27), ("eligible.leader.replicas.version", 0, 1), ("transaction.version", 0, 2)),
             rack,
             (),
         )

@@ -22,7 +22,7 @@ def registration(
     incarnation: bytes = b"i" * 16,
     cluster_id: str = "cluster",
     features: tuple[tuple[str, int, int], ...] = (
-        ("metadata.version", 1, 25),
+        ("metadata.version", 7, 27),
         ("eligible.leader.replicas.version", 0, 1),
         ("transaction.version", 0, 2),
     ),

@@ -92,7 +92,7 @@ def test_it_registers_with_what_it_is_then_beats_at_its_interval() -> None:
     assert (body.broker_id, body.cluster_id, body.incarnation_id.bytes) == (3, "cluster", life.lifecycle.incarnation_id)
     assert [(one.host, one.port) for one in body.listeners] == [("h", 9092)]
     assert [(one.name, one.max_supported_version) for one in body.features] == [
-        ("metadata.version", 25),
+        ("metadata.version", 27),
         ("eligible.leader.replicas.version", 1),
         ("transaction.version", 2),
         ("crucible.metadata.epoch", 1),

@@ -108,15 +108,15 @@ def test_the_feature_needs_its_metadata_version_and_brings_the_clusters_minimum(
         return list(records), change.outcome(None)
 
     on = FeatureLevelRecord(name=ELR_FEATURE, feature_level=1)
-    assert wanted(cluster(elr=0), (ELR_FEATURE, 1, UPGRADE)) == ([on, cluster_min_isr_record(2)], {})
+    assert wanted(cluster(elr=0), (ELR_FEATURE, 1, UPGRADE)) == ([on, cluster_min_isr_record(2)], None)
     assert wanted(cluster(elr=0, version=22), (ELR_FEATURE, 1, UPGRADE))[0] == []
     both = ((METADATA_VERSION_FEATURE, 23, UPGRADE), (ELR_FEATURE, 1, UPGRADE))
     assert wanted(cluster(elr=0, version=22), *both)[0][1:] == [on, cluster_min_isr_record(2)]
     lowered = (METADATA_VERSION_FEATURE, 22, SAFE_DOWNGRADE)
-    records, problems = wanted(cluster(), lowered)
+    records, problem = wanted(cluster(), lowered)
     assert records == []
-    assert isinstance(problems, dict)
-    assert "needs metadata.version 23" in problems[METADATA_VERSION_FEATURE].message
+    assert isinstance(problem, Refusal)
+    assert "needs metadata.version 23" in problem.message
     assert len(wanted(cluster(), lowered, (ELR_FEATURE, 0, SAFE_DOWNGRADE))[0]) == 2
 
 

@@ -105,7 +105,7 @@ def test_an_unfinished_bootstrap_is_aborted_and_done_again_once(kept: int) -> No
     again = [] if kept == 3 else ["abort", "begin", "4", "end"]
     assert world.kinds() == [*["leader", "begin", "4", "end"][: 1 + kept], "leader", *again]
     assert world.controller.image.features == {
-        "metadata.version": 25,
+        "metadata.version": 27,
         "eligible.leader.replicas.version": 1,
         "transaction.version": 2,
     }
@@ -157,12 +157,12 @@ def _elected_again(world: MetadataWorld, is_whole: bool) -> None:
 @pytest.mark.clause("FeaturesDeltaTest.testReplayWithUnsupportedFeatureLevel", "FeatureControlManagerTest.testReplay")
 @pytest.mark.clause("M-14")
 @pytest.mark.parametrize(
-    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 26), ("group.version", 1)]
+    ("feature", "level"), [("crucible.metadata.epoch", 1), ("metadata.version", 28), ("group.version", 1)]
 )
 def test_a_level_that_this_node_does_not_know_is_a_fault(feature: str, level: int) -> None:
     """As the active controller it would not do what all others rely on: nobody would be sent an epoch."""
     world = MetadataWorld(crucible_metadata_epoch_enable="false")
-    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=25))], 0)
+    world.log.append([encode(FeatureLevelRecord(name="metadata.version", feature_level=27))], 0)
     world.log.append([encode(FeatureLevelRecord(name=feature, feature_level=level))], 0)
     world.win()
     with pytest.raises(MetadataFault, match=f"does not know level {level} of {feature}"):
@@ -436,7 +436,7 @@ def test_a_controller_whose_disk_refuses_even_the_abort_resigns_so_that_nothing_
 
 
 @pytest.mark.clause("T-7")
-@pytest.mark.parametrize(("succeeds", "version"), [(0, 25), (1, 25), (2, 25), (0, 12)])
+@pytest.mark.parametrize(("succeeds", "version"), [(0, 27), (1, 27), (2, 27), (0, 12)])
 def test_a_disk_that_refuses_the_bootstrap_ends_the_reign_and_the_next_one_bootstraps(
     succeeds: int, version: int
 ) -> None:
